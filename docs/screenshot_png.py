@@ -29,14 +29,16 @@ def _reduced(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Selects the most used colours, and distinguishable ones of the others; any other colour gets the nearest.
     """
     packed = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
-    found, kinds, counts = np.unique(packed, return_inverse=True, return_counts=True)
-    colours = np.stack([found >> 16, found >> 8 & 255, found & 255], axis=1).astype(np.int32)
+    unique_colours, kinds, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    colours = np.stack([unique_colours >> 16, unique_colours >> 8 & 255, unique_colours & 255], axis=1).astype(np.int32)
     by_use = np.argsort(-counts, kind="stable")
     rest = by_use[EXACT:]
     _, firsts = np.unique(colours[rest] // STEP, axis=0, return_index=True)
-    kept = colours[[*by_use[:EXACT], *rest[np.sort(firsts)[: COLOURS - EXACT]]]]
-    nearest = np.concatenate([_nearest(some, kept) for some in np.array_split(colours, len(colours) // 1000 + 1)])
-    return kept.astype(np.uint8), nearest[kinds]
+    kept_colours = colours[[*by_use[:EXACT], *rest[np.sort(firsts)[: COLOURS - EXACT]]]]
+    nearest = np.concatenate(
+        [_nearest(some, kept_colours) for some in np.array_split(colours, len(colours) // 1000 + 1)]
+    )
+    return kept_colours.astype(np.uint8), nearest[kinds]
 
 
 def _nearest(colours: np.ndarray, kept: np.ndarray) -> np.ndarray:

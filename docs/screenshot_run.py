@@ -66,8 +66,8 @@ def empty_page() -> Iterator[str]:
 @contextmanager
 def _started(home: str, page: Path, *arguments: str) -> Iterator[str]:
     """Runs the command until the block ends, then sends Ctrl-C; yields the link in the page's folder."""
-    said = Path(home) / "said"
-    with said.open("w") as out:
+    output_file = Path(home) / "said"
+    with output_file.open("w") as out:
         process = subprocess.Popen(  # noqa: S603 (this checkout's own command)
             [sys.executable, "-m", "astraflow.cli", *arguments],
             env={**os.environ, "ASTRAFLOW_HOME": home},
@@ -76,16 +76,16 @@ def _started(home: str, page: Path, *arguments: str) -> Iterator[str]:
             start_new_session=True,
         )
         try:
-            yield _link_in(page / "login-link", said, process)
+            yield _link_in(page / "login-link", output_file, process)
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(timeout=END_S)
 
 
-def _link_in(file: Path, said: Path, process: subprocess.Popen[bytes]) -> str:
+def _link_in(file: Path, output_file: Path, process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         if file.exists():
             return file.read_text()
         time.sleep(0.2)
-    raise RuntimeError(f"no page was started; the command said: {said.read_text()[-800:]}")
+    raise RuntimeError(f"no page was started; the command said: {output_file.read_text()[-800:]}")

@@ -47,8 +47,8 @@ class Names:
 
     def reveal(self, text: str) -> str:
         """Text of a model for people: tokens become names, unprintable characters become spaces."""
-        plain = "".join(letter if letter.isprintable() else " " for letter in text)
-        return _TOKEN.sub(lambda match: self._names.get(match[0], ("", match[0]))[1], plain).strip()
+        printable = "".join(letter if letter.isprintable() else " " for letter in text)
+        return _TOKEN.sub(lambda match: self._names.get(match[0], ("", match[0]))[1], printable).strip()
 
     def hash(self, text: str) -> str:
         """Keyed hash of a text, for comparing texts without showing them."""

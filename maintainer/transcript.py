@@ -144,15 +144,15 @@ class Transcript:
     async def _add(self, kind: Kind, body: Mapping[str, Json], wake: str) -> TranscriptEntry:
         async with self._lock:
             at = self._clock.wall()
-            plain: dict[str, Json] = json.loads(canonical_json(body))
+            json_body: dict[str, Json] = json.loads(canonical_json(body))
             entry = TranscriptEntry(
                 ordinal=self._next,
                 at=at,
                 wake=wake,
                 kind=kind.value,
-                body=plain,
+                body=json_body,
                 previous=self._previous,
-                hash=digest(self._next, at, wake, kind.value, plain, self._previous),
+                hash=digest(self._next, at, wake, kind.value, json_body, self._previous),
             )
             await asyncio.to_thread(self._write, line_of(entry))
             self._next, self._previous = self._next + 1, entry.hash

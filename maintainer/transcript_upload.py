@@ -26,10 +26,10 @@ class TranscriptStore(Protocol):
 class TranscriptUploader:
     """Uploads entries that the fleet service does not have yet."""
 
-    def __init__(self, port: TranscriptStore, known: Iterable[TranscriptEntry]) -> None:
+    def __init__(self, port: TranscriptStore, entries: Iterable[TranscriptEntry]) -> None:
         """known: all entries of the transcript."""
         self._store = port
-        self._waiting = deque(known)
+        self._waiting = deque(entries)
         self._chain = self._waiting[0].hash if self._waiting else ""
         self._is_position_known = False
         self.problem = ""

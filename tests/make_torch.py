@@ -50,5 +50,5 @@ def logprobs(source: PreTrainedModel, tokens: np.ndarray[Any, Any], scored_from:
     ids = torch.from_numpy(tokens.astype(np.int64))[None]
     with torch.no_grad():
         all_logprobs = source(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
-    found = [float(all_logprobs[place - 1, int(tokens[place])]) for place in range(scored_from, len(tokens))]
+    found = [float(all_logprobs[index - 1, int(tokens[index])]) for index in range(scored_from, len(tokens))]
     return np.array(found, dtype=np.float32)

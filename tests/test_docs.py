@@ -81,8 +81,8 @@ def test_modules_and_make_targets_in_documents_exist(document: Path) -> None:
     text = document.read_text()
     for module in re.findall(r"python3? -m ([a-z_.]+)", text):
         if module.split(".")[0] in FOLDERS:
-            place = ROOT.joinpath(*module.split("."))
-            assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
+            module_path = ROOT.joinpath(*module.split("."))
+            assert module_path.with_suffix(".py").exists() or (module_path / "__main__.py").exists(), module
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
     for block in blocks(text):
         for line in lines_of(block):
@@ -96,10 +96,10 @@ def test_links_and_pictures_have_existing_targets(document: Path) -> None:
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
-        place = document.parent / path if path else document
-        assert place.exists(), target
+        target_path = document.parent / path if path else document
+        assert target_path.exists(), target
         if anchor:
-            assert anchor in map(anchor_of, _HEADING.findall(place.read_text())), target
+            assert anchor in map(anchor_of, _HEADING.findall(target_path.read_text())), target
 
 
 @documents

@@ -54,7 +54,7 @@ def declared_names(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("package", ["astraflow", "maintainer", "web", "recipes", "tests"])
 def test_no_name_uses_a_retired_or_vague_word(package: str) -> None:
-    found = [
+    violations = [
         f"{path.relative_to(ROOT)}: {name}: use {RETIRED.get(word.lower(), 'a noun of docs/glossary.md')!r}"
         for path in sorted((ROOT / package).rglob("*.py"))
         if "_pb2" not in path.name and "versions" not in path.parts
@@ -62,17 +62,17 @@ def test_no_name_uses_a_retired_or_vague_word(package: str) -> None:
         for word in WORD.findall(name)
         if word.lower() in RETIRED.keys() | VAGUE
     ]
-    assert not found, "\n".join(found)
+    assert not violations, "\n".join(violations)
 
 
 def test_names_of_tests_begin_with_their_subject() -> None:
-    found = [
+    violations = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
         for name in declared_names(path)
         if VAGUE_SUBJECT.match(name)
     ]
-    assert not found, "\n".join(found)
+    assert not violations, "\n".join(violations)
 
 
 def test_the_glossary_has_every_replacement() -> None:

@@ -5,21 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from astraflow import recipe as module
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
-from astraflow.recipe import (
-    EXAMPLES,
-    PACKAGED,
-    dataflow_config,
-    find_recipe,
-    load_recipe,
-    node_config,
-    packaged_recipes,
-    snapshot,
-    summary_of,
-    trainer_config,
-    weights_config,
-)
+from astraflow.recipe.config import dataflow_config, node_config, trainer_config, weights_config
+from astraflow.recipe.files import EXAMPLES, PACKAGED, find_recipe, packaged_recipes, summary_of
+from astraflow.recipe.loading import load_recipe, snapshot
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
 
@@ -46,14 +35,14 @@ def test_every_example_is_valid_with_its_plugins(recipe: Path, monkeypatch: pyte
 
 
 def test_an_example_without_its_plugins_is_refused() -> None:
-    code = "from astraflow.recipe import load_recipe; load_recipe('recipes/examples/new_task/recipe.toml')"
+    code = "from astraflow.recipe.loading import load_recipe; load_recipe('recipes/examples/new_task/recipe.toml')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "unknown kind" in ran.stderr
 
 
 def test_the_light_check_of_a_recipe_imports_no_heavy_package() -> None:
     code = (
-        "import sys; from astraflow.recipe import Check, load_recipe\n"
+        "import sys; from astraflow.recipe.loading import Check, load_recipe\n"
         "for name in ('smoke', 'smoke/two_policies', 'reverse'): load_recipe(name, check=Check.LIGHT)\n"
         "print('torch' in sys.modules or 'transformers' in sys.modules)"
     )
@@ -262,9 +251,9 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
 
 def test_packaged_recipes_have_a_readme_of_one_screen_or_a_page() -> None:
     folders = {find_recipe(name).parent for name in packaged_recipes()}
-    assert all(folder.parent == module.PACKAGED for folder in folders)
+    assert all(folder.parent == PACKAGED for folder in folders)
     for folder in folders:
-        readme, page = folder / "README.md", module.PACKAGED.parent / "docs/recipes" / f"{folder.name}.md"
+        readme, page = folder / "README.md", PACKAGED.parent / "docs/recipes" / f"{folder.name}.md"
         assert page.is_file() or 0 < len(readme.read_text().splitlines()) <= 50, folder.name
 
 

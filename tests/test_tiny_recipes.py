@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from astraflow.recipe import Check, Recipe, load_recipe, packaged_recipes
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.files import packaged_recipes
+from astraflow.recipe.loading import Check, load_recipe
 from tests.benchmarks.recipe_curves import tiny_recipes
 
 TINY = tiny_recipes()

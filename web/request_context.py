@@ -34,7 +34,7 @@ from web.settings import Settings
 
 RUN_COOKIE = "astraflow_run"
 RUN_HEADER = "x-run"
-"""Header of a page's own requests with the run, so that two tabs can show two runs."""
+"""Header in which the requests of a page name their run, so that two tabs can show two runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class AppContext:
     followed: FollowedRuns
 
     def context_of_run(self, followed_run: FollowedRun) -> "RequestContext":
-        """Request context of a run."""
+        """Returns the request context of a run."""
         shared = {field.name: getattr(self, field.name) for field in fields(self)}
         return RequestContext(
             **shared
@@ -79,7 +79,7 @@ class AppContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext(AppContext):
-    """All parts, with those of one run. `settings` and `pages` are that run's too."""
+    """Shared parts of the process and the parts of one run. `settings` and `pages` also belong to the run."""
 
     run: str
     """Name of the run, on which roles are granted; empty before it is known."""
@@ -97,9 +97,9 @@ class RequestContext(AppContext):
 
 
 async def get_request_context(connection: HTTPConnection) -> RequestContext:
-    """Context of a route; the run is named by the URL, the form, the page or the browser's cookie.
+    """Returns the context of a route. The URL, the form, the page or the browser's cookie names the run.
 
-    It is `async` without waiting: FastAPI would call any other dependency in a thread, for each request.
+    The function is `async` although it does not wait: FastAPI calls a synchronous dependency in a thread.
     Raises: Conflict for an action on a run that is no longer followed, which must not affect another run.
     """
     app_context, requested, followed_run = _requested_run(connection)
@@ -112,13 +112,13 @@ async def get_request_context(connection: HTTPConnection) -> RequestContext:
 
 
 def error_page_context(connection: HTTPConnection) -> RequestContext:
-    """Context of an error page: of any run."""
+    """Returns the context of an error page, which may show another run than the requested one."""
     app_context, _, followed_run = _requested_run(connection)
     return app_context.context_of_run(followed_run)
 
 
 def get_followed_run(app_context: AppContext, connection: HTTPConnection) -> tuple[str, FollowedRun]:
-    """Run named by the request, and the run it is about; constant while the request is answered."""
+    """Returns the name in the request and the followed run; both stay the same until the request is answered."""
     state = connection.scope.setdefault("state", {})
     requested = connection.query_params.get("run") or state.get("run") or connection.headers.get(RUN_HEADER, "")
     if "following" not in state:
@@ -132,7 +132,7 @@ def _requested_run(connection: HTTPConnection) -> tuple[AppContext, str, Followe
 
 
 async def get_viewer(connection: HTTPConnection) -> Viewer:
-    """Viewer of the request; the security middleware requires one."""
+    """Returns the viewer of the request; the security middleware requires one."""
     return cast("Viewer", connection.state.viewer)
 
 

@@ -43,12 +43,12 @@ def build_trajectories(
     """
     leaves = [(leaf, tree) for tree in trees for leaf in tree.leaves()]
     superseded = [] if keeps_superseded else [leaf for leaf, tree in leaves if tree.is_superseded(leaf)]
-    kept = sorted((pair for pair in leaves if pair[0] not in superseded), key=lambda pair: pair[0].committed)
+    remaining = sorted((pair for pair in leaves if pair[0] not in superseded), key=lambda pair: pair[0].committed)
     places: dict[str, _Place] = {}
     trajectories: list[Trajectory] = []
-    for index, (leaf, tree) in enumerate(kept):
+    for index, (leaf, tree) in enumerate(remaining):
         policy = tree.policy
-        limit = leaf.ending or (ending if index == len(kept) - 1 else None)
+        limit = leaf.ending or (ending if index == len(remaining) - 1 else None)
         trajectory = _trajectory(
             policy, leaf, places, index=index, score=scores[policy] if isinstance(scores, Mapping) else scores
         )
@@ -61,7 +61,7 @@ def build_trajectories(
             )
         )
     if trajectories:
-        of_session = {**metrics, "branches": float(len(kept)), "superseded_replies": float(len(superseded))}
+        of_session = {**metrics, "branches": float(len(remaining)), "superseded_replies": float(len(superseded))}
         trajectories[0] = replace(trajectories[0], metrics={**trajectories[0].metrics, **of_session})
     return _with_calls(trajectories, calls, places)
 
@@ -99,9 +99,9 @@ def _with_calls(
     """Returns the trajectories with the recorded calls of their turns; the first has those that became no turn."""
     attached: list[list[AgentCall]] = [[] for _ in trajectories]
     for call, reply_id in calls if trajectories else ():
-        place = places.get(reply_id or "")
-        own = attached[0 if place is None else place.trajectory]
+        position = places.get(reply_id or "")
+        own = attached[0 if position is None else position.trajectory]
         if len(own) < MAX_CALLS:
-            own.append(replace(call, turn=None if place is None else place.turn))
+            own.append(replace(call, turn=None if position is None else position.turn))
     pairs = zip(trajectories, attached, strict=True)
     return tuple(replace(trajectory, calls=tuple(own)) for trajectory, own in pairs)

@@ -21,7 +21,7 @@ class JoinedCalls(Generic[_T]):
     """Calls of one session by their retry key.
 
     A retry of a call in progress waits for the same reply; a retry of an answered call gets the stored reply. A call
-    whose clients have all gone is cancelled, so that a retry runs anew; so does one after an error.
+    whose clients have all gone is cancelled, so that a retry runs again. A retry after an error runs again too.
     """
 
     def __init__(self, discard: Callable[[_T], None]) -> None:

@@ -52,8 +52,8 @@ def _package_renderer(tokenizer: HuggingFaceTokenizer, name: str) -> "PackageRen
             raise ValueError("it knows no chat format")
         config = type(config)(thinking_retention="all")
         renderer = renderers.create_renderer(_TextTokenizer(tokenizer), config)
-        plain = renderers.create_renderer(tokenizer.pretrained, config)
-        is_same = renderer.render_ids(list(_PROBE)) == plain.render_ids(list(_PROBE))
+        package_renderer = renderers.create_renderer(tokenizer.pretrained, config)
+        is_same = renderer.render_ids(list(_PROBE)) == package_renderer.render_ids(list(_PROBE))
     except (AssertionError, AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as problem:
         raise _unusable(name, f"{type(problem).__name__}: {problem}", "name the renderer of this model") from problem
     if not is_same:
@@ -87,7 +87,7 @@ class PackageRenderer:
         self, read: Int32Array, written: Int32Array, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]
     ) -> Int32Array:
         """Returns the tokens between a sampled answer and the next answer."""
-        known = [*read.tolist(), *written.tolist()]
+        previous_tokens = [*read.tolist(), *written.tolist()]
         prompt, answer = read.tolist(), written.tolist()
         pending: list[dict[str, Any]] = []
         for message in messages:
@@ -95,7 +95,7 @@ class PackageRenderer:
                 prompt, answer, pending = self._extended(prompt, answer, pending, tools), self._answer(message), []
             else:
                 pending.append(_as_dict(message))
-        return np.asarray(self._extended(prompt, answer, pending, tools)[len(known) :], dtype=np.int32)
+        return np.asarray(self._extended(prompt, answer, pending, tools)[len(previous_tokens) :], dtype=np.int32)
 
     def parse(self, read: Int32Array, written: Int32Array, tools: Sequence[ToolSchema]) -> ParsedReply:
         """Returns the message that a policy wrote."""

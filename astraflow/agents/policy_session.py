@@ -182,13 +182,13 @@ class PolicySession:
         calls = tuple(function_calls_with_ids(parsed.message.function_calls, f"call_{number}_"))
         message = replace(parsed.message, function_calls=calls)
         reply = self._commit(prompts, prompt, generation, message, is_malformed=parsed.is_malformed)
-        known = 0 if prompt.parent is None else prompt.parent.length
+        parent_length = 0 if prompt.parent is None else prompt.parent.length
         return ModelReply(
             id=reply.id,
             message=message,
             finish=_finish(generation, has_calls=bool(calls)),
-            prompt_tokens=known + len(prompt.bridge),
-            cached_tokens=known,
+            prompt_tokens=parent_length + len(prompt.bridge),
+            cached_tokens=parent_length,
             completion_tokens=len(generation.tokens),
         )
 

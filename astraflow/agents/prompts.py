@@ -37,7 +37,7 @@ class Prompt:
     bridge: Int32Array
     """Tokens after those of the parent; without one the whole prompt. int32 `[n]`."""
     digest: bytes
-    """Equal for calls that ask the same."""
+    """Equal for calls with the same request."""
     messages: tuple[AgentMessage, ...] = ()
     """Messages after the parent's; empty for calls with tokens."""
     chain: MessageChain | None = None
@@ -71,9 +71,9 @@ class PolicyPrompts:
             bridge = await self._rendered(lambda: self.renderer.render(messages, call.tools), characters)
         elif self._follows_template:
             bridge = await self._rendered(lambda: self.renderer.render(call.messages, call.tools), characters)
-            known = parent.tokens()
-            if len(bridge) > len(known) and np.array_equal(bridge[: len(known)], known):
-                bridge = bridge[len(known) :]
+            parent_tokens = parent.tokens()
+            if len(bridge) > len(parent_tokens) and np.array_equal(bridge[: len(parent_tokens)], parent_tokens):
+                bridge = bridge[len(parent_tokens) :]
             else:
                 parent, messages = None, call.messages
         else:

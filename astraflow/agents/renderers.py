@@ -1,4 +1,4 @@
-"""Renderers: messages of an agent program to the tokens that a policy reads, and the tokens it wrote to a message."""
+"""Renderers: conversion of an agent program's messages to tokens for a policy, and of its tokens to a message."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from astraflow.tools.call_parsers import CallFormat, ToolCall, parse_calls
 from astraflow.workflows.tool_calls import written_tools
 
 HERMES_CLOSE = "</tool_call>"
-"""Ends a function call in the form that policies write."""
+"""Text that ends a function call in the form that policies write."""
 
 _MARKER = "<tool_call>"
 _CALL = re.compile(rf"{_MARKER}(?:(?!{_MARKER}).)*?{HERMES_CLOSE}", re.DOTALL)
@@ -61,21 +61,22 @@ class Renderer(Protocol):
         """Returns the tokens between a sampled answer and the next answer: the end of the answer, unless it was
         sampled, `messages`, and the start of the next answer.
 
-        read: tokens between the answer before and the sampled one. written: the sampled tokens. tools: those with which
-        the conversation began. Takes time linear in the arguments, not in the conversation.
+        read: tokens between the previous answer and the sampled one. written: the sampled tokens. tools: the tools at
+        the beginning of the conversation. Takes time linear in the arguments, not in the conversation.
         Raises: InvalidInput for messages that the chat format does not allow, and when `can_bridge` is False.
         """
 
     def parse(self, read: Int32Array, written: Int32Array, tools: Sequence[ToolSchema]) -> ParsedReply:
-        """Returns the message that a policy wrote. tools: empty: function calls stay content. Others: see `bridge`."""
+        """Returns the message that a policy wrote. Arguments: as in `bridge`; without tools, function calls stay in the
+        content."""
 
 
 class TemplateRenderer:
     """Chat format of a `ChatTokenizer`. Function calls have the form of Hermes and Qwen:
     `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
-    Tools are described by the chat template where it can, else in the system message; results of tools are messages of
-    the role `tool` where the template has it, else of the user.
+    The chat template describes the tools if it supports them; otherwise the system message does. Results of tools are
+    messages of the role `tool` if the template has that role; otherwise they are messages of the user.
     """
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
@@ -88,7 +89,7 @@ class TemplateRenderer:
 
     @cached_property
     def can_bridge(self) -> bool:
-        """Returns whether the chat template only appends."""
+        """Returns whether the chat template leaves the tokens of earlier messages unchanged."""
         try:
             self._tokenizer.encode_continuation([{"role": "user", "content": ""}])
         except InvalidInput as problem:
@@ -99,13 +100,13 @@ class TemplateRenderer:
 
     def render(self, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]) -> Int32Array:
         """Returns the tokens of a whole conversation and of the start of the next answer."""
-        given = list(self._template_messages(messages))
+        template_messages = list(self._template_messages(messages))
         if tools and not self._has_tool_template:
             described = written_tools(tools, CallFormat.HERMES)
-            begins_with_system = bool(given) and given[0]["role"] == Role.SYSTEM.value
-            system = f"{given.pop(0)['content']}\n\n{described}" if begins_with_system else described
-            given.insert(0, {"role": Role.SYSTEM.value, "content": system})
-        return self._tokenizer.encode_chat(given, tools=tools if self._has_tool_template else ())
+            begins_with_system = bool(template_messages) and template_messages[0]["role"] == Role.SYSTEM.value
+            system = f"{template_messages.pop(0)['content']}\n\n{described}" if begins_with_system else described
+            template_messages.insert(0, {"role": Role.SYSTEM.value, "content": system})
+        return self._tokenizer.encode_chat(template_messages, tools=tools if self._has_tool_template else ())
 
     def bridge(
         self, read: Int32Array, written: Int32Array, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]
@@ -139,7 +140,7 @@ class TemplateRenderer:
         return self._tokenizer.decode(tokens, keep_special_tokens=True).rstrip().endswith(_THOUGHT_BEGIN)
 
     def _template_messages(self, messages: Sequence[AgentMessage]) -> Iterator[Message]:
-        """Yields messages for the chat template. Results of tools without a role are joined, as a turn of the user."""
+        """Yields messages for the template. Without the role `tool`, consecutive results become one user message."""
         results: list[str] = []
         for message in messages:
             if message.role is Role.TOOL and not self._has_tool_template:
@@ -155,7 +156,7 @@ class TemplateRenderer:
 
 
 def _split_reasoning(text: str, *, begins_thinking: bool) -> tuple[str | None, str]:
-    """Returns the thoughts, None when there are none, and the rest of the text."""
+    """Returns the thought (None without one) and the rest of the text."""
     thought, end, rest = text.partition(_THOUGHT_END)
     is_open = begins_thinking or thought.lstrip().startswith(_THOUGHT_BEGIN)
     if not end and not is_open:
@@ -165,7 +166,7 @@ def _split_reasoning(text: str, *, begins_thinking: bool) -> tuple[str | None, s
 
 
 def _take_call(source: str, calls: list[FunctionCall]) -> str:
-    """Appends the function call of this text; returns the text that stays: all of it when it is not readable."""
+    """Appends the function call in `source` and returns the text that remains: all of it if the call is unreadable."""
     (call,) = parse_calls(source, CallFormat.HERMES, ())
     if not isinstance(call, ToolCall):
         return source

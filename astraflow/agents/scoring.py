@@ -166,8 +166,8 @@ async def _file(path: str, ended: Ended) -> str:
 
 async def _printed(options: ScoringOptions, ended: Ended) -> str:
     """Returns the last line that the command prints. Raises: RolloutFailed."""
-    known = {"fields": dict(ended.prompt.fields), "reply": ended.reply, "exit_status": ended.exit.exit_status}
-    command = Command(arguments=options.command, stdin=json.dumps(known))
+    program_input = {"fields": dict(ended.prompt.fields), "reply": ended.reply, "exit_status": ended.exit.exit_status}
+    command = Command(arguments=options.command, stdin=json.dumps(program_input))
     result = await ended.program.execute(command, timeout_s=options.command_s)
     if result.outcome is not Outcome.PASSED:
         raise _invalid(f"the command ended with {result.outcome.value}: {result.stderr.strip()[-300:]!r}")

@@ -27,11 +27,12 @@ class SessionOptions(AnswerOptions):
     max_context: int = Field(default=16384, ge=2)
     """Length limit of a conversation. Tokens."""
     max_parallel_calls: int = Field(default=8, ge=1)
-    """Calls in progress at once; further ones are told to come back."""
+    """Maximum number of concurrent calls; further calls get an answer that asks to retry."""
     max_seconds: float = Field(default=0.0, ge=0)
     """Duration of a session; 0: no limit but the node's `episode_timeout_s`. Seconds."""
     hold_s: float = Field(default=60.0, ge=0)
-    """Time for which a call waits while a policy serves no verified version; it is then told to come back. Seconds."""
+    """Time for which a call waits while a policy serves no verified version; it then gets an answer that asks to
+    retry. Seconds."""
     thinking: Literal["keep", "template"] = "keep"
     """Thoughts of earlier replies: `keep` continues the exact tokens, so conversations only grow; `template` shows the
     policy what the chat template makes of the client's messages, and begins a new branch where it drops thoughts or

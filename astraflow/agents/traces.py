@@ -1,4 +1,4 @@
-"""Token trees of a session: which tokens a policy read and wrote, and which reply a call continues.
+"""Token trees of a session: the tokens that a policy read and wrote, and the reply that a call continues.
 
 A node of a tree is a reply: the tokens between its parent and itself, which the policy read, and the tokens that it
 wrote. A prompt is the exact token path to the parent plus the bridge to the new answer, so no sampled token is ever
@@ -34,22 +34,22 @@ class Reply:
     digest: bytes
     """Digest of the messages up to and including this reply; empty after a call with tokens."""
     prompt_digest: bytes
-    """Digest of what the call asked for: equal for a call that was sent again."""
+    """Digest of the request: equal for a call that the client sends again."""
     messages: tuple[AgentMessage, ...] = ()
     """Messages after the parent's; at a root all of them. Empty after a call with tokens."""
     message: AgentMessage | None = None
     """Reply as the client got it; None after a call with tokens."""
     is_malformed: bool = False
-    """It has text that looks like a function call and is none."""
+    """True if the reply contains text that looks like a function call but cannot be parsed."""
     begun: int = 0
     """Number of the call in the session, in order of arrival."""
     committed: int = 0
     """Number of the reply in the session, in order of commit."""
     calls_before_commit: int = 0
-    """Calls that had arrived when this reply was committed. A later call with equal messages sends it again."""
+    """Number of calls that had arrived when this reply was committed. A later call with equal messages is a retry."""
     children: "list[Reply]" = field(default_factory=list)
     ending: Ending | None = None
-    """Limit at which a call that would have continued this reply was refused."""
+    """Limit by which a call that continues this reply was refused; None without such a call."""
 
     @property
     def path(self) -> "list[Reply]":
@@ -71,7 +71,7 @@ class Reply:
 
     @property
     def is_unfinished(self) -> bool:
-        """True if the length limit cut it, or a function call in it is not readable."""
+        """True if the length limit cut the reply, or a function call in it cannot be parsed."""
         return self.is_malformed or self.generation.finish is Finish.LENGTH
 
     @property
@@ -92,8 +92,8 @@ class Reply:
 class MessageChain:
     """Digest of a conversation that grows by messages. Equal conversations have equal digests.
 
-    Absent content is empty content; white space around the content of an assistant message, its reasoning, and the form
-    of arguments and of ids of function calls do not matter.
+    Absent content counts as empty content. The digest ignores white space around the content of an assistant message,
+    its reasoning, and the form of arguments and ids of function calls.
     """
 
     def __init__(self, tools: Sequence[ToolSchema]) -> None:
@@ -121,10 +121,10 @@ class MessageChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Place of a call in a tree."""
+    """Position of a call in a tree."""
 
     parent: Reply | None
-    """Reply that the call continues; None: it begins a conversation."""
+    """Reply that the call continues; None for a call that begins a conversation."""
     messages: tuple[AgentMessage, ...]
     """Messages after those of the parent."""
     chain: MessageChain
@@ -142,8 +142,8 @@ class TokenTree:
         self._by_digest: dict[bytes, list[Reply]] = {}
 
     def match(self, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]) -> Match:
-        """Returns the deepest reply whose conversation begins this one. Reasoning that the client left out matches,
-        reasoning that it changed does not."""
+        """Returns the deepest reply whose conversation is the beginning of this one. A reply still matches if the
+        client left out its reasoning, but not if the client changed it."""
         chain = MessageChain(tools)
         candidates: list[tuple[int, Reply]] = []
         for count, message in enumerate(messages, start=1):
@@ -156,7 +156,8 @@ class TokenTree:
         return Match(parent=None, messages=tuple(messages), chain=chain)
 
     def match_tokens(self, prompt: Int32Array) -> tuple[Reply | None, Int32Array]:
-        """Returns the deepest reply whose tokens begin the prompt, and the tokens of the prompt after it."""
+        """Returns the deepest reply whose tokens are the beginning of the prompt, and the remaining tokens of the
+        prompt."""
         best: tuple[Reply | None, Int32Array] = (None, prompt)
         pending = [best]
         while pending:
@@ -176,18 +177,18 @@ class TokenTree:
             self._by_digest.setdefault(reply.digest, []).append(reply)
 
     def remove(self, reply: Reply) -> None:
-        """Removes a reply that the client never got and that nothing continues."""
+        """Removes a reply that the client did not get and that no other reply continues."""
         self.replies.remove(reply)
         (self._roots if reply.parent is None else reply.parent.children).remove(reply)
         if reply.digest:
             self._by_digest[reply.digest].remove(reply)
 
     def leaves(self) -> list[Reply]:
-        """Returns the replies that nothing continues, in order of commit."""
+        """Returns the replies that no other reply continues, in order of commit."""
         return [reply for reply in self.replies if not reply.children]
 
     def is_superseded(self, leaf: Reply) -> bool:
-        """Returns whether the client sent the call of an unfinished reply again after it had got it."""
+        """Returns whether the client got this unfinished reply and then sent its call again."""
         siblings = self._roots if leaf.parent is None else leaf.parent.children
         return leaf.is_unfinished and any(
             sibling.begun >= leaf.calls_before_commit and sibling.prompt_digest == leaf.prompt_digest
@@ -228,6 +229,6 @@ def _own_tokens(reply: Reply) -> Int32Array:
 
 
 def function_calls_with_ids(calls: Sequence[FunctionCall], prefix: str) -> Iterator[FunctionCall]:
-    """Yields the calls, those without an id with one that is unique in a session."""
+    """Yields the calls; a call without an id gets one that is unique in the session."""
     for number, call in enumerate(calls):
         yield FunctionCall(id=call.id or f"{prefix}{number}", name=call.name, arguments=call.arguments)

@@ -14,7 +14,7 @@ from astraflow.contract.trajectories import Int32Array
 from astraflow.contract.values import Json
 
 _VERSION = Version(0)
-"""Version of texts of an endpoint, which has none."""
+"""Placeholder version of the texts of an endpoint, which has no versions."""
 
 
 class UpstreamPolicy:

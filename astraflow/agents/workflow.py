@@ -224,8 +224,8 @@ def _program_failed(episode: _Episode) -> RolloutFailed:
         Outcome.CRASHED: "it was ended by a signal",
     }
     end = ends.get(exit_.outcome, f"its exit status is {exit_.exit_status}")
-    said = exit_.stderr.replace(episode.access.secret, "[secret]").strip()[-_MAX_ERROR_CHARACTERS:]
-    return _failure(f"{end}, and it wrote {said!r}" if said else end, code="agent.program_failed")
+    error_text = exit_.stderr.replace(episode.access.secret, "[secret]").strip()[-_MAX_ERROR_CHARACTERS:]
+    return _failure(f"{end}, and it wrote {error_text!r}" if error_text else end, code="agent.program_failed")
 
 
 def _failure(cause: str, *, code: str) -> RolloutFailed:

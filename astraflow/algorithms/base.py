@@ -22,7 +22,8 @@ class Advantage(Protocol):
 
 
 class TokenAdvantage(Protocol):
-    """Maps the advantages of tokens, at first those of their rows, to others. Built by `token_advantages.build(spec)`.
+    """Maps the advantages of tokens, at first the advantages of their rows, to other advantages. Built by
+    `token_advantages.build(spec)`.
 
     Instances are applied in the order of the list, after the passes that they need.
     """

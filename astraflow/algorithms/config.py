@@ -50,7 +50,7 @@ class AlgorithmConfig(Config):
     advantages: tuple[dict[str, Any], ...] = ({"kind": "group_relative"},)
     """Applied in order: the first to the rewards, each further one to the previous result. Empty: the rewards."""
     token_advantages: tuple[dict[str, Any], ...] = ()
-    """Applied in order to the advantages of the tokens, at first those of their rows."""
+    """Applied in order to the advantages of tokens, which at first have the advantage of their row."""
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "ppo"})
     """Loss spec: `kind` and its options."""
     critic: CriticConfig | None = None
@@ -69,4 +69,4 @@ class AlgorithmConfig(Config):
     """Bound of the divergence (mean k3) of engine and trainer for the same weights. Nats per token. Engines of the same
     precision stay below 0.001, so the default stops on errors only; None: no bound."""
     max_mismatch_steps: int = Field(default=3, ge=1)
-    """Consecutive steps above `max_mismatch` after which the trainer stops. A restart begins to count anew."""
+    """Consecutive steps above `max_mismatch` after which the trainer stops. A restart resets the count."""

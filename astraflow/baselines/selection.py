@@ -7,7 +7,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.dataflow.config import EvaluationConfig, FlowConfig
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.runtime.config import suggest_name
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions

@@ -18,7 +18,8 @@ from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subje
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.evaluations import EvaluationState
 from astraflow.raas.engines import engines
-from astraflow.recipe import Check, Recipe, load_recipe
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime import logs
 from astraflow.runtime.service import run_process, run_until
 
@@ -36,8 +37,9 @@ class BaselineRequest:
     overrides: tuple[str, ...]
     name: str
     samples: int
-    """0: as in the recipe, like `prompts`."""
+    """Samples of each prompt; 0: as in the recipe."""
     prompts: int
+    """Number of prompts; 0: as in the recipe."""
     seed: int | None
     concurrency: int
     timeout_s: float
@@ -60,7 +62,9 @@ def read_key(file: Path | None, variable: str) -> str:
             ) from problem
     else:
         key = os.environ.get(variable, "").strip() if variable else ""
-    if (file is not None or variable) and (not key or not key.isascii() or any(one.isspace() for one in key)):
+    if (file is not None or variable) and (
+        not key or not key.isascii() or any(character.isspace() for character in key)
+    ):
         raise InvalidInput(
             f"cannot use the API key: {str(file) if file else variable!r} holds none, or something else; it must hold "
             "one line, the key",
@@ -186,7 +190,7 @@ def _folder(path: str) -> Path:
 
 @contextmanager
 def _recording(file: Path | None) -> Iterator[Callable[[SampleResult], None]]:
-    """Yields a function that writes samples to a new file, each at once, so that a killed process keeps them."""
+    """Yields a function that writes each sample to a new file immediately, so that a killed process loses none."""
     if file is None:
         yield lambda sample: None
         return

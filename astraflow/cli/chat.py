@@ -84,7 +84,7 @@ def hold_conversation(request: ChatRequest) -> None:
 
 @contextmanager
 def _event_loop() -> Iterator[_Run]:
-    """Runs an event loop in a thread, where an engine's tasks go on while the main thread waits for a line."""
+    """Runs an event loop in a thread, where an engine's tasks continue while the main thread waits for a line."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="event-loop", daemon=True)
     thread.start()
@@ -106,13 +106,13 @@ def _prepared(request: ChatRequest, scratch: Path) -> _Chat:
     from astraflow.models.fetched import fetched_files, fetched_folder
     from astraflow.trainer.export import export_checkpoint
 
-    given = {name: value for name, value in request.given.items() if value is not None}
+    chat_options = {name: value for name, value in request.given.items() if value is not None}
     named = Path(request.source).expanduser()
     if (named / "config.json").is_file():
-        return _plain_chat(named.resolve(), str(named), request, given)
+        return _plain_chat(named.resolve(), str(named), request, chat_options)
     if request.source in PACKAGED_MODELS and not named.exists():
         fetched_files(request.source)
-        return _plain_chat(fetched_folder(request.source), request.source, request, given)
+        return _plain_chat(fetched_folder(request.source), request.source, request, chat_options)
     checkpoints = find_checkpoints(request.source, request.policy)
     version = export_checkpoint(checkpoints.folder, scratch / "model", version=request.version)
     workflow = checkpoints.workflow_options()
@@ -121,14 +121,14 @@ def _prepared(request: ChatRequest, scratch: Path) -> _Chat:
     return _Chat(
         folder=scratch / "model",
         title=f"version {version} of {checkpoints.policy or request.source}",
-        options=ChatOptions.parse({**trained, **given}, where="chat"),
+        options=ChatOptions.parse({**trained, **chat_options}, where="chat"),
         keeps_turns=has_turns if request.keeps_turns is None else request.keeps_turns,
     )
 
 
-def _plain_chat(folder: Path, title: str, request: ChatRequest, given: Mapping[str, Any]) -> _Chat:
+def _plain_chat(folder: Path, title: str, request: ChatRequest, chat_options: Mapping[str, Any]) -> _Chat:
     """Returns the chat with a model folder that belongs to no run."""
-    options = ChatOptions.parse(dict(given), where="chat")
+    options = ChatOptions.parse(dict(chat_options), where="chat")
     return _Chat(folder=folder, title=title, options=options, keeps_turns=request.keeps_turns is not False)
 
 

@@ -32,7 +32,7 @@ def recipe(
     from importlib.util import find_spec
 
     from astraflow.cli.recipe_plan import plan_recipe
-    from astraflow.recipe import Check, load_recipe
+    from astraflow.recipe.loading import Check, load_recipe
 
     loaded = load_recipe(name, overrides, check=Check.ALL if find_spec("torch") else Check.LIGHT)
     plan = plan_recipe(loaded, gpu_bytes=int(gpu_gib * GIB))
@@ -84,8 +84,8 @@ def _gpu_table(plan: "RecipePlan") -> "Table":
         by_gpu.setdefault(use.gpu, []).append(use.part)
     for gpu in sorted(by_gpu):
         sizes = [use.size_bytes for use in plan.uses if use.gpu == gpu]
-        known = [size for size in sizes if size is not None]
-        total = f"{sum(known) / GIB:.1f}" if len(known) == len(sizes) else "unknown"
+        known_sizes = [size for size in sizes if size is not None]
+        total = f"{sum(known_sizes) / GIB:.1f}" if len(known_sizes) == len(sizes) else "unknown"
         table.add_row(str(gpu), "; ".join(by_gpu[gpu]), total, f"{plan.gpu_bytes / GIB:.0f}")
     return table
 

@@ -28,7 +28,7 @@ def print_results(results: list[CheckResult], *, part: str) -> None:
 
 
 def result_table(results: list[CheckResult], *, part: str) -> "Table":
-    """Returns a row for each promise of the part."""
+    """Returns a table with one row for each checked promise of the part."""
     from rich.table import Table
     from rich.text import Text
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import PACKAGED, files_of, packaged_recipes
+from astraflow.recipe.files import PACKAGED, files_of, packaged_recipes
 
 MAX_BYTES = 256 * 1024
 MAX_RECIPES = 500

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from astraflow.dataflow.keda_config import KedaConfig
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.runtime.tracing import TRACES, format_tracing
 
 

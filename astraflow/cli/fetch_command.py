@@ -66,8 +66,9 @@ def _fetch_recipe(name: str, to: Path | None, overrides: list[str], *, verify: b
     from astraflow.cli.engine_environments import InstallationScreen
     from astraflow.contract.errors import InvalidInput
     from astraflow.fetching.recipe_downloads import fetch_sources, verify_sources
-    from astraflow.recipe import Check, load_recipe, plugin_specs
-    from astraflow.recipe_sources import remote_sources
+    from astraflow.recipe.loading import Check, load_recipe
+    from astraflow.recipe.plugins import plugin_specs
+    from astraflow.recipe.sources import remote_sources
 
     sources = remote_sources(plugin_specs(load_recipe(name, overrides, check=Check.NONE)))
     console = Console(highlight=False)

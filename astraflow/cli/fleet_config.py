@@ -1,6 +1,6 @@
 """Configuration of the fleet service of a run on this machine, from the recipe's `fleet` table and defaults."""
 
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.toml import Values, merge_tables
 

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from astraflow.cli.fleet_config import fleet_values, remote_pools
 from astraflow.contract.errors import DeadlineExceeded, InvalidInput
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.runtime.toml import Values
 
 TIMEOUT_S = 50.0

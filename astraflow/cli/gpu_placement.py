@@ -6,7 +6,7 @@ from typing import Any
 
 from astraflow.models.shapes import ModelShape
 from astraflow.raas.engines.memory import SERVERS, server_gpus, server_memory
-from astraflow.recipe import PolicyConfig, Recipe
+from astraflow.recipe.config import PolicyConfig, Recipe
 from astraflow.trainer.memory import TrainerMemory, TrainingSetup, trainer_memory
 
 RESERVED_BYTES = 2 << 30

@@ -30,7 +30,8 @@ from astraflow.cli.tally import Summary, Tally
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report
-from astraflow.recipe import Recipe, snapshot
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import snapshot
 from astraflow.runtime import logs
 from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.service import EXIT_FAILED, flattened_errors, make_files_private, run_process, run_until

@@ -6,7 +6,7 @@ import typer
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.maintainer import Maintainer, MaintainerStatus, Proposal
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.runtime.toml import Values
 
 SCRIPTED, MODEL = "scripted", "model"

@@ -31,7 +31,7 @@ def new(
 
 def _write(name: str, target: Path) -> None:
     """Copies the example task, with `name` in place of its name. Raises: InvalidInput."""
-    from astraflow.recipe import EXAMPLES, PACKAGED
+    from astraflow.recipe.files import EXAMPLES, PACKAGED
     from astraflow.rewards import rewards
 
     if not _NAME.fullmatch(name):

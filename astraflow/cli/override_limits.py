@@ -11,7 +11,9 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.recipe import Recipe, plugin_lists, plugin_specs, snapshot
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import snapshot
+from astraflow.recipe.plugins import plugin_lists, plugin_specs
 from astraflow.runtime.data_locations import location_problem
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy, declared_class, settable_by
@@ -39,7 +41,8 @@ FLEET_CLASSES: tuple[tuple[Path, SettableBy], ...] = (
 a path applies."""
 
 _ROLES: Mapping[str, Any] = {"dataflow": DataflowConfig, "trainer": TrainerConfig}
-"""Types of the tables that a recipe passes to a role. The maintainer's has none here: only the recipe sets it."""
+"""Types of the tables that a recipe passes to a role. The table of the maintainer is missing: only the recipe sets
+it."""
 
 _ABSENT = object()
 

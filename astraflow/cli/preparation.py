@@ -3,7 +3,7 @@
 from astraflow.cli.child_process import PROGRESS
 from astraflow.models import models
 from astraflow.models.base import OnProgress, WarmStartProgress
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.trainer.model_preparation import prepare_model
 
 

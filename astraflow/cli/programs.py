@@ -8,7 +8,7 @@ from astraflow.cli.options import TOKEN
 from astraflow.cli.preparation import policies_to_prepare
 from astraflow.cli.run_directory import RunDirectory
 from astraflow.cli.service_addresses import ServiceAddresses
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.runtime.tracing import TRACES
 
 WEIGHTS, DATAFLOW, WEB, PREPARE, FLEET, MAINTAINER = "weights", "dataflow", "web", "prepare", "fleet", "maintainer"

@@ -20,7 +20,10 @@ from astraflow.models import models
 from astraflow.raas.engines.server.environments import installed_environments
 from astraflow.raas.engines.server.installation.host import Gpu, this_host
 from astraflow.raas.engines.server.installation.releases import server_kinds
-from astraflow.recipe import Check, Recipe, find_recipe, load_recipe, packaged_recipes, plugin_specs, summary_of
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.files import find_recipe, packaged_recipes, summary_of
+from astraflow.recipe.loading import Check, load_recipe
+from astraflow.recipe.plugins import plugin_specs
 from astraflow.runtime.run_folders import runs_folder
 
 _GPU_BYTES = 79 * 2**30

@@ -9,7 +9,7 @@ import psutil
 from astraflow.cli.fleet_form import FleetForm
 from astraflow.cli.ports import free_ports
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.runtime.run_folders import runs_folder
 
 LOOPBACK = "127.0.0.1"

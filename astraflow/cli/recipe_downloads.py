@@ -11,7 +11,7 @@ from astraflow.datasets.math import MATH_SETS
 from astraflow.datasets.published import PublishedSet
 from astraflow.datasets.search import SEARCH_SETS
 from astraflow.models.shapes import known_model
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.runtime.data_root import is_hub_name
 
 _PUBLISHED: Mapping[str, Mapping[str, Any]] = {"math": MATH_SETS, "code": CODE_SETS, "search": SEARCH_SETS}
@@ -31,22 +31,22 @@ class Need:
 def needs(recipe: Recipe) -> list[Need]:
     """Returns what the recipe needs, each once."""
     flows: list[FlowConfig | EvaluationConfig] = [*recipe.flows.values(), *recipe.evaluations.values()]
-    found = [need for policy in recipe.policies.values() for need in _model(policy.model)]
-    found += [need for flow in flows for need in _dataset(flow.dataset)]
-    found += [need for flow in flows for need in _services(flow.workflow)]
+    downloads = [need for policy in recipe.policies.values() for need in _model(policy.model)]
+    downloads += [need for flow in flows for need in _dataset(flow.dataset)]
+    downloads += [need for flow in flows for need in _services(flow.workflow)]
     kinds = {str(engine.get("kind")) for engine in (recipe.nodes.engine, *recipe.nodes.engines.values())}
-    found += [
+    downloads += [
         Need(name=f"engine {kind}", is_here=None, command=f"astraflow engines install {kind}")
         for kind in sorted(kinds & {"sglang", "vllm"})
     ]
-    return list({need.name: need for need in found}.values())
+    return list({need.name: need for need in downloads}.values())
 
 
 def published_set(dataset: Mapping[str, Any]) -> PublishedSet | None:
     """Returns the place of a published data set on the hub; None for other kinds."""
-    known = _PUBLISHED.get(str(dataset.get("kind")), {}).get(str(dataset.get("name")))
-    place: PublishedSet | None = getattr(known, "published", known)
-    return place
+    entry = _PUBLISHED.get(str(dataset.get("kind")), {}).get(str(dataset.get("name")))
+    published: PublishedSet | None = getattr(entry, "published", entry)
+    return published
 
 
 def _model(spec: Mapping[str, Any]) -> Iterator[Need]:
@@ -73,9 +73,9 @@ def _dataset(spec: Mapping[str, Any]) -> Iterator[Need]:
     if spec.get("is_sample"):
         return
     if published := published_set(spec):
-        place = "" if not path else f" --local-dir {_folder(path, published)}"
+        local_folder = "" if not path else f" --local-dir {_folder(path, published)}"
         files = "".join(f" {file}" for file in published.files)
-        command = f"hf download --repo-type dataset {published.hub}{files}{place}"
+        command = f"hf download --repo-type dataset {published.hub}{files}{local_folder}"
         yield Need(name=f"data {kind} {spec['name']}", is_here=is_here, command=command)
     elif kind == "alfworld" and path:
         yield Need(name="data alfworld", is_here=is_here, command=f"ALFWORLD_DATA={path} alfworld-download")

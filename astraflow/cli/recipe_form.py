@@ -20,14 +20,9 @@ from astraflow.cli.recipe_checks import LOOPBACK, FormCheck, checks
 from astraflow.cli.setting_facts import FieldKind, bounds, field_info, kind_of, literals, options_type, walk
 from astraflow.cli.setting_titles import is_basic, owner_of, title_of
 from astraflow.contract.errors import InvalidInput, NotPermitted
-from astraflow.recipe import (
-    Check,
-    Recipe,
-    load_recipe,
-    plugin_lists,
-    plugin_specs,
-    snapshot,
-)
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import Check, load_recipe, snapshot
+from astraflow.recipe.plugins import plugin_lists, plugin_specs
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.runtime.toml import toml_text
@@ -109,12 +104,12 @@ def recipe_form(
     Raises: InvalidInput for a recipe that cannot be loaded without the overrides.
     """
     _check_location(location, folders)
-    plain = load_recipe(location, check=Check.NONE)
-    refused = _refused(plain, overrides, limits)
-    chosen, problems, overrides = plain, list(refused), () if refused else overrides
+    unchanged = load_recipe(location, check=Check.NONE)
+    refused = _refused(unchanged, overrides, limits)
+    chosen, problems, overrides = unchanged, list(refused), () if refused else overrides
     try:
         chosen = load_recipe(location, overrides, check=Check.NONE)
-        load_recipe(location, overrides, check=Check.ALL if _changes_heavy_plugin(plain, chosen) else Check.LIGHT)
+        load_recipe(location, overrides, check=Check.ALL if _changes_heavy_plugin(unchanged, chosen) else Check.LIGHT)
     except InvalidInput as problem:
         problems += [_problem(line) for line in str(problem).splitlines()]
     has_fleet = bool(chosen.fleet.get("providers") or chosen.fleet.get("pools"))
@@ -122,7 +117,7 @@ def recipe_form(
     problems += [_problem(line) for line in fleet.problems]
     return RecipeForm(
         name=location,
-        summary=plain.summary,
+        summary=unchanged.summary,
         simulated=simulated_kinds(chosen),
         fields=tuple(_fields(chosen, fleet)),
         problems=tuple(problems),
@@ -137,9 +132,9 @@ def recipe_form(
     )
 
 
-def _changes_heavy_plugin(plain: Recipe, chosen: Recipe) -> bool:
+def _changes_heavy_plugin(unchanged: Recipe, chosen: Recipe) -> bool:
     """Returns whether `chosen` has a plugin that takes seconds to import, with options that `plain` does not have."""
-    before = {path: spec for path, _, spec in plugin_specs(plain)}
+    before = {path: spec for path, _, spec in plugin_specs(unchanged)}
     return any(
         registry.is_heavy(str(spec.get("kind"))) and before.get(path) != spec
         for path, registry, spec in plugin_specs(chosen)
@@ -169,9 +164,9 @@ def _machine_checks(recipe: Recipe, location: str) -> Iterator[FormCheck]:
         yield FormCheck(name="Machine", is_ok=False, message=f"{obstacle.cause}; {obstacle.remedy}")
 
 
-def _refused(plain: Recipe, overrides: Sequence[str], limits: Limits | None) -> tuple[FormProblem, ...]:
+def _refused(unchanged: Recipe, overrides: Sequence[str], limits: Limits | None) -> tuple[FormProblem, ...]:
     """Returns the problems of overrides beyond the limits."""
-    refused = refusals(plain, overrides, limits) if limits is not None and overrides else []
+    refused = refusals(unchanged, overrides, limits) if limits is not None and overrides else []
     return tuple(FormProblem(key=refusal.key, message=refusal.message) for refusal in refused)
 
 

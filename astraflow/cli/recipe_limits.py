@@ -8,7 +8,7 @@ from astraflow.cli.gpu_placement import GpuUse, engine_of, setup_of
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.shapes import ModelShape
 from astraflow.raas.engines.memory import SERVERS, gpus_per_server, server_gpus, server_memory
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 
 GIB = 2**30
 

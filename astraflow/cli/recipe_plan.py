@@ -10,7 +10,7 @@ from astraflow.cli.recipe_limits import engine_context, longest_row, problems
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.shapes import ModelShape, model_shape
 from astraflow.raas.engines.memory import SERVERS, ServerMemory, server_memory
-from astraflow.recipe import Recipe, trainer_config
+from astraflow.recipe.config import Recipe, trainer_config
 from astraflow.trainer.memory import BFLOAT16, FLOAT32, TrainerMemory
 from astraflow.workflows import workflows
 
@@ -151,9 +151,11 @@ def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping
         if shape is None:
             continue
         trained = shape.adapter_parameters(setup.lora_rank, setup.lora_targets) if setup.lora_rank else shape.parameters
-        kept = trainer_config(recipe, name).keep_checkpoints + 1
+        checkpoints = trainer_config(recipe, name).keep_checkpoints + 1
         sizes["models"] += BFLOAT16 * shape.parameters
-        sizes["checkpoints"] += kept * (FLOAT32 + 2 * setup.moment_bytes) * trained * (2 if setup.has_critic else 1)
+        sizes["checkpoints"] += (
+            checkpoints * (FLOAT32 + 2 * setup.moment_bytes) * trained * (2 if setup.has_critic else 1)
+        )
         base = shape.parameters if setup.lora_rank else 0
         sizes["weight store"] += BFLOAT16 * (snapshots * trained + base)
         groups = (policy.max_staleness + 1) * policy.batch_groups

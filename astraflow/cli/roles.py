@@ -17,7 +17,8 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
-from astraflow.recipe import Check, dataflow_config, load_recipe, node_config, trainer_config, weights_config
+from astraflow.recipe.config import dataflow_config, node_config, trainer_config, weights_config
+from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime import logs
 from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.plugins import Registry

@@ -157,7 +157,7 @@ def run(
 ) -> None:
     """Run a recipe on this machine: all services, nodes, trainers and the page."""
     from astraflow.cli.local_run import LocalRunOptions, run_locally
-    from astraflow.recipe import Check, load_recipe
+    from astraflow.recipe.loading import Check, load_recipe
 
     if engine:
         from astraflow.cli.engine_environments import ensure_installed
@@ -194,7 +194,7 @@ def run(
 def prepare(recipe: RecipeArgument, overrides: Overrides = []) -> None:  # noqa: B006 (typer copies it)
     """Prepare the models that a recipe starts from, unless they are cached. `run` includes this step."""
     from astraflow.cli.preparation import prepare_models
-    from astraflow.recipe import Check, load_recipe
+    from astraflow.recipe.loading import Check, load_recipe
 
     # The light check imports no heavy plugins: simulated models need no torch, others import it when prepared.
     prepare_models(load_recipe(recipe, overrides, check=Check.LIGHT))

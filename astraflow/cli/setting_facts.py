@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 
 FieldKind = Literal["integer", "number", "text", "boolean", "plugins"]
 

@@ -15,7 +15,8 @@ from astraflow.archive.reports import read_reports
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import WhatIfAnswer
-from astraflow.recipe import Check, dataflow_config, load_recipe
+from astraflow.recipe.config import dataflow_config
+from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.plot import Curve, line_plot
 from astraflow.runtime.toml import ConfigLayer, merge_tables, parse_override, read_toml
 from astraflow.scaling.options import Spec

@@ -167,7 +167,7 @@ class Tally:
 
 
 def imbalances(report: Report) -> list[str]:
-    """Returns messages about counts that do not add up; a correct run has none."""
+    """Returns messages about counts that do not add up; empty for a correct run."""
     messages = []
     for flow in report.flows:
         accounted = flow.open + flow.admitted + sum(flow.dropped.values())

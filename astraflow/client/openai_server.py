@@ -32,16 +32,18 @@ _FIRST_BACKOFF_S = 0.5
 class OpenAIClient:
     """Client of `/v1` routes.
 
-    Its calls raise InvalidInput and NotAuthenticated when the server refuses the request, RateLimited and Unavailable
-    when it still does after all attempts.
+    Its calls raise InvalidInput and NotAuthenticated when the server refuses the request, and RateLimited and
+    Unavailable when it is overloaded or unreachable after all attempts.
     """
 
     def __init__(
         self, base_url: str, *, key: str, key_variable: str, attempts: int, max_backoff_s: float, clock: Clock
     ) -> None:
-        """base_url: with or without a final `/v1`. key: empty without one; `key_variable` had it, for messages.
+        """base_url: with or without a final `/v1`. key: empty for none. key_variable: name of its variable, for
+        messages.
 
-        attempts: of a request, 1 or more. max_backoff_s: longest wait before the next attempt, in seconds.
+        attempts: maximum attempts of a request, at least 1. max_backoff_s: longest wait before the next attempt, in
+        seconds.
         """
         self._client = ServerClient(base_url.rstrip("/").removesuffix("/v1"), key=key)
         self._base_url = base_url
@@ -77,9 +79,9 @@ class OpenAIClient:
             )
 
     async def token_logprobs(self, model: str, tokens: Int32Array, scored_from: int, *, limit_s: float) -> Float32Array:
-        """Returns the logprobs of `tokens[scored_from:]`, at temperature 1. The server generates one token more.
+        """Returns the logprobs of `tokens[scored_from:]`, at temperature 1. The server also generates one token.
 
-        scored_from: at least 1. Raises: CorruptData for an answer without them.
+        scored_from: at least 1. Raises: CorruptData for an answer without logprobs.
         """
         request = {
             "model": model,
@@ -94,7 +96,7 @@ class OpenAIClient:
             if choice.get("prompt_logprobs") is not None:
                 return _parse_prompt_logprobs(choice, tokens, scored_from)
             self._scores_by_echo = True
-        echo = {**request, "echo": True, "logprobs": 1}  # with 0, SGLang leaves out those of the prompt
+        echo = {**request, "echo": True, "logprobs": 1}  # with 0, SGLang leaves out the logprobs of the prompt
         choice = first_choice(await self.post(COMPLETIONS, echo, limit_s=limit_s))
         return _parse_echo(choice, len(tokens), scored_from)
 
@@ -103,7 +105,8 @@ class OpenAIClient:
         await self._client.close()
 
     async def _with_retries(self, send: Callable[[], Awaitable[_T]]) -> _T:
-        """Returns the answer; repeats a request that was refused for load or cut, which returned nothing yet."""
+        """Returns the answer. Repeats a request that an overloaded server refused or that was interrupted without an
+        answer."""
         backoff_s = _FIRST_BACKOFF_S
         for attempt in count(1):
             try:
@@ -120,7 +123,7 @@ class OpenAIClient:
         raise AssertionError
 
     def _failure(self, problem: ServerRefused | ServerUnreachable | TimeoutError) -> AstraFlowError:
-        """Returns the error that a caller gets."""
+        """Returns the error for the caller."""
         where, detail = self._base_url, str(problem)
         if isinstance(problem, ServerRefused):
             if problem.status in (401, 403):
@@ -174,7 +177,7 @@ def first_choice(answer: Any) -> Mapping[str, Any]:
 
 
 def invalid_answer(problem: Exception, answer: Any) -> CorruptData:
-    """Returns the error for an answer that lacks what was asked for."""
+    """Returns the error for an answer without the requested values."""
     return CorruptData(
         f"cannot use the answer of the server: {problem}: {str(answer)[:300]}; use an endpoint that returns token ids "
         "and logprobs, such as vLLM",

@@ -9,7 +9,7 @@ from astraflow.contract.ids import FlowId, TaskId
 
 
 class CallOutcome(Enum):
-    """What became of a call."""
+    """Outcome of a call."""
 
     ANSWERED = "answered"
     REPLAYED = "replayed"

@@ -45,7 +45,7 @@ class Reason(Enum):
     """Less than half of the needed capacity: scales up at once."""
     ABOVE_BAND = "above_band"
     NEEDED_FOR_LOAD = "needed_for_load"
-    """Above the band, but the remaining nodes could not carry the load without any one node."""
+    """Above the band, but the load is too high for the remaining nodes if any node is removed."""
     TRAINER_WAITED_RECENTLY = "trainer_waited_recently"
     """Above the band, but the trainer waited within the last ten minutes: no node is retired."""
     REPLACING = "replacing"

@@ -1,6 +1,6 @@
 """Metrics that trainers report for each step: names, units and meaning.
 
-A trainer may report other metrics too; `training_metric` describes them as such.
+A trainer may report other metrics too; `training_metric` puts them into the group `OTHER`.
 """
 
 import re
@@ -10,13 +10,13 @@ from enum import Enum
 from astraflow.contract.spans import Ending
 
 ENDING_PREFIX = "ending_"
-"""Begin of the names of the shares of endings."""
+"""Prefix of the names of the shares of endings."""
 
 REWARD_TERM_PREFIX = "reward_term_"
-"""Begin of the names of the means of reward terms."""
+"""Prefix of the names of the means of reward terms."""
 
 MAX_REWARD_TERMS = 16
-"""Most reward terms of a flow, and of a policy, that are counted."""
+"""Maximum number of counted reward terms per flow and per policy."""
 
 
 class MetricUnit(Enum):
@@ -57,13 +57,13 @@ class TrainingMetric:
 
     name: str
     label: str
-    """Name for people, without the unit."""
+    """Display name, without the unit."""
     unit: MetricUnit
     group: MetricGroup
     description: str
     """One sentence."""
     is_maximum: bool = False
-    """A value over several steps is their maximum; otherwise their mean."""
+    """True if several steps are summarized by their maximum; False for the mean."""
 
 
 def _metrics(group: MetricGroup, *rows: tuple[str, str, MetricUnit, str]) -> tuple[TrainingMetric, ...]:
@@ -417,10 +417,10 @@ _BY_NAME = {metric.name: metric for metric in TRAINING_METRICS}
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _ROLE_PREFIX = "reward_mean_"
-"""Begin of the names of mean rewards by role, in workflows with several roles."""
+"""Prefix of the names of mean rewards by role, in workflows with several roles."""
 _TERM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TRANSFER_PREFIX = "published_"
-"""Begin of the names of `VersionReport.metrics`, which describe a version, not a step."""
+"""Prefix of the names of `VersionReport.metrics`, which describe a version, not a step."""
 
 
 def training_metric(name: str) -> TrainingMetric | None:

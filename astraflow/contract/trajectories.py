@@ -146,8 +146,8 @@ class Episode:
     continued_tokens: int = 0
     """Tokens in it that an earlier node wrote and handed back."""
     failed_calls: tuple[AgentCall, ...] = ()
-    """Recorded calls of an agent program whose session failed, for sampled groups; those of others are in their
-    trajectories."""
+    """Recorded calls of an agent program whose session failed, for sampled groups; the calls of other sessions
+    are in their trajectories."""
 
     def __post_init__(self) -> None:
         if self.failure is None and not self.trajectories:

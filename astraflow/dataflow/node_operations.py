@@ -273,7 +273,7 @@ class NodeOperations:
     def _gate(self, flow: Flow, policy: PolicyId, node: Node) -> StalenessGate:
         """Computes the gate of a policy: a full stream may be shed, a stream in which the node only lags may not.
 
-        Pacing closes the gate earlier, except for a stalled trainer: the others go on, up to its staleness bound.
+        Pacing closes the gate earlier, except for a stalled trainer: the others continue, up to its staleness bound.
         """
         stream = self._run.streams[policy]
         headroom = stream.issue_headroom(node.versions.get(policy))

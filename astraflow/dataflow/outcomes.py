@@ -17,7 +17,7 @@ RETRIED = "retried"
 SUPERSEDED = "superseded"
 """The infrastructure failed in a past attempt: the next attempt has begun, or another node holds the task.
 
-Counting it would cost the current attempt a try.
+If it counted, the task would lose one of its attempts.
 """
 
 DUPLICATE = "duplicate"
@@ -51,14 +51,14 @@ class PushResult:
 
     outcome: str
     group: GroupId | None = None
-    """The episode's group; None when the episode does not count."""
+    """Group of the episode; None when the episode does not count."""
     counted_episode: Episode | None = None
-    """The episode; None when it does not count."""
+    """Episode, if it counts; else None."""
     finished_group: Group | None = None
-    """The episode's group, when it was the last member."""
+    """Group of the episode, if the episode completed it; else None."""
     admission: Admission | None = None
     """Admission of that group."""
     surplus_policies: frozenset[PolicyId] = frozenset()
     """Policies whose share of that group is dropped, even if admitted."""
     issued_at: float | None = None
-    """When that group was issued; None if unknown."""
+    """Time at which that group was issued; None if unknown."""

@@ -110,9 +110,9 @@ class PluginChanges:
             return self._flows[change.flow], f"flows.{change.flow}"
         if change.policy is not None and change.flow is None:
             if change.policy not in self._streams:
-                known = suggest_name(change.policy, list(self._streams))
+                suggestion = suggest_name(change.policy, list(self._streams))
                 raise UnknownPolicy(
-                    f"cannot change policy {change.policy!r}: this run has no such policy; {known}",
+                    f"cannot change policy {change.policy!r}: this run has no such policy; {suggestion}",
                     code="plugins.unknown_policy",
                 )
             return self._streams[change.policy], f"policies.{change.policy}"
@@ -178,13 +178,15 @@ def selector_rows_owner(flow: Flow) -> str | None:
 def _check(
     change: PluginChange, changes: Mapping[PluginSlot, tuple[PluginSpec, ...]], owner: PluginOwner, where: str
 ) -> None:
-    known = " and ".join(slot.value for slot in owner.plugin_slots)
+    slot_names = " and ".join(slot.value for slot in owner.plugin_slots)
     if not changes:
-        raise InvalidInput(f"cannot change {where}: the change is empty; give {known}", code="plugins.empty_change")
+        raise InvalidInput(
+            f"cannot change {where}: the change is empty; give {slot_names}", code="plugins.empty_change"
+        )
     for slot, specs in changes.items():
         if slot not in owner.plugin_slots:
             raise InvalidInput(
-                f"cannot change {where}: it has no {slot.value}, only {known}; flows have a selector and filters, "
+                f"cannot change {where}: it has no {slot.value}, only {slot_names}; flows have a selector and filters, "
                 "policies a sampler",
                 code="plugins.unknown_slot",
             )

@@ -56,7 +56,7 @@ class Run:
         self.flows = dict(flows)
         self.streams = dict(streams)
         self.untrained_policies = untrained_policies
-        """Policies of the run without a stream, such as judges: their trainers publish version 0 and exit."""
+        """Policies of the run that have no stream, such as judges. Their trainers publish version 0 and exit."""
         self.evaluations = dict(evaluations)
         self.registry = registry
         self.journal = journal
@@ -125,7 +125,7 @@ class Run:
         )
 
     def drain_node(self, node_id: NodeId, *, actor: str, reason: str, deadline_s: float) -> str:
-        """Drains a node: it finishes what runs and leaves, within `deadline_s` unless that is 0.
+        """Drains a node: it finishes its running tasks and leaves, within `deadline_s` seconds (0: without a limit).
 
         Raises: UnknownNode, InvalidInput.
         """
@@ -163,7 +163,7 @@ class Run:
         return answer
 
     def restore(self, *, grace_s: float) -> None:
-        """Restores the state in the journal, and registers all state to be saved from now on."""
+        """Restores the state from the journal, and registers the state that the journal saves from now on."""
         for name, part in self._parts().items():
             saved = self.journal.saved_state(name)
             if saved is not None:
@@ -225,7 +225,7 @@ class Run:
 
     @property
     def may_issue(self) -> bool:
-        """True unless the disk fails or results fill the memory: new groups may be issued."""
+        """True if new groups may be issued: the journal has not failed, and results do not fill the memory."""
         return self.journal.failure is None and self.held_bytes < self.memory_bytes
 
     def problems(self) -> tuple[str, ...]:
@@ -241,7 +241,7 @@ class Run:
         return (*problems, *self._flows_without_nodes())
 
     def _flows_without_nodes(self) -> list[str]:
-        """Returns a problem for each flow that no node of the run serves, once there are nodes."""
+        """Returns a problem for each flow that none of the nodes serves; none while the run has no nodes."""
         nodes = [node for node in self.registry.nodes() if node.is_live and node.drain_reason is None]
         with_nodes = [flow for flow in self.all_flows if flow.answers is None]
         unserved = [flow for flow in with_nodes if not any(node.facts.serves(flow.served_policies) for node in nodes)]

@@ -39,7 +39,8 @@ class AlfworldOptions(Config):
     generated: int = Field(default=0, ge=0)
     """Number of games to generate, instead of the published ones."""
     receptacles: int = Field(default=12, ge=3, le=40)
-    """Receptacles in the room of a generated game. Fewer than six leave out some that each such room has. Count."""
+    """Receptacles in the room of a generated game. With fewer than six, some that are in every such
+    room are missing. Count."""
     objects: int = Field(default=10, ge=3, le=60)
     """Objects in the room of a generated game, besides the lamp. Count."""
     split: Literal["train", "valid_seen", "valid_unseen"] = "train"
@@ -64,8 +65,8 @@ class Alfworld:
     """Games in the order of their paths. Fields: question (the goal as written by a person), answer (empty: the
     environment decides), game (path of its file below the folder), task_type, split.
 
-    Generated games are numbered; the task types take turns. Their field game holds the room and the goal, and answer
-    holds actions that win, one per line."""
+    Generated games are numbered and alternate between the task types. Their field `game` holds the room and the goal,
+    and `answer` holds actions that win, one per line."""
 
     def __init__(self, options: AlfworldOptions, seed: int) -> None:
         self._options = options

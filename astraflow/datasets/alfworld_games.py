@@ -255,10 +255,10 @@ def plan(game: HouseholdGame) -> list[str]:
     return actions
 
 
-def _visit(game: HouseholdGame, place: int, before: Sequence[str]) -> list[str]:
+def _visit(game: HouseholdGame, receptacle: int, before: Sequence[str]) -> list[str]:
     """Returns the actions that go to a receptacle and open it, unless it was opened before."""
-    name = numbered(game.receptacles)[place]
-    is_closed = game.receptacles[place] in OPENABLE and f"open {name}" not in before
+    name = numbered(game.receptacles)[receptacle]
+    is_closed = game.receptacles[receptacle] in OPENABLE and f"open {name}" not in before
     return [*_walk(name, before), *([f"open {name}"] if is_closed else [])]
 
 

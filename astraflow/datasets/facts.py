@@ -63,7 +63,7 @@ class FactQuestionOptions(Config):
     hops: int = Field(default=2, ge=1, le=2)
     """Facts that an answer needs."""
     facts: FactOptions = FactOptions()
-    """Corpus; give the search the same."""
+    """Corpus; the search must have the same corpus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

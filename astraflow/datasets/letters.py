@@ -24,12 +24,12 @@ class LettersOptions(Config):
     alphabet: Annotated[str, SettableBy.AGENT] = Field(default="abcdefgh", min_length=2)
     """Characters of the strings."""
     history_format: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
-    """Messages before the question, of user and assistant in turn, for a warm start with conversations; places as in
-    `question_format`."""
+    """Messages before the question, alternately of user and assistant, for a warm start with conversations. They have
+    the placeholders of `question_format`."""
     question_format: Annotated[str, SettableBy.AGENT] = ""
-    """Question instead of that of the operation; `{text}` and `{answer}` stand for the string and its answer."""
+    """Question instead of the operation's; the placeholders `{text}` and `{answer}` are the string and its answer."""
     answer_format: Annotated[str, SettableBy.AGENT] = "{answer}"
-    """Answer, with the same places: such as the call of a tool with the string, for the warm start of an agent."""
+    """Answer with the same placeholders; for the warm start of an agent, it can be the call of a tool."""
 
     @field_validator("alphabet")
     @classmethod
@@ -41,7 +41,7 @@ class LettersOptions(Config):
 
 @datasets.register("letters", options=LettersOptions)
 class Letters(GeneratedDataset):
-    """Every string of that length over the alphabet, in an order shuffled by the seed."""
+    """All strings of `length` characters of the alphabet, in an order shuffled by the seed."""
 
     def __init__(self, options: LettersOptions, seed: int) -> None:
         super().__init__(int(len(options.alphabet) ** options.length))
@@ -56,12 +56,12 @@ class Letters(GeneratedDataset):
         answer = text[::-1] if is_reverse else "".join(sorted(text))
         question_format = options.question_format or ("rev {text}=" if is_reverse else "sort {text}=")
 
-        def filled(form: str) -> str:
-            return form.replace("{text}", text).replace("{answer}", answer)
+        def fill(template: str) -> str:
+            return template.replace("{text}", text).replace("{answer}", answer)
 
-        question, final = filled(question_format), filled(options.answer_format)
+        question, final = fill(question_format), fill(options.answer_format)
         prompt = generated_prompt(options.operation, index, question=question, answer=final)
-        history: list[Json] = [filled(form) for form in options.history_format]
+        history: list[Json] = [fill(template) for template in options.history_format]
         return replace(prompt, fields={**prompt.fields, HISTORY: history}) if history else prompt
 
     def _string(self, number: int) -> str:

@@ -55,8 +55,8 @@ class Webshop:
         self._table = LineTable(path, _REQUIRED_FIELDS) if path else None
         self._store = open_store(options.store) if options.store else None
         self._prefix = "sample/webshop" if options.is_sample else "webshop"
-        known = self._table.size if self._table else self._store.goal_count if self._store else None
-        count = options.goals if known is None else known
+        available = self._table.size if self._table else self._store.goal_count if self._store else None
+        count = options.goals if available is None else available
         split = "all" if options.is_sample else options.split
         self._goals = {
             "train": range(_EVAL, count),

@@ -53,7 +53,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What to buy."""
+    """Goal of an episode: the product to buy."""
 
     product: Product
     """A product that fits; others may fit too."""

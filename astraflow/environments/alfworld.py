@@ -38,7 +38,7 @@ _GAME = TypeAdapter(HouseholdGame)
 
 
 class AlfworldOptions(Config):
-    """Where the published games are."""
+    """Location of the published games."""
 
     path: str = ""
     """Folder that `alfworld-download` filled, on each node; empty when all games are generated."""
@@ -210,8 +210,8 @@ class _Engine:
     def actions(self, state: Any, entities: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the possible actions by their command, sorted.
 
-        The engine derives each command by its grammar, which parses it anew each time: most of the time of a step. The
-        commands are templates with names, but for `go to`, whose grammar gives the same.
+        The engine derives each command by its grammar, which parses it again each time; this takes most of the time of
+        a step. The commands are templates with names, but for `go to`, whose grammar gives the same.
         """
         commands = {}
         for action in state.all_applicable_actions():

@@ -10,7 +10,7 @@ from astraflow.contract.trajectories import Ending
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the policy sees after the begin of an episode, or after an action."""
+    """Observation of the policy at the beginning of an episode or after an action."""
 
     text: str
     actions: tuple[str, ...] = ()

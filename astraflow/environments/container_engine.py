@@ -152,11 +152,11 @@ class Container:
             timeout_s=timeout_s + GRACE_S, stdin=stdin, variables=variables,
         )  # fmt: skip
         if _may_be_of_engine(result):
-            await self._check_running()
+            await self.check_running()
         return with_timeout(result, timeout_s)
 
-    async def _check_running(self) -> None:
-        """Raises: SandboxError when the container does not run: the status of the command is the engine's."""
+    async def check_running(self) -> None:
+        """Raises: SandboxError when the container does not run: what a command reported is then the engine's word."""
         status = await self._engine.call("inspect", "--format", "{{.State.Status}}", self.name, timeout_s=COMMAND_S)
         if status.stdout.strip() != "running":
             cause = status.stdout.strip() or status.stderr.strip()[-300:] or status.outcome.value
@@ -192,7 +192,7 @@ def _may_be_of_engine(result: JobResult) -> bool:
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
     """Reads a stream to its end; what exceeds the limit is discarded."""
-    kept = bytearray()
+    output = bytearray()
     while stream is not None and (chunk := await stream.read(2**16)):
-        kept += chunk[: _MAX_OUTPUT_BYTES - len(kept)]
-    return bytes(kept)
+        output += chunk[: _MAX_OUTPUT_BYTES - len(output)]
+    return bytes(output)

@@ -32,7 +32,7 @@ _MAX_COMMAND_CHARS = 100_000
 
 
 class TerminalOptions(Config):
-    """Where the tasks are, and what runs them."""
+    """Location of the tasks, and the sandbox that runs them."""
 
     path: str = ""
     """Folder of task folders, on each node."""

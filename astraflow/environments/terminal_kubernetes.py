@@ -17,30 +17,30 @@ from astraflow.environments.terminal_runners import archive_of, files_below
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
 
 NETWORK_POLICY = "astraflow-terminal"
-"""Name of the NetworkPolicy that lets the pods reach nothing; `deploy/kubernetes/terminal.yaml` has it."""
+"""Name of the NetworkPolicy that blocks all traffic of the pods; `deploy/kubernetes/terminal.yaml` defines it."""
 _ROLE = "astraflow-terminal"
 """Label of the pods, which the NetworkPolicy selects."""
 _ENDED = "command terminated with exit code"
-"""Line of `kubectl exec` for a command that ended with another status than 0; without it, the pod did not answer."""
+"""Line of `kubectl exec` for a command with an exit status other than 0; without it, the pod did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOptions:
-    """Place of the pods, and their limits."""
+    """Namespace and limits of the pods."""
 
     namespace: str
-    """Empty: that of the node's own configuration of kubectl."""
+    """Namespace of the pods; empty: the namespace of the node's kubectl configuration."""
     runtime_class: str
     """RuntimeClass, such as gVisor's; empty: the cluster's default."""
     lifetime_s: float
-    """The cluster ends a pod after this time, also when its node was lost. Seconds."""
+    """Time after which the cluster ends a pod, even if the node that created it was lost. Seconds."""
     has_network: bool
 
 
 class KubernetesRunner:
-    """Gives each episode a pod of its own, without a token of a service account. Images are not built: a task names one
-    that the cluster can pull. Variables of the shell do not last from one command to the next; the working directory
-    does."""
+    """Runs each episode in its own pod, without the token of a service account. Images are not built: a task names an
+    image that the cluster can pull. The working directory stays the same from one command to the next; shell variables
+    are lost."""
 
     def __init__(self, options: PodOptions) -> None:
         self._options = options
@@ -111,8 +111,8 @@ class KubernetesRunner:
         return result
 
     async def _call(self, *arguments: str, stdin: str = "", timeout_s: float = COMMAND_S) -> JobResult:
-        place = (f"--namespace={self._options.namespace}",) if self._options.namespace else ()
-        return await self._kubectl.call(*place, *arguments, timeout_s=timeout_s, stdin=stdin)
+        namespace_option = (f"--namespace={self._options.namespace}",) if self._options.namespace else ()
+        return await self._kubectl.call(*namespace_option, *arguments, timeout_s=timeout_s, stdin=stdin)
 
     def _pod(self, task: TerminalTask) -> Mapping[str, Any]:
         size = {"cpu": f"{task.cpus:g}", "memory": str(task.memory_bytes)}
@@ -143,14 +143,15 @@ class KubernetesRunner:
 
 
 class Pod:
-    """A running pod."""
+    """Running pod."""
 
     def __init__(self, runner: KubernetesRunner, name: str) -> None:
         self._runner = runner
         self._name = name
 
     async def execute(self, *command: str, timeout_s: float) -> JobResult:
-        """Runs a command in the pod, which stops it. Raises: SandboxError when the pod does not answer."""
+        """Runs a command in the pod, which stops it after `timeout_s`. Raises: SandboxError when the pod does not
+        answer."""
         return await self._runner.execute(self._name, command, timeout_s=timeout_s, stdin="")
 
     async def copy_folder(self, source: Path, target: str) -> JobResult:

@@ -33,7 +33,7 @@ class TextArenaOptions(Config):
 class TextArenaFactory:
     """Games of TextArena for the prompts of the dataset `games`: ConnectFour, KuhnPoker, Nim, Othello, PigDice and
     TicTacToe. An action is the last text in square brackets of an answer, or a short answer without brackets. A player
-    who breaks the rules is told so and may try once more; the second time in a row it loses."""
+    who breaks the rules is informed and may try once more; the second time in a row it loses."""
 
     def __init__(self, options: TextArenaOptions) -> None:
         del options
@@ -125,9 +125,9 @@ class TextArenaGame:
         kinds = import_module("textarena").ObservationType
         texts = [(kind, str(text).strip()) for _, text, kind in messages if kind is not kinds.PLAYER_ACTION]
         boards = [text for kind, text in texts if kind is kinds.GAME_BOARD]
-        told = [text for kind, text in texts if kind is not kinds.GAME_BOARD]
+        player_texts = [text for kind, text in texts if kind is not kinds.GAME_BOARD]
         return Observation(
-            text="\n".join([*told, *boards[-1:]]),
+            text="\n".join([*player_texts, *boards[-1:]]),
             actions=self._legal_actions(self._env),
             is_malformed=is_malformed,
         )

@@ -18,8 +18,8 @@ class GameTurn:
     """Player who acts next, in `PLAYERS`; the same as before after an action that could not be read or is against the
     rules. At the end, the player who acted last."""
     observation: Observation
-    """What the player sees that it has not seen before: the first one of each player holds the rules. Its `ending` is
-    None and its `reward` 0 until the game is over; then it is the player's result."""
+    """News for the player since its last observation; the first observation of a player contains the rules. `ending` is
+    None and `reward` 0 until the game is over; then they are the player's result."""
     results: tuple[Observation, ...] = ()
     """Last observation of each player, in the order of `PLAYERS`, when the game is over: `reward` of the whole game (1
     for the winner, 0 for a draw, -1 for the loser), `ending` (`WON`, `LOST`, and `DONE` for a draw; `MALFORMED` for a

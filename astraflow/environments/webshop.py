@@ -34,7 +34,7 @@ _EXPECTED = "Use search[keywords] or click[text of a button]."
 
 
 class WebshopOptions(StoreOptions):
-    """Store of the shop; give the dataset the same."""
+    """Store of the shop; the dataset must have the same store."""
 
 
 @environments.register("webshop", options=WebshopOptions)

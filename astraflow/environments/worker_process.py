@@ -20,7 +20,7 @@ from astraflow.runtime.service import FOLLOW_PARENT
 
 _STDERR_LINES = 20
 _STDERR_CHARACTERS = 500
-"""Of a line."""
+"""Maximum length of a line of standard error in a message. Characters."""
 _PACKAGES = str(Path(astraflow.__file__).parents[1])
 _STOP_S = 5.0
 """Seconds for an idle worker to close its environments."""

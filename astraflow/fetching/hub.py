@@ -15,10 +15,10 @@ from astraflow.contract.errors import CorruptData, InvalidInput, StorageFull, Un
 from astraflow.runtime.data_root import CONFIG, WHOLE, RemoteSource, SourceKind, sha256_of
 
 _DESCRIPTIONS = ("README.md", "LICENSE*")
-"""Files that every source has: its card, which says how to read it, and its licence."""
+"""Files that are fetched with every source: the card, which says how to read it, and the licence."""
 
 _OTHER_WEIGHTS = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.ckpt")
-"""Copies of the weights in other formats, which nothing reads where there are safetensors."""
+"""Copies of the weights in other formats, which are left out if the repository has safetensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class HubRepository:
 
 
 def find_repository(source: RemoteSource, *, command: str) -> HubRepository:
-    """Returns the commit and the files of a source. command: fetches it on a machine with a network.
+    """Returns the commit and the files of a source. command: for error messages, fetches it where there is a network.
 
     Raises: Unavailable without a network; InvalidInput for a repository, revision or part that is missing or closed.
     """
@@ -72,9 +72,9 @@ def find_repository(source: RemoteSource, *, command: str) -> HubRepository:
 
 
 def download(source: RemoteSource, repository: HubRepository, file: HubFile, folder: Path, *, command: str) -> None:
-    """Writes a file of the repository below the folder, unless it is there; continues a torn download.
+    """Writes a file of the repository below the folder, unless it is there; continues an interrupted download.
 
-    Raises: as `find_repository`; StorageFull; CorruptData for another content than the hub lists.
+    Raises: errors of `find_repository`; StorageFull; CorruptData if the content differs from the hub's list.
     """
     from huggingface_hub import hf_hub_download
 
@@ -101,7 +101,7 @@ def download(source: RemoteSource, repository: HubRepository, file: HubFile, fol
 
 @contextmanager
 def _hub_errors(source: RemoteSource, command: str) -> Iterator[None]:
-    """Raises the errors of the hub's client with a cause and a remedy."""
+    """Replaces the errors of the hub's client by errors with a cause and a remedy."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:

@@ -78,10 +78,10 @@ def _check_folder(root: DataRoot) -> None:
 
 def _fetched(root: DataRoot, source: RemoteSource, command: str, progress: Progress) -> FetchedSource:
     """Returns a source in the data root, fetched unless it is complete and unchanged."""
-    known = root.find(source)
-    if known is not None and not root.changes(known, reads_content=True):
+    existing = root.find(source)
+    if existing is not None and not root.changes(existing, reads_content=True):
         progress(f"the {source} is complete already")
-        return known
+        return existing
     if source.kind is SourceKind.PACKAGE:
         fetched = _fetch_package(root, source, progress)
     else:
@@ -136,10 +136,10 @@ def _fetch_repository(root: DataRoot, source: RemoteSource, command: str, progre
 def _announce(source: RemoteSource, repository: HubRepository, missing: Sequence[HubFile], progress: Progress) -> None:
     size = sum(file.size_bytes for file in missing)
     there = len(repository.files) - len(missing)
-    kept = f"; {there} are complete" if there else ""
+    complete_note = f"; {there} are complete" if there else ""
     progress(
         f"the {source}: commit {repository.commit[:12]}, licence {repository.license or 'not stated'}, "
-        f"{len(missing)} files to fetch, {size / 1e6:,.1f} MB{kept}"
+        f"{len(missing)} files to fetch, {size / 1e6:,.1f} MB{complete_note}"
     )
 
 

@@ -43,18 +43,18 @@ class ByteTokenizer:
     def encode_chat(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), add_generation_prompt: bool = True
     ) -> Int32Array:
-        """Returns the ids of a conversation; the format has no place for tools. Special tokens in the text stay text,
-        so no message can forge a turn."""
+        """Returns the ids of a conversation; the format cannot describe tools. Names of special tokens in a message
+        are encoded as plain text, so no message can forge a turn."""
         return np.concatenate(
             [self._encode_message(message) for message in messages] + [_ANSWER] * add_generation_prompt
         )
 
     def encode_continuation(self, messages: Sequence[Message]) -> Int32Array:
-        """Returns the ids between the text of an answer and the next answer."""
+        """Returns the ids from the end of an answer's text to the beginning of the next answer."""
         return np.concatenate([_END_OF_MESSAGE, self.encode_chat(messages)])
 
     def describes_tools(self, marker: str) -> bool:
-        """False: the format has no place for tools."""
+        """Returns False: the format cannot describe tools."""
         return False
 
     def _encode_message(self, message: Message) -> Int32Array:

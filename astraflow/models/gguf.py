@@ -65,8 +65,8 @@ def _plain(config: PretrainedConfig) -> PretrainedConfig:
     for name, value in values.items():
         if isinstance(value, float):
             values[name] = float(str(np.float32(value)))
-    plain: PretrainedConfig = type(config)(**values)
-    return plain
+    language_config: PretrainedConfig = type(config)(**values)
+    return language_config
 
 
 def _pre_tokenizer(file: Path) -> str:

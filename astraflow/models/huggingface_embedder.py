@@ -14,11 +14,11 @@ from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 
 _MAX_CHARS_PER_TOKEN = 20
-"""Longer texts are cut before they are split into tokens, whose number is bounded anyway."""
+"""Limit of the characters per token: longer texts are cut before they are tokenized, which saves time."""
 
 
 class HuggingFaceEmbedderOptions(Config):
-    """Encoder, and how texts are given to it."""
+    """Encoder, and the form of its inputs."""
 
     path: Annotated[str, SettableBy.DATA_LOCATION]
     """Folder with `config.json`, tokenizer and safetensors of an encoder, such as e5-base-v2 or all-MiniLM-L6-v2."""
@@ -27,7 +27,7 @@ class HuggingFaceEmbedderOptions(Config):
     document_prefix: str = ""
     """Text before each document, such as `passage: ` for the models of e5."""
     max_tokens: int = Field(default=256, ge=8, le=8192)
-    """Tokens of a text that count."""
+    """Maximum number of tokens of a text; the rest is ignored."""
     batch: int = Field(default=32, ge=1, le=4096)
     """Texts in one forward pass."""
     device: str = "cpu"
@@ -74,7 +74,7 @@ class HuggingFaceEmbedder:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        """Tokenizer and encoder."""
+        """Tokenizer and encoder, loaded at the first use."""
         folder = Path(self._options.path).expanduser()
         try:
             from transformers import AutoModel, AutoTokenizer

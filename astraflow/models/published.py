@@ -64,18 +64,18 @@ def published_parts(model: PreTrainedModel) -> PublishedParts:
     numbers = {name: _row_numbers(weight.shape) + first_rows[name] for name, weight in weights.items()}
     with torch.device("meta"), no_init_weights():
         # A loaded model would be converted to the names of the files that it was loaded from, which may be outdated.
-        plain = type(model)(model.config)
+        empty_model = type(model)(model.config)
     parts: dict[str, list[PublishedPart]] = {name: [] for name in weights}
     names = list(weights)
     begins = list(first_rows.values())
-    for name, rows in revert_weight_conversion(plain, numbers).items():
+    for name, rows in revert_weight_conversion(empty_model, numbers).items():
         parameter = names[bisect_right(begins, int(rows.flatten()[0])) - 1]
         parts[parameter].append(_part(name, rows - first_rows[parameter], weights[parameter].shape))
     for name, weight in weights.items():
         parts[name].sort(key=lambda part: part.offset)
         if sum(part.elements for part in parts[name]) != weight.numel():
             raise _refusal(name)
-    return {name: tuple(found) for name, found in parts.items()}
+    return {name: tuple(parameter_parts) for name, parameter_parts in parts.items()}
 
 
 def published_parameters(model: PreTrainedModel) -> list[PublishedParameter]:

@@ -169,8 +169,8 @@ def model_shape(spec: Mapping[str, Any]) -> ModelShape | None:
             config = Path(str(spec.get("path", ""))).expanduser() / "config.json"
             if config.is_file():
                 return read_shape(config)
-            known = known_model(spec)
-            return known.shape if known else None
+            listed_model = known_model(spec)
+            return listed_model.shape if listed_model else None
     return None
 
 

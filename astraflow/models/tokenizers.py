@@ -222,10 +222,10 @@ class _Escapes:
         self._control = control
         self.originals: list[str] = []
         """Replaced texts; empty when none spells a special token."""
-        given = [[dict(message) for message in messages], [dict(tool) for tool in tools]]
+        copies = [[dict(message) for message in messages], [dict(tool) for tool in tools]]
         self._mark = ""
-        if any(control.search(text) for text in _texts(given)):
-            used = set().union(*map(set, _texts(given)))
+        if any(control.search(text) for text in _texts(copies)):
+            used = set().union(*map(set, _texts(copies)))
             self._mark = next(chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in used)
         self.messages: list[Message] = [{key: self._escape(text) for key, text in item.items()} for item in messages]
         self.tools: list[ToolSchema] = [{key: self._escape_all(value) for key, value in tool.items()} for tool in tools]

@@ -35,13 +35,13 @@ def build_flows(join_result: JoinResult, facts: NodeFacts) -> dict[FlowId, Built
     Raises: InvalidInput for an unknown kind or bad options, for policies that the run does not have, and when the
     node serves no flow.
     """
-    known = [spec.id for spec in join_result.policies]
+    policy_ids = [spec.id for spec in join_result.policies]
     flows = {spec.id: build_flow(spec) for spec in join_result.flows}
     for policy in (*facts.policies, *needed_policies(flows)):
-        if policy not in known:
+        if policy not in policy_ids:
             raise InvalidInput(
                 f"cannot build the flows: a workflow, a reward or the node's `policies` name the unknown policy "
-                f"{policy!r}; use one of {', '.join(known)}",
+                f"{policy!r}; use one of {', '.join(policy_ids)}",
                 code="node.unknown_policy",
             )
     served = {name: flow for name, flow in flows.items() if facts.serves(flow.policies)}

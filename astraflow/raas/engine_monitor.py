@@ -67,8 +67,10 @@ class EngineMonitor:
         self._counters.set_gauge("engine_waiting", sum(gauges.waiting for gauges in engines.values()))
         self._counters.set_gauge("engine_cache_used", max(gauges.cache_used for gauges in engines.values()))
         for name, gauges in engines.items():
-            known = self._restarts.get(name, 0)
-            self._counters.add("engine_restarts", gauges.restarts - known if gauges.restarts >= known else 0)
+            reported_restarts = self._restarts.get(name, 0)
+            self._counters.add(
+                "engine_restarts", gauges.restarts - reported_restarts if gauges.restarts >= reported_restarts else 0
+            )
         self._restarts = {name: gauges.restarts for name, gauges in engines.items()}
 
     async def drain_after_failure(self) -> None:

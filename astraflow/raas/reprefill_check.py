@@ -1,8 +1,8 @@
 """Check that requests in flight were computed again on the new weights after a swap.
 
-An engine that goes on with the key-value cache of the old weights returns logprobs that no version has: the tokens
-after the swap depend on both. The probe after a load cannot see it, because it is a new request. This check scores a
-real generation again, as a new request, and compares the logprobs.
+An engine that keeps the key-value cache of the old weights returns logprobs that neither version computes: the tokens
+after the swap depend on both versions. The probe after a load cannot detect this, because it is a new request. This
+check scores a real generation again, as a new request, and compares the logprobs.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from astraflow.raas.logprob_gap import LogprobGap, compare_logprobs
 TIMEOUT_S = 60.0
 
 MIN_ROUNDED_TOKENS = 64
-"""Fewest tokens after a swap that are compared in bfloat16 and float16, where the mean of a few is chance."""
+"""Minimum number of compared tokens in bfloat16 and float16, where the mean over fewer tokens is too noisy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprefillSample:
-    """Tokens of a request and the logprobs of those after its last swap."""
+    """Tokens of a request, and the logprobs of the tokens after its last weight swap."""
 
     version: Version
     """Version that wrote the scored tokens."""
@@ -39,7 +39,7 @@ class ReprefillSample:
 class ReprefillCheck:
     """Chooses at most one generation per version and scores it again.
 
-    Only the logprobs of an unscaled, full distribution can be compared: a score is at temperature 1.
+    Only logprobs at temperature 1 and of the full distribution can be compared, because a score has them.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -49,7 +49,7 @@ class ReprefillCheck:
         self._checked: Version | None = None
 
     def offer(self, prompt: Int32Array, sampling: Sampling, generation: Generation) -> None:
-        """Takes the generation as the sample of the version in service, unless that has one."""
+        """Keeps the generation as the sample of the current version if that has no sample and was not checked."""
         version, spans = self._engine.version, generation.spans
         if len(spans) < 2 or spans[-1].version != version or version == self._checked or self._engine.is_simulated:
             return
@@ -68,7 +68,7 @@ class ReprefillCheck:
         self._has_sample.set()
 
     async def next_sample(self) -> ReprefillSample:
-        """Returns the next sample."""
+        """Waits for the next sample and returns it."""
         while self._sample is None:
             await self._has_sample.wait()
             self._has_sample.clear()
@@ -76,7 +76,7 @@ class ReprefillCheck:
         return sample
 
     async def measure(self, sample: ReprefillSample) -> LogprobGap | None:
-        """Returns the gap; None when the version in service changed meanwhile.
+        """Scores a sample and returns the gap; None when the engine has changed the version meanwhile.
 
         Raises: TimeoutError, and any error of the engine.
         """

@@ -79,17 +79,21 @@ async def calibrate(
             return None
 
     scores = await asyncio.gather(*map(score, examples))
-    pairs = [(given, example.label) for given, example in zip(scores, examples, strict=True) if given is not None]
-    good = [given for given, label in pairs if label >= threshold]
-    bad = [given for given, label in pairs if label < threshold]
+    pairs = [
+        (judge_score, example.label)
+        for judge_score, example in zip(scores, examples, strict=True)
+        if judge_score is not None
+    ]
+    good = [judge_score for judge_score, label in pairs if label >= threshold]
+    bad = [judge_score for judge_score, label in pairs if label < threshold]
     return CalibrationReport(
         examples=len(examples),
         failures=dict(failures),
-        mean_error=_mean([given - label for given, label in pairs]),
-        mean_absolute_error=_mean([abs(given - label) for given, label in pairs]),
-        accuracy=_mean([(given >= threshold) == (label >= threshold) for given, label in pairs]),
-        false_accepts=_mean([given >= threshold for given in bad]),
-        false_rejects=_mean([given < threshold for given in good]),
+        mean_error=_mean([judge_score - label for judge_score, label in pairs]),
+        mean_absolute_error=_mean([abs(judge_score - label) for judge_score, label in pairs]),
+        accuracy=_mean([(judge_score >= threshold) == (label >= threshold) for judge_score, label in pairs]),
+        false_accepts=_mean([judge_score >= threshold for judge_score in bad]),
+        false_rejects=_mean([judge_score < threshold for judge_score in good]),
         ranking=_mean([1.0 if high > low else 0.5 if high == low else 0.0 for high in good for low in bad]),
         bins=tuple(_bins(pairs)),
     )
@@ -129,7 +133,7 @@ def _bins(pairs: Sequence[tuple[float, float]]) -> list[ScoreBin]:
                     lowest=index / BINS,
                     highest=(index + 1) / BINS,
                     examples=len(members),
-                    mean_score=sum(given for given, _ in members) / len(members),
+                    mean_score=sum(judge_score for judge_score, _ in members) / len(members),
                     mean_label=sum(label for _, label in members) / len(members),
                 )
             )

@@ -58,21 +58,21 @@ def main(kind: str) -> None:
 def load(source: str, name: str) -> dict[str, Any]:
     """Runs a solution as a module; returns the names that it defines."""
     sys.modules[name] = module = types.ModuleType(name)
-    names, given = vars(module), dict[str, Any]()
-    exec(PRELUDE, given)  # noqa: S102 (the purpose of the sandbox)
-    names["__builtins__"] = given | vars(builtins)  # apart from the solution's own, which the tests call
+    names, globals_ = vars(module), dict[str, Any]()
+    exec(PRELUDE, globals_)  # noqa: S102 (the purpose of the sandbox)
+    names["__builtins__"] = globals_ | vars(builtins)  # apart from the solution's own, which the tests call
     exec(compile(source, "solution.py", "exec"), names)  # noqa: S102
     return names
 
 
 def function_of(names: dict[str, Any], name: str) -> Callable[..., Any]:
     """Returns a function, or the method of a class `Solution`. Raises: NameError."""
-    found = names.get(name)
-    if not callable(found) and "Solution" in names:
-        found = getattr(names["Solution"](), name, None)
-    if not callable(found):
+    function = names.get(name)
+    if not callable(function) and "Solution" in names:
+        function = getattr(names["Solution"](), name, None)
+    if not callable(function):
         raise NameError(f"the solution defines no function {name!r}")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def encode(value: Any) -> Any:
@@ -169,8 +169,8 @@ def _serve(source: str, calls: tuple[int, int], answers: tuple[int, int]) -> NoR
             os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
         requests, replies = os.fdopen(calls[0], "rb"), os.fdopen(answers[1], "wb")
         names = load(source, "solution")
-        known = [name for name, value in names.items() if callable(value) and not name.startswith("__")]
-        replies.write(json.dumps(known).encode() + b"\n")
+        function_names = [name for name, value in names.items() if callable(value) and not name.startswith("__")]
+        replies.write(json.dumps(function_names).encode() + b"\n")
         replies.flush()
         for line in requests:
             replies.write(json.dumps(_answer(names, json.loads(line))).encode() + b"\n")

@@ -15,7 +15,7 @@ from astraflow.runtime.config import Config
 
 
 class DiversityOptions(Config):
-    """What is compared."""
+    """Part of the completions that is compared."""
 
     compares: Literal["words", "answers"] = "words"
     """`words`: sets of word sequences of the texts; `answers`: the answers that the reward extracted."""

@@ -56,11 +56,11 @@ class F1:
         answer = last_tagged(completion, self._options.tag) if self._options.tag else completion
         if answer is None or len(answer) > self._options.max_answer_chars:
             return Score(value=0.0)
-        given = normalized_words(answer)
-        first = self._match(normalized_words(reference), given)
-        best = max([first, *(self._match(normalized_words(other), given) for other in others)])
+        answer_words = normalized_words(answer)
+        first = self._match(normalized_words(reference), answer_words)
+        best = max([first, *(self._match(normalized_words(other), answer_words) for other in others)])
         weight = self._options.augmented_weight
-        return Score(value=(1 - weight) * first + weight * best, answer=given)
+        return Score(value=(1 - weight) * first + weight * best, answer=answer_words)
 
     def _answers(self, prompt: Prompt) -> list[str]:
         listed = prompt.fields.get(self._options.answers_field)
@@ -74,8 +74,8 @@ class F1:
             )
         return [str(item) for item in listed]
 
-    def _match(self, answer: str, given: str) -> float:
-        return float(answer == given) if self._options.metric == "exact_match" else word_f1(answer, given)
+    def _match(self, answer: str, candidate: str) -> float:
+        return float(answer == candidate) if self._options.metric == "exact_match" else word_f1(answer, candidate)
 
 
 def normalized_words(text: str) -> str:
@@ -87,13 +87,13 @@ def normalized_words(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
-def word_f1(answer: str, given: str) -> float:
+def word_f1(answer: str, candidate: str) -> float:
     """Returns the F1 of two normalized texts as sets of words; 1 for two empty texts.
 
     >>> word_f1("eiffel tower", "tower paris")
     0.5
     """
-    wanted, words = set(answer.split()), set(given.split())
+    wanted, words = set(answer.split()), set(candidate.split())
     if not wanted or not words:
         return float(wanted == words)
     return 2 * len(wanted & words) / (len(wanted) + len(words))

@@ -47,7 +47,7 @@ class LlmJudgeOptions(JudgeOptions):
     """Policy of the run that judges, on the node of the episode, in the version that the node serves for training;
     empty: a server judges."""
     criteria: Annotated[str, SettableBy.AGENT] = "Grade whether the answer is correct and complete."
-    """What is graded."""
+    """Instruction that says which qualities the judge grades."""
     template: Annotated[str, SettableBy.AGENT] = TEMPLATE
     """Prompt for the judge, with {question}, {reference}, {completion}, {criteria}, {lowest} and {highest}. The reply
     must end with a line `SCORE: NUMBER`."""

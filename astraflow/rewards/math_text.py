@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 
 TAIL_CHARS = 2000
-"""Length of the end of a completion in which an answer without a box is searched. Characters."""
+"""Length of the end of a completion that is searched for an answer without a box. Characters."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname)\s*\{([^{}]*)\}")
@@ -29,7 +29,7 @@ _BRACES = ("\\{", "\\}")
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Returns the content of the last box, None without a closed one.
+    r"""Returns the content of the last box; None if it is missing or not closed.
 
     >>> last_boxed(r"\boxed{1}, no: \boxed{\frac{1}{2}}.")
     '\\frac{1}{2}'
@@ -63,32 +63,32 @@ def normalized(answer: str) -> str:
 
 
 def decided(gold: str, answer: str, *, decimals: int) -> bool | None:
-    r"""Returns whether the answer is correct, None when that takes algebra.
+    r"""Returns whether the answer is correct; None if only algebra can tell.
 
-    decimals: places to which a decimal number is compared.
+    decimals: number of decimal places that are compared.
 
     >>> decided("0.5", r"\frac12", decimals=6), decided("5", "7", decimals=6), decided("x+1", "1+x", decimals=6)
     (True, False, None)
     """
-    wanted, given = normalized(gold), normalized(answer)
-    if wanted == given:
+    normalized_gold, normalized_answer = normalized(gold), normalized(answer)
+    if normalized_gold == normalized_answer:
         return True
-    if not given:
+    if not normalized_answer:
         return False
-    if _POWERS.intersection(_WORD.findall(wanted)) != _POWERS.intersection(_WORD.findall(given)):
+    if _POWERS.intersection(_WORD.findall(normalized_gold)) != _POWERS.intersection(_WORD.findall(normalized_answer)):
         return False
-    if _number(wanted) is not None and _number(given) is not None:
-        return _is_same_number(wanted, given, decimals)
-    if _WITH_BASE.fullmatch(wanted) and _WITH_BASE.fullmatch(given):
-        return _bare_base(wanted) == _bare_base(given)
+    if _number(normalized_gold) is not None and _number(normalized_answer) is not None:
+        return _is_same_number(normalized_gold, normalized_answer, decimals)
+    if _WITH_BASE.fullmatch(normalized_gold) and _WITH_BASE.fullmatch(normalized_answer):
+        return _bare_base(normalized_gold) == _bare_base(normalized_answer)
     words = _words(gold)
     if words is not None:  # the product of the letters of a word is also the product of those of its anagrams
         return words == _words(answer)
-    return _decided_listing(wanted, given, decimals)
+    return _decided_listing(normalized_gold, normalized_answer, decimals)
 
 
 def _decided_listing(gold: str, answer: str, decimals: int) -> bool | None:
-    """Compares tuples, intervals and sets of plain numbers; None for anything else."""
+    """Compares tuples, intervals and sets of numbers; returns None for other texts."""
     left, right = _LISTING.fullmatch(gold), _LISTING.fullmatch(answer)
     if left is None or right is None:
         return None
@@ -96,14 +96,14 @@ def _decided_listing(gold: str, answer: str, decimals: int) -> bool | None:
     is_set, is_other_set = brackets == _BRACES, others == _BRACES
     if (is_set and others[0] in ("(", "[")) or (is_other_set and brackets[0] in ("(", "[")):
         return False
-    items, given = left[2].split(","), right[2].split(",")
-    if len(items) < 2 or any(_number(item) is None for item in (*items, *given)):
+    items, other_items = left[2].split(","), right[2].split(",")
+    if len(items) < 2 or any(_number(item) is None for item in (*items, *other_items)):
         return None
     if is_set or is_other_set or not any((*brackets, *others)):
-        return _covers(items, given, decimals) and _covers(given, items, decimals)
-    if brackets != others or len(items) != len(given):
+        return _covers(items, other_items, decimals) and _covers(other_items, items, decimals)
+    if brackets != others or len(items) != len(other_items):
         return False if all((*brackets, *others)) else None
-    return all(_is_same_number(item, other, decimals) for item, other in zip(items, given, strict=True))
+    return all(_is_same_number(item, other, decimals) for item, other in zip(items, other_items, strict=True))
 
 
 def _covers(items: list[str], others: list[str], decimals: int) -> bool:
@@ -134,7 +134,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _number(text: str) -> Fraction | None:
-    """Returns the value of a plain number or a ratio of two, of ordinary length."""
+    """Returns the value of a number or a ratio of two numbers; None for other or very long texts."""
     if len(text) > _MAX_NUMBER_CHARS:
         return None
     fraction = _FRACTION.fullmatch(text)
@@ -153,6 +153,6 @@ def _bare_base(text: str) -> str:
 
 
 def _words(answer: str) -> str | None:
-    """Returns an answer that consists of words, in one spelling; None for any other."""
+    """Returns an answer that consists of words, in one spelling; None for other answers."""
     text = " ".join(_unwrapped(answer.strip().strip("$")).replace("\\ ", " ").split()).rstrip(".").strip()
     return text.casefold() if _WORDS.fullmatch(text) else None

@@ -20,12 +20,12 @@ def is_equal(call: dict[str, Any]) -> bool:
     a text that contains the answer; `decimals`, places of the comparison of decimal numbers.
     """
     answer = f"\\boxed{{{call['answer']}}}" if call["is_boxed"] else call["answer"]
-    given = parse(answer, parsing_timeout=None)
+    parsed_answer = parse(answer, parsing_timeout=None)
     # An interval may be given as the inequality that describes it.
     return bool(
         verify(
             list(_parsed_gold(call["gold"])),
-            given,
+            parsed_answer,
             float_rounding=call["decimals"],
             allow_set_relation_comp=True,
             timeout_seconds=None,

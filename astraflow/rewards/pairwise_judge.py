@@ -41,7 +41,7 @@ class PairwiseJudgeOptions(JudgeOptions):
     """Question to the judge, and the number of comparisons."""
 
     criteria: Annotated[str, SettableBy.AGENT] = "Decide which answer is better."
-    """What is compared."""
+    """Instruction that says by which qualities the judge compares two answers."""
     template: Annotated[str, SettableBy.AGENT] = TEMPLATE
     """Prompt for the judge, with {question}, {a}, {b} and {criteria}. The reply must end with a line `WINNER: A`,
     `WINNER: B` or `WINNER: TIE`."""

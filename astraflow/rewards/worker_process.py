@@ -1,7 +1,7 @@
 """Worker process of a `WorkerPool`: reads one JSON call per line from standard input, writes one JSON reply per line.
 
-The first line that it writes says that its function is imported. It ends when its standard input is closed; a call that
-outlasts its limit while nobody is left to kill the process is ended by a timer of the kernel.
+The first line that it writes reports that its function is imported. The process ends when its standard input is closed.
+If no parent is left to kill a call that exceeds its limit, a timer of the kernel ends the process.
 """
 
 import json

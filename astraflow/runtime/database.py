@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 _READS_ONLY = "astraflow_reads_only"
 _CACHE_KIB = 512
-"""Cache per SQLite connection, of which each thread may hold one: other pages are in the system's cache."""
+"""Page cache of a SQLite connection, in KiB. Small, because every thread may hold a connection."""
 
 _REVISIONS = "alembic_version"
 """Alembic's table, whose single row has the revision of the database."""
@@ -37,7 +37,7 @@ class Database:
         return await asyncio.to_thread(self.write_sync, work)
 
     async def read(self, work: Callable[[Session], T]) -> T:
-        """Runs `work`, which only reads, off the event loop; it waits for no writer and sees one snapshot."""
+        """Runs `work`, which only reads, off the event loop; it sees one snapshot and does not wait for writers."""
         return await asyncio.to_thread(self.read_sync, work)
 
     def write_sync(self, work: Callable[[Session], T]) -> T:
@@ -58,9 +58,9 @@ class Database:
 def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bool = False) -> Engine:
     """Opens the database at `url`, creating or migrating its tables.
 
-    migrations: Alembic's folder, whose `env.py` migrates the connection in its config's attributes. repair_hint: remedy
-    for the message. is_synced: each commit of SQLite is on disk before it returns. Raises: InvalidInput when the
-    database cannot be used.
+    migrations: Alembic's folder; its `env.py` migrates the connection in the attributes of the configuration.
+    repair_hint: remedy in error messages. is_synced: SQLite returns from a commit when it is on disk.
+    Raises: InvalidInput when the database cannot be used.
     """
     engine = _engine(url, repair_hint=repair_hint, is_synced=is_synced)
     try:
@@ -87,7 +87,7 @@ def is_current(url: str, *, migrations: Path, repair_hint: str) -> bool:
 
 
 def newest_revision(migrations: Path) -> str:
-    """Returns the newest revision of a folder: its files begin with their revision, in order."""
+    """Returns the newest revision in a folder; the names of its files begin with ascending revisions."""
     return max(path.stem.partition("_")[0] for path in (migrations / "versions").glob("[0-9]*.py"))
 
 
@@ -143,9 +143,9 @@ def _set_up(connection: Any, pragmas: tuple[str, ...]) -> None:
 
 def _with_driver(url: str) -> str:
     """Adds the driver of the extra `postgres` to a URL without a driver."""
-    for plain in ("postgresql://", "postgres://"):
-        if url.startswith(plain):
-            return "postgresql+psycopg://" + url.removeprefix(plain)
+    for scheme in ("postgresql://", "postgres://"):
+        if url.startswith(scheme):
+            return "postgresql+psycopg://" + url.removeprefix(scheme)
     return url
 
 

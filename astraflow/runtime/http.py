@@ -18,8 +18,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit it. Without it, the second packet of an answer waits 40 ms for the acknowledgement of
-        # the first; asyncio sets it only on sockets made with a protocol number.
+        # Accepted sockets inherit TCP_NODELAY. Without it, the second packet of an answer waits 40 ms for the
+        # acknowledgement of the first; asyncio sets it only on sockets that were created with a protocol number.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             listener.bind((host, port))
@@ -37,9 +37,9 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 @asynccontextmanager
 async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, **options: Any) -> AsyncIterator[None]:
-    """Serves an ASGI application for the block; requests in flight then get `drain_s` seconds to end.
+    """Serves an ASGI application during the block; afterwards, running requests get `drain_s` seconds to end.
 
-    options: of `uvicorn.Config`, except those fixed here.
+    options: further options of `uvicorn.Config`.
     """
     server = _Server(
         uvicorn.Config(

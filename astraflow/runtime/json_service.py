@@ -132,7 +132,7 @@ class JsonClient:
     async def post(self, path: str, body: Mapping[str, Any], *, limit_s: float, is_repeatable: bool = True) -> Any:
         """Returns the JSON answer. is_repeatable: sends the request once more when the connection breaks.
 
-        Raises: JsonRefused; Unavailable when there is no answer, within `limit_s` or at all.
+        Raises: JsonRefused; Unavailable when no answer arrives within `limit_s`.
         """
         data = json.dumps(body, ensure_ascii=False).encode()
         try:

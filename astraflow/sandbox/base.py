@@ -21,7 +21,7 @@ class Level(Enum):
     RESTRICTED = "restricted"
     """Landlock, a system call filter and resource limits, without namespaces."""
     REMOTE = "remote"
-    """A service that somebody else runs; its isolation is not known here."""
+    """Service of another operator; AstraFlow does not know its isolation."""
     NONE = "none"
     """Resource limits only. Refused unless the options allow it."""
 
@@ -72,7 +72,7 @@ class Command:
     arguments: tuple[str, ...]
     """The program, by name or path, and its arguments."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables beside those of the sandbox, which has none of the host's."""
+    """Environment variables in addition to those of the sandbox, which has no variables of the host."""
     stdin: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts by path, relative to the session's working directory; written before the start."""

@@ -152,8 +152,8 @@ class GateTracker:
         used: dict[str, tuple[float, float]] = {}
         for node in report.nodes:
             full_s, empty_s = (max(0.0, node.counters.get(name, 0.0)) for name in ("busy_s", "blocked_s"))
-            known = self._used.get(str(node.id), (full_s, empty_s))
-            idle_s, worked_s = max(0.0, empty_s - known[1]), max(0.0, full_s - known[0])
+            previous = self._used.get(str(node.id), (full_s, empty_s))
+            idle_s, worked_s = max(0.0, empty_s - previous[1]), max(0.0, full_s - previous[0])
             self._idle_slot_s += node.lease_limit * idle_s
             self._slot_s += node.lease_limit * (idle_s + worked_s)
             used[str(node.id)] = (full_s, empty_s)

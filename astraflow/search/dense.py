@@ -95,8 +95,8 @@ def _largest(scores: Vectors, rows: npt.NDArray[np.int64], top: int) -> tuple[Ve
     above = scores > boundary
     missing = top - above.sum(axis=1, keepdims=True)
     equal = scores == boundary
-    kept = above | (equal & (np.cumsum(equal, axis=1) <= missing))
-    return scores[kept].reshape(len(scores), top), rows[kept].reshape(len(scores), top)
+    is_selected = above | (equal & (np.cumsum(equal, axis=1) <= missing))
+    return scores[is_selected].reshape(len(scores), top), rows[is_selected].reshape(len(scores), top)
 
 
 def check_search(options: CorpusOptions) -> None:

@@ -57,8 +57,8 @@ class SearchIndex:
         words = list(dict.fromkeys(self._analyzer.analyze(query[:MAX_QUERY_CHARACTERS])))[:_MAX_TERMS]
         documents = {word: self._searcher.doc_freq("content", word) for word in words}
         limit = max(_FREQUENT_DOCUMENTS, _FREQUENT_SHARE * self.size)
-        known = [word for word in words if documents[word]]
-        return [word for word in known if documents[word] <= limit] or known
+        indexed_words = [word for word in words if documents[word]]
+        return [word for word in indexed_words if documents[word] <= limit] or indexed_words
 
     def page(self, url: str) -> Document | None:
         """Returns the first document with this address; None without one."""

@@ -47,8 +47,8 @@ async def serving_search(search: Search, address: ServiceAddress) -> AsyncIterat
 
     async def retrieve(request: dict[str, Any]) -> Mapping[str, Any]:
         asked = RetrieveRequest.parse(request, where="retrieve")
-        found = await search.retrieve(asked.queries, asked.topk)
-        return {"result": [[_row(hit, asked.return_scores) for hit in hits] for hits in found]}
+        results = await search.retrieve(asked.queries, asked.topk)
+        return {"result": [[_row(hit, asked.return_scores) for hit in hits] for hits in results]}
 
     async def access(request: dict[str, Any]) -> Mapping[str, Any]:
         pages = await search.access(AccessRequest.parse(request, where="access").urls)

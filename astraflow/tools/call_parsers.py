@@ -1,7 +1,7 @@
-"""Parsers of the tool calls in a turn of a policy: text in; calls, and texts for the policy about unreadable ones, out.
+"""Parsers of tool calls: they return the calls in a policy's text, and messages for the policy about unreadable calls.
 
-All take time linear in the text, execute nothing, and never raise for any text. Text before the end of a thought
-(`</think>`) is not read.
+All parsers take time linear in the text, execute nothing, and never raise. They skip the text before the end of a
+thought (`</think>`).
 """
 
 import ast
@@ -17,7 +17,7 @@ from astraflow.contract.values import Json
 from astraflow.tools.base import Tool
 
 MAX_CALL_CHARACTERS = 65536
-"""Longer calls are refused."""
+"""Maximum length of a call; longer calls are unreadable. Characters."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _BLOCK_OPEN, _BLOCK_CLOSE = "```tool_code\n", "```"
@@ -38,7 +38,7 @@ class CallFormat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """Call of a tool, which need not exist."""
+    """Call of a tool by its name; the tool may not exist."""
 
     name: str
     arguments: Mapping[str, Json]
@@ -46,17 +46,17 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableCall:
-    """Text that looks like a call and is none."""
+    """Text that looks like a call but cannot be parsed."""
 
     problem: str
-    """Text for the policy."""
+    """Message for the policy."""
 
 
 ParsedCall = ToolCall | UnreadableCall
 
 
 def parse_calls(text: str, form: CallFormat, tools: Sequence[Tool]) -> list[ParsedCall]:
-    """Returns the calls of a turn in order; none for a turn that calls no tool. tools: those that may be called.
+    """Returns the calls of a turn in order; an empty list for a turn without calls. tools: tools that may be called.
 
     >>> parse_calls('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', CallFormat.HERMES, [])
     [ToolCall(name='add', arguments={'a': 1})]
@@ -98,7 +98,7 @@ def _json(source: str) -> "Json | UnreadableCall":
         return UnreadableCall(problem=f"A call is longer than {MAX_CALL_CHARACTERS} characters.")
     try:
         value: Json = json.loads(source, parse_constant=_refuse_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        json.dumps(value, ensure_ascii=False).encode()  # refuses half of a surrogate pair, which cannot be encoded
     except RecursionError:
         return UnreadableCall(problem="A call is nested too deeply.")
     except ValueError as problem:
@@ -161,7 +161,7 @@ def _calls_of_source(source: str, tools: Sequence[Tool]) -> Iterator[ParsedCall]
         return
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in the policy's texts
+            warnings.simplefilter("ignore")  # invalid escapes in the policy's text cause warnings
             statements = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:  # MemoryError: nested too deeply
         yield UnreadableCall(problem=f"A block of calls is not Python: {type(problem).__name__}.")

@@ -90,7 +90,7 @@ class Functions:
 
     def __init__(self, options: FunctionsOptions) -> None:
         import_named_plugins()
-        self._tools = tuple(found for entry in options.functions for found in _found(entry))
+        self._tools = tuple(function for entry in options.functions for function in _found(entry))
 
     @asynccontextmanager
     async def open(self, prompt: Prompt, seed: int) -> AsyncIterator[tuple[Tool, ...]]:
@@ -103,8 +103,8 @@ def _found(entry: str) -> tuple[Tool, ...]:
     module, _, attribute = entry.partition(":")
     if module not in sys.modules:
         raise _not_found(entry, f"the module {module!r} is not loaded")
-    found = getattr(sys.modules[module], attribute, None)
-    tools = (found,) if isinstance(found, Tool) else tuple(found) if isinstance(found, list | tuple) else ()
+    value = getattr(sys.modules[module], attribute, None)
+    tools = (value,) if isinstance(value, Tool) else tuple(value) if isinstance(value, list | tuple) else ()
     if not tools or not all(isinstance(item, Tool) for item in tools):
         raise _not_found(entry, "it is neither a function with the decorator `tool` nor a list of such")
     return tools

@@ -51,7 +51,7 @@ class McpOptions(Config):
     tools: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
     """Names of the tools that the policy gets; empty: all."""
     server_per_episode: bool = False
-    """Connects anew for each episode, which starts another program for a `command`: for servers with state. Otherwise
+    """Connects again for each episode, which starts another program for a `command`: for servers with state. Otherwise
     all episodes of the flow share one connection."""
     start_s: float = Field(default=30.0, gt=0)
     """Time limit of a start, with the list of tools."""
@@ -171,15 +171,15 @@ class _Connection:
 
     def _chosen(self, listed: Sequence["ListedTool"], client: "Client") -> tuple[Tool, ...]:
         wanted = self._options.tools or tuple(item.name for item in listed)
-        known = {item.name: item for item in listed}
-        missing = [name for name in wanted if name not in known]
+        tool_by_name = {item.name: item for item in listed}
+        missing = [name for name in wanted if name not in tool_by_name]
         if missing or not wanted:
             raise InvalidInput(
                 f"cannot use the MCP server: it does not list the tools {', '.join(missing) or '(any)'}; it has "
-                f"{', '.join(known) or 'none'}",
+                f"{', '.join(tool_by_name) or 'none'}",
                 code="tool.mcp_not_listed",
             )
-        return tuple(self._tool(known[name], client) for name in wanted)
+        return tuple(self._tool(tool_by_name[name], client) for name in wanted)
 
     def _tool(self, listed: "ListedTool", client: "Client") -> Tool:
         async def call(arguments: Mapping[str, Json]) -> str:

@@ -29,7 +29,7 @@ class SandboxToolsOptions(Config):
     tools: tuple[Literal["bash", "python"], ...] = Field(default=("bash", "python"), min_length=1)
     """Tools of an episode."""
     call_s: float = Field(default=30.0, gt=0)
-    """Time limit of a call; the shell or interpreter then starts anew."""
+    """Time limit of a call; the shell or interpreter is then restarted."""
     memory_mib: int = Field(default=512, ge=16)
     """Memory of an episode. MiB."""
     output_bytes: int = Field(default=65536, ge=1)

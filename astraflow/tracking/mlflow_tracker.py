@@ -26,10 +26,14 @@ class MlflowTracker:
     def __init__(self, options: MlflowOptions, run: TrackedRun) -> None:
         self._uri = options.uri or f"sqlite:///{(run.folder / 'mlflow.db').absolute()}"
         self._client = MlflowClient(self._uri)
-        known = self._client.get_experiment_by_name(options.project)
-        experiment = known.experiment_id if known is not None else self._client.create_experiment(options.project)
-        found = self._client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
-        record = found[0] if found else self._client.create_run(experiment, run_name=run.name, tags={_RUN_TAG: run.id})
+        experiment_record = self._client.get_experiment_by_name(options.project)
+        experiment = (
+            experiment_record.experiment_id
+            if experiment_record is not None
+            else self._client.create_experiment(options.project)
+        )
+        runs = self._client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
+        record = runs[0] if runs else self._client.create_run(experiment, run_name=run.name, tags={_RUN_TAG: run.id})
         self._run_id = record.info.run_id
 
     @property

@@ -151,7 +151,7 @@ class Checkpoints:
         return None
 
     def _surplus_folders(self) -> list[Path]:
-        """Folders beyond the limits of count and size; the newest checkpoint is none of them."""
+        """Folders beyond the limits of count and size; never the newest checkpoint."""
         folders, total_bytes = finished_checkpoints(self.folder), 0
         for index, folder in enumerate(folders):
             total_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -56,5 +56,6 @@ class TrainerConfig(Config):
 
     @property
     def state_kind(self) -> str:
-        """Backend kind in the identity of checkpoints: backends that restore each other's checkpoints have the same."""
+        """Backend kind in the identity of checkpoints: backends that can restore each other's checkpoints have the
+        same kind."""
         return "local" if self.backend_kind == "fsdp" else self.backend_kind

@@ -227,15 +227,15 @@ class _ScriptedDataflow(TrainerDataServicer):
     async def _judge_report(self, number: int, report: StepReport) -> None:
         expected = number + 1
         is_right = report.version == expected
-        said = f"batch {report.batch!r} was acknowledged with version {report.version}, not {expected}"
+        finding = f"batch {report.batch!r} was acknowledged with version {report.version}, not {expected}"
         if not is_right:
-            self._break(ACKNOWLEDGES, said)
+            self._break(ACKNOWLEDGES, finding)
         if number == _REFUSED and self._was_refused:
-            self._judge(REPEATS, is_right, said)
+            self._judge(REPEATS, is_right, finding)
         if number == _RESTARTED:
-            self._judge(RECONNECTS, is_right, said)
+            self._judge(RECONNECTS, is_right, finding)
         if number == _LOST and self._was_lost:
-            self._judge(NOT_TWICE, is_right and expected + 1 not in await self._versions(), said)
+            self._judge(NOT_TWICE, is_right and expected + 1 not in await self._versions(), finding)
         versions = await self._versions()
         if number == 0:
             self._judge(FIRST_VERSION, 0 in versions, "there was no version when the first batch was acknowledged")

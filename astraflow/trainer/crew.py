@@ -43,8 +43,8 @@ class Crew:
     A call that is stuck in native code although a rank is lost (nccl) ends the process after `REPORT_S`.
     """
 
-    def __init__(self, place: RankPlace, store: Store, *, timeout_s: float) -> None:
-        self._place = place
+    def __init__(self, rank_place: RankPlace, store: Store, *, timeout_s: float) -> None:
+        self._place = rank_place
         self._store = store
         self._timeout_s = timeout_s
         self._ranks: list[RankLink] = []
@@ -68,8 +68,8 @@ class Crew:
         ranks: of the recipe. timeout_s: longest silence of a rank, and longest wait for another rank. Blocks.
         Raises: InvalidInput when WORLD_SIZE is not `ranks`, or for the device; Unavailable when a rank does not start.
         """
-        place = RankPlace.from_environment()
-        if place is None:
+        first_rank = RankPlace.from_environment()
+        if first_rank is None:
             launched = None if command else take_launched(ranks=ranks, threads=threads)
             launched = launched or LaunchedRanks.launch(
                 ranks=ranks, threads=threads, command=command or rank_launch.RANK_COMMAND
@@ -78,8 +78,8 @@ class Crew:
             crew = cls(launched.place, store, timeout_s=timeout_s)
             crew._processes = launched.processes
         else:
-            check_place(place, ranks)
-            crew = cls(place, open_store(place, timeout_s=JOIN_TIMEOUT_S), timeout_s=timeout_s)
+            check_place(first_rank, ranks)
+            crew = cls(first_rank, open_store(first_rank, timeout_s=JOIN_TIMEOUT_S), timeout_s=timeout_s)
         try:
             crew._connect()
             crew._join(device)

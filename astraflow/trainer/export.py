@@ -39,7 +39,9 @@ def export_checkpoint(
     model: Mapping[str, Any] = manifest["identity"]["model"]
     masters = WholeTensors(source / "state")
     parts = _published_parts(published, masters, model)
-    if missing := sorted(published.keys() - {part.name for found in parts.values() for part in found}):
+    if missing := sorted(
+        published.keys() - {part.name for parameter_parts in parts.values() for part in parameter_parts}
+    ):
         raise InvalidInput(
             f"cannot export {str(source)!r}: a trainer of kind {manifest['identity']['backend']!r} stores no weight "
             f"{missing[0]!r}; export a checkpoint of a trainer that trains a model",
@@ -57,9 +59,9 @@ def export_checkpoint(
             f"cannot export to {str(folder)!r}: it is not empty; give a new folder", code="export.folder_in_use"
         )
     rounded = {}
-    for name, found in parts.items():
+    for name, parameter_parts in parts.items():
         master = masters.read(f"{_WEIGHT}{name}")
-        for part in found:
+        for part in parameter_parts:
             rounded[part.name] = part.of(master).to(torch_dtype_of(Dtype(published[part.name])))
     if record is not None and adapters_only:
         write_peft_folder(folder, model, record, rounded)
@@ -79,7 +81,7 @@ def _published_parts(published: Collection[str], masters: WholeTensors, model: M
     with torch.device("meta"):
         architecture = models.build(model).architecture()
     parts = published_parts(architecture)
-    return {name: found for name, found in parts.items() if f"{_WEIGHT}{name}" in masters}
+    return {name: parameter_parts for name, parameter_parts in parts.items() if f"{_WEIGHT}{name}" in masters}
 
 
 def _find(checkpoint: Path, version: int | None) -> Path:

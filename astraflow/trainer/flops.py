@@ -91,8 +91,8 @@ def peak_flops(device: torch.device) -> float | None:
     import torch
 
     name = torch.cuda.get_device_name(device)
-    known = [part for part in _PEAK_FLOPS if part in name]
-    return _PEAK_FLOPS[max(known, key=len)] if known else None
+    matching_names = [part for part in _PEAK_FLOPS if part in name]
+    return _PEAK_FLOPS[max(matching_names, key=len)] if matching_names else None
 
 
 def _full_attention_layers(config: PretrainedConfig) -> int:

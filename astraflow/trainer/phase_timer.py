@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 class PhaseTimer:
-    """Sums of the durations of named phases; phases may be parts of others.
+    """Sums of the durations of named phases; a phase may be part of another one.
 
-    On a GPU they are measured by events, which the device records when it gets there; otherwise by the clock.
+    On a GPU, events measure the phases, so that the host does not wait for the device; elsewhere the clock does.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -26,7 +26,7 @@ class PhaseTimer:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measures the body."""
+        """Measures the body of the `with` statement as a phase."""
         if not self._is_gpu:
             began = time.perf_counter()
             yield
@@ -40,8 +40,8 @@ class PhaseTimer:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Measures the functions that are marked with `timed` while the body runs. A process has one step at a time,
-        but the backward pass may run in a thread of autograd, so the timer belongs to the process."""
+        """Measures the functions marked with `timed` while the body runs. The timer belongs to the process, not to the
+        thread: a process runs one step at a time, but autograd may run the backward pass in another thread."""
         _running.append(self)
         try:
             yield
@@ -49,7 +49,7 @@ class PhaseTimer:
             _running.remove(self)
 
     def seconds(self) -> Mapping[str, float]:
-        """Returns seconds by phase; awaits the device."""
+        """Returns the seconds by phase, after waiting for the device."""
         for name, first, last in self._events:
             last.synchronize()
             self._seconds[name] += first.elapsed_time(last) / 1000

@@ -46,7 +46,7 @@ class RankPlace:
         if "RANK" not in values:
             return None
         try:
-            place = cls(
+            rank_place = cls(
                 rank=int(values["RANK"]),
                 ranks=int(values["WORLD_SIZE"]),
                 local_rank=int(values.get("LOCAL_RANK", "0")),
@@ -55,9 +55,9 @@ class RankPlace:
             )
         except (KeyError, ValueError) as problem:
             raise _bad_environment(f"{problem!r}") from problem
-        if not 0 <= place.rank < place.ranks or place.local_rank < 0 or not 0 < place.port < 2**16:
-            raise _bad_environment(f"rank {place.rank} of {place.ranks}, port {place.port}")
-        return place
+        if not 0 <= rank_place.rank < rank_place.ranks or rank_place.local_rank < 0 or not 0 < rank_place.port < 2**16:
+            raise _bad_environment(f"rank {rank_place.rank} of {rank_place.ranks}, port {rank_place.port}")
+        return rank_place
 
     @property
     def is_first(self) -> bool:
@@ -85,7 +85,7 @@ class LaunchedRanks:
     threads: int
     """CPU threads of torch in each."""
     listener: socket.socket
-    """Where the first rank must serve the ranks' store. The others connect to it already; it answers later."""
+    """Socket on which the first rank must serve the ranks' store. The other ranks may connect before it answers."""
     processes: dict[int, subprocess.Popen[bytes]]
     """By rank."""
 
@@ -93,19 +93,19 @@ class LaunchedRanks:
     def launch(cls, *, ranks: int, threads: int, command: Sequence[str]) -> Self:
         """Starts the processes, each in its own session."""
         listener = socket.create_server((LOOPBACK, 0))
-        place = RankPlace(rank=0, ranks=ranks, local_rank=0, address=LOOPBACK, port=listener.getsockname()[1])
+        first_rank = RankPlace(rank=0, ranks=ranks, local_rank=0, address=LOOPBACK, port=listener.getsockname()[1])
         environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(threads)}
         environment.pop(FOLLOW_PARENT, None)  # its standard input is not a pipe
         processes = {
             rank: subprocess.Popen(  # noqa: S603 (a list of arguments, no shell)
                 command,
-                env={**environment, **place.variables(rank=rank)},
+                env={**environment, **first_rank.variables(rank=rank)},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
             for rank in range(1, ranks)
         }
-        return cls(place=place, threads=threads, listener=listener, processes=processes)
+        return cls(place=first_rank, threads=threads, listener=listener, processes=processes)
 
     def close(self) -> None:
         """Kills the processes."""

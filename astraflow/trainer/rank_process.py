@@ -1,4 +1,4 @@
-"""Process of a rank other than the first: joins the ranks and carries out the first rank's commands."""
+"""Process of a rank other than the first: joins the ranks and executes the commands of the first rank."""
 
 import ctypes
 import os
@@ -25,21 +25,21 @@ log = get_logger()
 CONTROL, TOKEN = "astraflow-control", "astraflow-token"
 """Keys of the ranks' store: address and secret of the first rank's control connections."""
 JOIN_TIMEOUT_S = 300.0
-"""Time in which a rank must find the first rank, for ranks that a scheduler starts minutes apart."""
+"""Time in which a rank must reach the first rank; a scheduler may start ranks minutes apart. Seconds."""
 BEAT_S = 0.5
-"""Interval of the messages by which a rank shows that it is alive."""
+"""Interval of the heartbeats of a rank. Seconds."""
 WRITE_LANE = "write"
-"""Lane of commands that run while those of the main lane do; they use no collectives."""
+"""Lane of commands that run concurrently with those of the main lane; they use no collectives."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 class RankWork(Protocol):
-    """One rank's part of the work; every rank has one, the first rank's is called directly."""
+    """Part of the work of one rank. Every rank has one; the first rank calls its own directly."""
 
     @property
     def calls(self) -> int:
-        """Collective calls of the engine that this rank has begun, by which a rank that is stuck is recognized."""
+        """Number of collective calls that this rank's engine has begun; a stuck rank is recognized by it."""
 
     @property
     def commands(self) -> Mapping[str, Callable[[Message], Message]]:
@@ -51,27 +51,27 @@ BuildWork = Callable[[Message, torch.device], RankWork]
 
 
 def run_rank(build: BuildWork) -> NoReturn:
-    """Carries out commands until the first rank closes the connection, or is lost; then ends the process.
+    """Executes commands until the first rank closes the connection or is lost; then ends the process.
 
     Raises: InvalidInput for a wrong environment, Unavailable when the first rank does not answer.
     """
     make_files_private()
-    place = RankPlace.from_environment()
-    if place is None or place.is_first:
+    rank_place = RankPlace.from_environment()
+    if rank_place is None or rank_place.is_first:
         raise InvalidInput(
             "cannot run a rank of a trainer: RANK is not set, or is 0; rank 0 is the trainer itself "
             "(`astraflow serve trainer`), start the others with RANK from 1",
             code="trainer.bad_rank_environment",
         )
     _die_with_parent()
-    store = open_store(place, timeout_s=JOIN_TIMEOUT_S)
-    _Rank(_connect(store, place), store, place, build).run()
+    store = open_store(rank_place, timeout_s=JOIN_TIMEOUT_S)
+    _Rank(_connect(store, rank_place), store, rank_place, build).run()
     sys.stderr.flush()
     os._exit(0)  # gloo's threads can abort a process that tears them down
 
 
 class _Rank:
-    """Threads of a rank: one receives, one runs the commands of each lane, one shows that the rank is alive.
+    """Threads of a rank: one receives messages, one per lane runs commands, and one sends heartbeats.
 
     receive ─► main lane: join, build, step, ...   (this thread: torch's collectives)
         │  └─► write lane: write                   (a checkpoint, during the next step)

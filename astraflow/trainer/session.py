@@ -33,8 +33,8 @@ PULL_WAIT_S = 10.0
 
 
 class SessionState(TypedDict, total=False):
-    """Progress of a session, as JSON values for a checkpoint, and arguments of the session that continues. Empty before
-    the first step."""
+    """Progress of a session as JSON values, which a checkpoint stores and the session that continues gets as arguments.
+    Empty before the first step."""
 
     run: str
     step: int
@@ -42,14 +42,14 @@ class SessionState(TypedDict, total=False):
 
 
 class TrainerSession:
-    """Consumer of one policy's stream. Use as a `with`; every call blocks, and waits while a service is unreachable.
+    """Consumer of one policy's stream, and a context manager. Every call blocks, and waits for unreachable services.
 
         begin(weights) ─► pull() ─► train, save your checkpoint ─► end_step(weights) ─► pull() ─► ... ─► None
 
-    Version `n` has the weights after `n` batches. `end_step` publishes it and then acknowledges the batch, after which
-    it is never served again; so the checkpoint must be durable before, with `state_after`. A trainer that is killed
-    before gets the batch again. Publishing the same bits again is harmless; other bits under a published version
-    are refused, which is why a restarted trainer must begin with the weights of its checkpoint.
+    Version `n` has the weights after `n` batches. `end_step` publishes a version and then acknowledges the batch, which
+    is not served again afterwards. Therefore the checkpoint, with `state_after`, must be durable before `end_step`. A
+    trainer that is killed earlier gets the batch again. Publishing the same bits again has no effect; other bits under
+    a published version are refused, so a restarted trainer must begin with the weights of its checkpoint.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class TrainerSession:
     ) -> None:
         """address: of the dataflow service. token: the run token or a join token of a trainer. name: shown in reports.
 
-        run, step, last_batch: from the checkpoint, as `state_after` gave them; the defaults begin a run.
-        authority: folder of the run's certificate authority, in a run with TLS; or ca_hash, its pin.
-        signing: the run's key, in a run that signs its versions. dtype: element type of versions.
+        run, step, last_batch: the values of `state_after` in the checkpoint; the defaults begin a run.
+        authority: folder of the certificate authority, for a run with TLS. ca_hash: its hash, instead of the folder.
+        signing: key of the run, if it signs its versions. dtype: element type of the versions.
         """
         self._address = address
         self._token = token
@@ -82,7 +82,7 @@ class TrainerSession:
         self._signing = signing
         self._dtype = dtype
         self.step = step
-        """Trained batches, which is also the newest version."""
+        """Number of trained batches, which is also the newest version."""
         self.last_batch = last_batch
         """Batch of the last step; empty before the first."""
         self.run = run
@@ -130,7 +130,7 @@ class TrainerSession:
         return None
 
     def state_after(self, batch: Batch) -> SessionState:
-        """Returns what the checkpoint of the step on `batch` must hold."""
+        """Returns the state that the checkpoint of the step on `batch` must store."""
         return {"run": self.run, "step": self.step + 1, "last_batch": batch.id}
 
     def end_step(

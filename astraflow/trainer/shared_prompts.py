@@ -77,21 +77,21 @@ def _ascend(path: list[_Node], depth: int) -> None:
         path.append(node)
 
 
-def _best_division(part: _Node | int, depth: int, known: dict[tuple[_Node, int], _Division]) -> _Division:
+def _best_division(part: _Node | int, depth: int, divisions: dict[tuple[_Node, int], _Division]) -> _Division:
     """Returns the division that saves most when joining rows save `depth` tokens each, in a cluster further up. known:
     earlier results, without which the time would double with each level."""
     if isinstance(part, int):
         return _Division(saved=depth, joining=(part,))
-    if (part, depth) not in known:
-        known[part, depth] = _division_of_node(part, depth, known)
-    return known[part, depth]
+    if (part, depth) not in divisions:
+        divisions[part, depth] = _division_of_node(part, depth, divisions)
+    return divisions[part, depth]
 
 
-def _division_of_node(node: _Node, depth: int, known: dict[tuple[_Node, int], _Division]) -> _Division:
-    apart = _united([_best_division(part, depth, known) for part in node.parts])
+def _division_of_node(node: _Node, depth: int, divisions: dict[tuple[_Node, int], _Division]) -> _Division:
+    apart = _united([_best_division(part, depth, divisions) for part in node.parts])
     if depth == node.depth:
         return apart
-    here = _united([_best_division(part, node.depth, known) for part in node.parts])
+    here = _united([_best_division(part, node.depth, divisions) for part in node.parts])
     saved = here.saved - node.depth  # the first row of a cluster is computed
     if not here.joining or saved <= apart.saved:
         return apart

@@ -27,7 +27,7 @@ class _Sender:
 
 
 class _MultipartPublish:
-    """One version while its parts arrive. Every sender waits for `done`: whether the version was new, or the error.
+    """Version whose parts are arriving. All senders wait for `done`, the result: True for a new version, or an error.
 
     sender:  added ─► receiving ─► written ──────────────► done
                 │          │          │ all are written: committed, durable
@@ -44,12 +44,12 @@ class _MultipartPublish:
 
     @property
     def has_no_senders(self) -> bool:
-        """True when no call sends a part."""
+        """True when no call is sending a part."""
         return not self._senders
 
     @property
     def is_complete(self) -> bool:
-        """True when every byte is written: parts never overlap, so the sum of their sizes proves it."""
+        """True when all bytes are written. Parts never overlap, so the sum of their sizes is compared."""
         written_bytes = sum(sender.part.size_bytes for sender in self._senders.values() if sender.is_written)
         return written_bytes == self.upload.manifest.size_bytes
 
@@ -131,7 +131,7 @@ class MultipartPublishes:
     async def publish(self, manifest: Manifest, part: Part, transfer: Transfer, chunks: AsyncIterator[Chunk]) -> bool:
         """Receives a part; returns once the whole version is durable, False if it was stored already.
 
-        Raises: as `WeightStore.begin_multipart_upload`, `MultipartUpload.begin_part` and `PartUpload.write`;
+        Raises: errors of `WeightStore.begin_multipart_upload`, `MultipartUpload.begin_part` and `PartUpload.write`;
         Unavailable when the other parts do not arrive, or another version replaces this one; Conflict when another call
         sends the same part.
         """
@@ -178,8 +178,8 @@ class MultipartPublishes:
         await asyncio.gather(*self._tasks)
 
     async def _find_or_begin(self, manifest: Manifest) -> _MultipartPublish | None:
-        """Returns the publish of this version, which is begun if needed; None when it is stored already. Replaces an
-        incomplete publish of other weights for the same policy, whose trainer has restarted."""
+        """Returns the publish of this version, or begins it; None when the version is stored already. Replaces an
+        incomplete publish of the same policy with another manifest, which a restarted trainer left."""
         async with self._begin_lock:
             current = self._by_policy.get(manifest.policy)
             if current is not None and current.upload.manifest == manifest:

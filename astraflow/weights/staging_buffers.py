@@ -16,7 +16,7 @@ from astraflow.weights.tensors import Buffer, TensorViews, tensor_bits
 log = get_logger()
 
 MAX_SHARED = 6
-"""Shared-memory buffers of one policy. A hung reader holds one buffer indefinitely, but not one for every version."""
+"""Maximum number of shared-memory buffers of one policy, so that hung readers cannot hold a buffer of every version."""
 
 _PAGE_BYTES = 4096
 
@@ -27,7 +27,7 @@ class StagingBuffer:
     def __init__(self, size_bytes: int, shared: SharedBuffer | None) -> None:
         self._shared = shared
         self.writable: Buffer = np.empty(size_bytes, dtype=np.uint8) if shared is None else shared.buffer
-        self.writable[::_PAGE_BYTES] = 0  # map the pages now, so that the trainer's copy does not have to
+        self.writable[::_PAGE_BYTES] = 0  # maps the pages now, so that the trainer's copy is faster
         self.bits: Buffer = self.writable.view()
         """Read-only view of the same memory."""
         self.bits.flags.writeable = False
@@ -38,7 +38,7 @@ class StagingBuffer:
         return None if self._shared is None else self._shared.file
 
     def reclaim(self) -> bool:
-        """Returns whether no other process reads the buffer; then prevents new mappings until `share`."""
+        """Returns True if no other process reads the buffer, and then prevents new mappings until `share`."""
         return self._shared is None or self._shared.reclaim()
 
     def share(self) -> None:
@@ -57,8 +57,9 @@ class StagingBufferPool:
 
         created ─► writing ─► shared, base of the next ─► released ─► (no readers) ─► writing ─► ...
 
-    Uses shared memory where there is room, else private memory, with one warning. Creates another buffer when all have
-    readers. Any thread may call it; `prepare_next` runs during other work, so that `take` need not create a buffer.
+    Uses shared memory if there is room, otherwise private memory, with one warning. Creates another buffer when all
+    have readers. All methods are thread-safe. `prepare_next` creates a buffer in advance, so that `take` returns
+    sooner.
     """
 
     def __init__(self, *, is_shared: bool = True) -> None:
@@ -94,7 +95,7 @@ class StagingBufferPool:
                 self._remove(buffer)
 
     def release(self, buffer: StagingBuffer) -> None:
-        """Returns a buffer that is no longer needed here; it may still have readers."""
+        """Takes back a buffer that its writer no longer needs; it may still have readers."""
         with self._lock:
             self._released.append(buffer)
 
@@ -143,7 +144,7 @@ class StagingBufferPool:
 
 
 class StagedVersion:
-    """A version that is being written. Write in `with staged.open_for_writing() as views`, then publish it."""
+    """Version that is being written. Write in `with staged.open_for_writing() as views`, then publish it."""
 
     def __init__(self, specs: Sequence[TensorSpec], buffer: StagingBuffer) -> None:
         self.specs = tuple(specs)
@@ -153,7 +154,7 @@ class StagedVersion:
 
     @contextmanager
     def open_for_writing(self) -> Iterator[TensorViews]:
-        """Yields the target of each tensor: name -> flat elements, all of which must be written."""
+        """Yields the elements of each tensor by name, flat. The caller must write all of them."""
         began = time.perf_counter()
         yield tensor_views(self.specs, self.buffer.writable)
         self.copy_s += time.perf_counter() - began

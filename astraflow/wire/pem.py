@@ -1,4 +1,4 @@
-"""Reads and validates TLS files before gRPC gets them, which reports an invalid file only as an unreachable peer."""
+"""Reads and validates TLS files before gRPC uses them, because gRPC reports an invalid file as an unreachable peer."""
 
 import ssl
 from pathlib import Path

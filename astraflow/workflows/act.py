@@ -55,7 +55,7 @@ class Act:
     """One policy in one environment, which gives the reward; the flow's reward is not asked.
 
     An episode is one trajectory: the first message with the instructions and the first observation, then turns and
-    observations. An unreadable action does not reach the environment; the policy is told so.
+    observations. An unreadable action does not reach the environment; the policy is informed.
     """
 
     def __init__(self, options: ActOptions) -> None:

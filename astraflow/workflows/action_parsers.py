@@ -1,4 +1,4 @@
-"""Parsers of the action in a turn: text in; an action, or the reason for which there is none, out.
+"""Parsers of the action in a turn: they return the action in a text, or the reason why it has none.
 
 All take time linear in the text. Text before the end of a thought (`</think>`) is not read.
 """

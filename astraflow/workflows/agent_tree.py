@@ -76,8 +76,8 @@ class AgentTree:
     """Agents of one episode.
 
     In each round, the agents that wait for nothing are generated for at the same time, and then their turns are handled
-    in the order in which the agents were started. So what they share, such as a budget or a world, depends on what they
-    wrote alone and not on the speed of an engine, and a task that another node continues takes the same course.
+    in the order in which the agents were started. Therefore shared state, such as a budget or a world,
+    depends only on their texts and not on the speed of an engine, and another node can continue a task in the same way.
     An agent that started others acts again when all of them have ended; it then sees their messages.
     """
 
@@ -120,8 +120,8 @@ class AgentTree:
     async def run(self, handle: Callable[[Agent, Turn], None]) -> None:
         """Runs rounds until every agent has ended. Raises: RolloutFailed.
 
-        handle: performs what an agent wrote: starts agents, tells the agent something, or finishes it. An agent that it
-        leaves without either is told nothing and cannot go on, so it is ended with `malformed`.
+        handle: executes the text of an agent: starts agents, sends the agent a message, or finishes it. An agent with
+        none of these cannot continue and is ended with `malformed`.
         """
         while ready := [agent for agent in self.agents if agent.is_ready]:
             turns = await at_once(self._answer(agent) for agent in ready)

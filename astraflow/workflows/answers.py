@@ -83,7 +83,7 @@ class AnswerOptions(Config):
 
     @property
     def truncating_options(self) -> tuple[str, ...]:
-        """Names of the options by which some tokens cannot be sampled."""
+        """Names of the options that exclude some tokens from sampling."""
         names = ("top_p", "top_k", "min_p", "json_schema")
         return tuple(name for name in names if getattr(self, name) != AnswerOptions.model_fields[name].default)
 

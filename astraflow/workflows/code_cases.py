@@ -65,25 +65,27 @@ def feedback_text(cases: Sequence[CodeTest], results: Sequence[CaseResult]) -> s
         if result.passes:
             parts.append(f"Case {number}: PASS")
             continue
-        given, expected = _shown_case(case)
+        case_input, expected = _shown_case(case)
         cause = "" if result.outcome is Outcome.PASSED else f" ({result.outcome.value})"
         actual = shortened(result.actual, _SHOWN_CHARACTERS)
-        parts.append(f"Case {number}: FAIL{cause}\nInput:\n{given}\nExpected:\n{expected}\nActual:\n{actual}")
+        parts.append(f"Case {number}: FAIL{cause}\nInput:\n{case_input}\nExpected:\n{expected}\nActual:\n{actual}")
     return "\n\n".join(parts)
 
 
 def _case(row: Json, function: str) -> CodeTest | None:
     if not isinstance(row, dict) or not {"input", "output"} <= row.keys():
         return None
-    given, expected = row["input"], row["output"]
-    if len(json.dumps([given, expected])) > _MAX_CASE_CHARACTERS:
+    case_input, expected = row["input"], row["output"]
+    if len(json.dumps([case_input, expected])) > _MAX_CASE_CHARACTERS:
         return None
     if function:
-        is_call = isinstance(given, list)
-        return {"kind": "call", "function": function, "arguments": given, "expected": [expected]} if is_call else None
-    if not all(isinstance(value, str | int | float) for value in (given, expected)):
+        is_call = isinstance(case_input, list)
+        return (
+            {"kind": "call", "function": function, "arguments": case_input, "expected": [expected]} if is_call else None
+        )
+    if not all(isinstance(value, str | int | float) for value in (case_input, expected)):
         return None
-    return {"kind": "stdin", "input": str(given), "output": str(expected)}
+    return {"kind": "stdin", "input": str(case_input), "output": str(expected)}
 
 
 async def _run(sandbox: Sandbox, code: str, case: CodeTest, limits: JobLimits) -> CaseResult:
@@ -120,7 +122,7 @@ def _last_list(text: str) -> list[Json] | None:
 
 def _shown_case(case: CodeTest) -> tuple[str, str]:
     if case["kind"] == "call":
-        given, expected = json.dumps(case["arguments"]), json.dumps(case["expected"][0])
+        case_input, expected = json.dumps(case["arguments"]), json.dumps(case["expected"][0])
     else:
-        given, expected = case["input"], case["output"]
-    return shortened(given, _SHOWN_CHARACTERS), shortened(expected, _SHOWN_CHARACTERS)
+        case_input, expected = case["input"], case["output"]
+    return shortened(case_input, _SHOWN_CHARACTERS), shortened(expected, _SHOWN_CHARACTERS)

@@ -93,7 +93,7 @@ Check = Callable[[WorkflowCheck], Awaitable[str | None]]
 
 
 async def check_workflow(check: WorkflowCheck) -> list[CheckResult]:
-    """Runs all checks; each builds and starts the workflow anew. Raises: InvalidInput for an invalid specification."""
+    """Runs all checks; each builds and starts a new workflow. Raises: InvalidInput for an invalid specification."""
     workflows.check(check.spec)
     return [await check_promise(promise, check) for promise in CHECKS]
 

@@ -33,7 +33,7 @@ class ConversationOptions(AnswerOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What the policy wrote in a turn."""
+    """Turn of a policy: the text that it wrote."""
 
     text: str
     """Text without special tokens."""

@@ -19,7 +19,7 @@ from astraflow.workflows.solve_and_verify import parse_verification_prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """Facts that an expert has when it is asked."""
+    """Input of an expert for one request."""
 
     prompt: Prompt
     other: Prompt
@@ -27,7 +27,7 @@ class Situation:
     number: int
     """Number of the episode, from 0."""
     turn: int
-    """Requests to this policy before, in this episode."""
+    """Number of earlier requests to this policy in this episode."""
     text: str
     """Everything that the policy reads."""
 
@@ -38,7 +38,7 @@ class Reply:
 
     text: str
     is_example: bool = True
-    """Whether a model should imitate it; a deliberate mistake only makes room for a correction."""
+    """True if a model should imitate the reply; False for a deliberate mistake, which another reply corrects."""
 
 
 class Expert(Protocol):
@@ -49,7 +49,7 @@ class Expert(Protocol):
 
 
 def fixed_turns(turns: Sequence[str]) -> Expert:
-    """Returns an expert with given replies, in order, the last one again and again.
+    """Returns an expert that gives these replies in order and then repeats the last one.
 
     turns: `{name}` stands for a field of the prompt.
     """
@@ -67,15 +67,17 @@ def plan(situation: Situation) -> Reply:
 
 
 def household(situation: Situation) -> Reply:
-    """Plays ALFWorld: searches the receptacles in the order of the first message, opening them, until the plan in the
-    field `answer` begins; a policy cannot know where the object is."""
-    known = str(situation.prompt.fields[ANSWER]).splitlines()
-    places = re.findall(r"an? ([a-z]+ \d+)", situation.text.partition("you see ")[2].partition("\n")[0])
-    searched = places[: places.index(known[0].removeprefix("go to "))]
+    """Plays ALFWorld: opens the receptacles in the order of the first message, because a policy cannot know where the
+    object is, and then follows the plan in the field `answer`."""
+    planned_actions = str(situation.prompt.fields[ANSWER]).splitlines()
+    receptacles = re.findall(r"an? ([a-z]+ \d+)", situation.text.partition("you see ")[2].partition("\n")[0])
+    searched = receptacles[: receptacles.index(planned_actions[0].removeprefix("go to "))]
     actions: list[str] = []
-    for place in searched:
-        actions += [f"go to {place}", *([f"open {place}"] if place.split()[0] in _OPENABLE else [])]
-    return _step([*actions, *(action for action in known if action not in actions or "go to" in action)], situation)
+    for receptacle in searched:
+        actions += [f"go to {receptacle}", *([f"open {receptacle}"] if receptacle.split()[0] in _OPENABLE else [])]
+    return _step(
+        [*actions, *(action for action in planned_actions if action not in actions or "go to" in action)], situation
+    )
 
 
 def shopper(situation: Situation) -> Reply:
@@ -96,8 +98,8 @@ def shopper(situation: Situation) -> Reply:
 
 
 def fallible_solver(situation: Situation) -> Reply:
-    """Answers correctly, except that in three of four episodes one of its first two replies is the answer to another
-    prompt, which is no example: in two of them the first reply."""
+    """Answers correctly, except for one mistake in three of four episodes: the answer to another prompt, as the first
+    reply in two of them and as the second reply in one. Mistakes are not examples."""
     is_mistake = (0, 0, 1, None)[situation.number % 4] == situation.turn
     prompt = situation.other if is_mistake else situation.prompt
     return Reply(text=str(prompt.fields[ANSWER]), is_example=not is_mistake)
@@ -118,7 +120,7 @@ def selector(situation: Situation) -> Reply:
 
 
 def _step(actions: Sequence[str], situation: Situation) -> Reply:
-    """Returns the action of the turn; where the actions are numbered, its number."""
+    """Returns the action of the turn, or its number if the message numbers the actions."""
     action = actions[min(situation.turn, len(actions) - 1)]
     listed = situation.text.rpartition("Actions:\n")[2]
     number = re.search(rf"^(\d+)\. {re.escape(action)}$", listed, re.MULTILINE)

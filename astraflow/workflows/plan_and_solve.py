@@ -67,10 +67,10 @@ class PlanAndSolve(Team):
         plan = await ask_in_role(planner, question)
 
         async def solution() -> Utterance:
-            said = await ask_in_role(solver, question, (plan,))
-            await score_answer(said, task.prompt, scorer)
-            return said
+            utterance = await ask_in_role(solver, question, (plan,))
+            await score_answer(utterance, task.prompt, scorer)
+            return utterance
 
         solutions = await at_once(solution() for _ in range(options.solutions))
-        plan.score = sum(said.reward for said in solutions) / len(solutions)
+        plan.score = sum(solution_utterance.reward for solution_utterance in solutions) / len(solutions)
         return trajectories_of((plan, *solutions))

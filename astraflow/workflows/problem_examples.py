@@ -34,7 +34,7 @@ def without_examples(statement: str) -> str:
     >>> without_examples("Add two numbers.\\n\\nExample 1:\\nInput: 1 2\\nOutput: 3\\n\\nConstraints:\\na < 10")
     'Add two numbers.\\n\\nConstraints:\\na < 10'
     """
-    kept: list[str] = []
+    kept_lines: list[str] = []
     example_level: int | None = None
     for line in _without_doctests(statement.splitlines()):
         if _begins_example(line):
@@ -42,8 +42,8 @@ def without_examples(statement: str) -> str:
         elif example_level is not None and _ends_example(line, example_level):
             example_level = None
         if example_level is None:
-            kept.append(line)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
+            kept_lines.append(line)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept_lines)).strip()
 
 
 def _begins_example(line: str) -> bool:
@@ -79,7 +79,7 @@ def _heading_level(line: str) -> int:
 
 
 def _without_doctests(lines: list[str]) -> list[str]:
-    kept: list[str] = []
+    kept_lines: list[str] = []
     is_in_doctest = False
     for line in lines:
         if _DOCTEST.match(line):
@@ -87,5 +87,5 @@ def _without_doctests(lines: list[str]) -> list[str]:
         elif is_in_doctest and (not line.strip() or line.strip() in ('"""', "'''", "```")):
             is_in_doctest = False
         if not is_in_doctest:
-            kept.append(line)
-    return kept
+            kept_lines.append(line)
+    return kept_lines

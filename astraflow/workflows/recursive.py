@@ -69,7 +69,7 @@ class RecursiveOptions(AgentTreeOptions):
     agent: Annotated[str, SettableBy.AGENT] = "solver"
     """Policy of the first agent."""
     subagent: Annotated[str, SettableBy.AGENT] = "solver"
-    """Policy of the agents that others start; may be the same."""
+    """Policy of the agents that other agents start; may be the policy of the first agent."""
     max_depth: int = Field(default=3, ge=0)
     """Depth of the deepest agents; the first agent has depth 0."""
     max_steps: int = Field(default=50, ge=1)

@@ -136,17 +136,19 @@ async def ask_in_role(
     return Utterance(role=role.name, answer=answer, parent=parent or (team_context[-1] if team_context else None))
 
 
-async def score_answer(said: Utterance, prompt: Prompt, scorer: RewardScorer) -> Score:
+async def score_answer(utterance: Utterance, prompt: Prompt, scorer: RewardScorer) -> Score:
     """Scores an utterance with the flow's reward, and returns the score. Raises: RolloutFailed."""
-    score = await scorer.score(prompt, said.text, said.finish, tokens=said.answer.tokens)
-    said.score = score
+    score = await scorer.score(prompt, utterance.text, utterance.finish, tokens=utterance.answer.tokens)
+    utterance.score = score
     return score
 
 
 def role_prompt(role: Role, task: str, team_context: Sequence[Utterance] = ()) -> str:
     """Returns the text of a role's prompt; without teammates and instruction it is the task alone."""
     team = (
-        "\n\n".join([TEAM_HEADER, *(f"[{said.heading or said.role}]\n{said.text}" for said in team_context)])
+        "\n\n".join(
+            [TEAM_HEADER, *(f"[{utterance.heading or utterance.role}]\n{utterance.text}" for utterance in team_context)]
+        )
         if team_context
         else ""
     )
@@ -160,7 +162,7 @@ def trajectories_of(utterances: Sequence[Utterance]) -> tuple[Trajectory, ...]:
     Raises: InternalError when an utterance has no score.
     """
     indices = {id(utterance): index for index, utterance in enumerate(utterances)}
-    return tuple(_trajectory(said, None if said.parent is None else indices[id(said.parent)]) for said in utterances)
+    return tuple(_trajectory(turn, None if turn.parent is None else indices[id(turn.parent)]) for turn in utterances)
 
 
 def without_answer_format(options: AnswerOptions) -> AnswerOptions:
@@ -179,14 +181,14 @@ async def at_once(calls: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     return [task.result() for task in tasks]
 
 
-def _trajectory(said: Utterance, parent: int | None) -> Trajectory:
-    reward = said.reward
-    return said.answer.trajectory_builder.build(
-        reward if said.score is None else said.score,
-        role=said.role,
+def _trajectory(utterance: Utterance, parent: int | None) -> Trajectory:
+    reward = utterance.reward
+    return utterance.answer.trajectory_builder.build(
+        reward if utterance.score is None else utterance.score,
+        role=utterance.role,
         parent=parent,
         parent_turn=None if parent is None else 0,
-        metrics=said.metrics,
-        labels=said.labels,
-        ending=said.ending,
+        metrics=utterance.metrics,
+        labels=utterance.labels,
+        ending=utterance.ending,
     )

@@ -94,12 +94,12 @@ class Route(Team):
         count = options.experts.index(picked or options.experts[0]) + 1
 
         async def answer(expert: Role) -> Utterance:
-            said = await ask_in_role(expert, question, parent=choice)
-            await score_answer(said, task.prompt, scorer)
-            return said
+            utterance = await ask_in_role(expert, question, parent=choice)
+            await score_answer(utterance, task.prompt, scorer)
+            return utterance
 
         answers = await at_once(answer(self.role(f"expert_{rank}", policies, options)) for rank in range(1, count + 1))
-        is_correct = [said.reward >= options.correct_threshold for said in answers]
+        is_correct = [candidate.reward >= options.correct_threshold for candidate in answers]
         answers[-1].labels["is_picked"] = "yes"
         choice.score = float(picked is not None and is_correct[-1] and not any(is_correct[:-1]))
         choice.metrics = {"readable": float(picked is not None), "answer_reward": answers[-1].reward}

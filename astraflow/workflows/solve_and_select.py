@@ -101,7 +101,7 @@ class SolveAndSelect(Team):
         )
         selection = await ask_in_role(selector, question, tuple(candidates.values()))
         choice = parse_choice(selection.text)
-        is_correct = {name: said.reward >= options.correct_threshold for name, said in candidates.items()}
+        is_correct = {name: solution.reward >= options.correct_threshold for name, solution in candidates.items()}
         selection.score = selector_reward(choice, is_correct)
         selection.metrics = {"readable": float(choice is not None), "decides": float(len(set(is_correct.values())) > 1)}
         chosen = candidates.pop(choice or CANDIDATES[0])

@@ -1,4 +1,4 @@
-"""Ends of tokens in their text, for the token view of a trajectory."""
+"""Positions in a text at which its tokens end, for the token view of a trajectory."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,10 +8,10 @@ from astraflow.contract.trajectories import BoolArray, Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 
 MAX_TOKENS = 2**16
-"""Most tokens whose ends are computed; longer texts have none."""
+"""Maximum number of tokens; the ends in longer texts are not computed."""
 
 _MAX_PENDING = 256
-"""Most tokens that are decoded together, because none of them ends with a complete character."""
+"""Maximum number of tokens that are decoded together because none of them completes a character."""
 
 _INCOMPLETE = "\ufffd"
 
@@ -22,9 +22,9 @@ def token_ends(
     """Returns the end of each wanted token, in characters. A character belongs to the token that completes it, so a
     token with only a part of a character has the end of its predecessor.
 
-    tokens, is_wanted: int32 and bool `[n]`. text: decoded from all of them. begin: characters before the text, which
-    are added. Empty when the tokens are too many, or their texts do not add up to the whole, as with a decoder that
-    changes text far behind.
+    tokens, is_wanted: int32 and bool `[n]`. text: the decoded tokens. begin: added to every end: the number of
+    characters before the text. Returns no ends if there are too many tokens, or if the texts of the tokens do not join
+    to `text`, as with a decoder that changes earlier text.
     """
     if len(tokens) > MAX_TOKENS:
         return ()
@@ -35,8 +35,8 @@ def token_ends(
 
 
 def _ends(tokens: Sequence[int], whole: str, tokenizer: ChatTokenizer) -> Iterator[int]:
-    """Yields the end of each token. Tokens are decoded alone, and together with their predecessors only as long as
-    these do not end with a complete character."""
+    """Yields the end of each token. A token is decoded alone, or together with its predecessors if they do not end with
+    a complete character."""
     decoded_alone: dict[int, str] = {}
     clean, begin, end = 0, 0, 0
     """First token after the last complete character, the end of that character, and the end of the last token."""
@@ -57,15 +57,16 @@ def _ends(tokens: Sequence[int], whole: str, tokenizer: ChatTokenizer) -> Iterat
 
 
 def _match(text: str, whole: str, begin: int) -> tuple[int, bool]:
-    """Returns the end of the part of `text` that is in the whole at `begin`, and whether that is all of it, and no
-    later token can change it. Decoders may omit the space before a token that is decoded alone."""
+    """Returns the position in `whole` up to which `text` agrees with it from `begin` on, and whether all of `text`
+    agrees and no later token can change it. Decoders may omit the space before a token that is decoded alone."""
     if whole.startswith(text, begin):
         return begin + len(text), not text.endswith(_INCOMPLETE)
     if whole[begin : begin + 1] == " " and whole.startswith(text, begin + 1):
         return begin + 1 + len(text), not text.endswith(_INCOMPLETE)
     pairs = zip(text, whole[begin : begin + len(text)], strict=False)
     equal = next(
-        (place for place, (one, other) in enumerate(pairs) if one != other), min(len(text), len(whole) - begin)
+        (index for index, (character, expected) in enumerate(pairs) if character != expected),
+        min(len(text), len(whole) - begin),
     )
     return begin + equal, False
 

@@ -43,12 +43,12 @@ class ToolUseOptions(ConversationOptions):
     call_format: CallFormat = CallFormat.HERMES
     """Form of a call: `hermes` (`<tool_call>{...}</tool_call>`), `xml` (`<search>...</search>`) or `python`."""
     stop_after_call: bool = False
-    """Ends a turn after its first call, for policies that go on and write a result themselves. With `hermes` and `xml`.
+    """Ends a turn after its first call, for policies that would write the result themselves. With `hermes` and `xml`.
     """
     result_tag: Annotated[str, SettableBy.AGENT] = Field(default="tool_response", pattern=r"^[a-z_]{1,32}$")
     """Tag around results where the chat template has no form for them."""
     max_calls_per_turn: int = Field(default=8, ge=1)
-    """Calls that run in a turn; the policy is told about further ones."""
+    """Maximum number of calls in a turn; further calls are not executed, and the policy is informed."""
     max_calls: int = Field(default=64, ge=1)
     """Calls of an episode; further ones end it with `budget`."""
     max_seconds: float = Field(default=0.0, ge=0)

@@ -62,7 +62,7 @@ class Versus(Team):
     """A game of `player_1` and `player_2`, each with one trajectory of all its turns and the game's result as reward.
 
     A player who exceeds a limit of its conversation ends the game: it gets -1 and the other one 1. A player who had no
-    turn has no trajectory. The flow's reward is not used. Which policy begins is the game's decision, from the seed.
+    turn has no trajectory. The flow's reward is not used. The game decides by the seed which policy begins.
     """
 
     def __init__(self, options: VersusOptions) -> None:

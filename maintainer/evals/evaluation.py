@@ -50,9 +50,9 @@ class EvaluationResult:
     model: str
     is_simulated: bool
     scores: tuple[Score, ...]
-    """Scores of the cases with a result for every seed."""
+    """Scores of the cases that have a result for every seed."""
     stopped: str = ""
-    """Reason why cases are missing; empty if none are."""
+    """Reason why cases have no result; empty if every case has one."""
 
 
 class Evaluation:
@@ -80,7 +80,7 @@ class Evaluation:
         self._results_file = results_file
         self._clock = clock
         self._allowance = allowance
-        self._on_play = on_result
+        self._on_result = on_result
         self._began_at = clock.now()
         self._usd = 0.0
         self._done = self._fresh = 0
@@ -103,22 +103,22 @@ class Evaluation:
             model=self.name,
             is_simulated=self.is_simulated,
             scores=tuple(scores),
-            stopped="" if is_complete else self._spent(),
+            stopped="" if is_complete else self._spent_budget(),
         )
 
     async def _paired_results(self, case: Case) -> AsyncIterator[PairedResult]:
-        """Results at every seed, until the budget is spent."""
+        """Yields the result of every seed until the budget is spent."""
         for seed in self._seeds:
             at_seed = replace(case, seed=seed)
             paired_result = self._results_file.pair(at_seed, self._spec)
             if paired_result is None:
-                if self._spent():
+                if self._spent_budget():
                     return
-                paired_result = await self._played(at_seed)
+                paired_result = await self._run_seed(at_seed)
             self._count(paired_result)
             yield paired_result
 
-    async def _played(self, case: Case) -> PairedResult:
+    async def _run_seed(self, case: Case) -> PairedResult:
         rule = self._results_file.rule(case)
         if rule is None:
             rule = await run_rule_alone(case)
@@ -138,8 +138,8 @@ class Evaluation:
         self._fresh += 1
         return paired_result
 
-    def _spent(self) -> str:
-        """Budget that is spent; empty if none is."""
+    def _spent_budget(self) -> str:
+        """Returns the budget that is spent, as text; empty if none is."""
         usd, minutes = self._allowance.usd, self._allowance.minutes
         if usd is not None and self._usd >= usd:
             return f"{self._usd:.2f} of {usd:.2f} US dollars are spent"
@@ -150,7 +150,7 @@ class Evaluation:
     def _count(self, paired_result: PairedResult) -> None:
         self._done += 1
         self._usd += paired_result.use.usd
-        self._on_play(
+        self._on_result(
             Progress(
                 done=self._done,
                 total=len(self._cases) * len(self._seeds),

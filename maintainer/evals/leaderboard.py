@@ -71,15 +71,15 @@ class LeaderboardEntry:
     cited_wrong: int
 
 
-def line(found: EvaluationResult) -> LeaderboardEntry:
+def line(result: EvaluationResult) -> LeaderboardEntry:
     """Row of a maintainer from its scores."""
-    scores = found.scores
+    scores = result.scores
     by_group = {group: [score for score in scores if score.group is group] for group in Group}
     use = [score.use for score in scores]
     return LeaderboardEntry(
-        model=found.model,
-        is_simulated=found.is_simulated,
-        stopped=found.stopped,
+        model=result.model,
+        is_simulated=result.is_simulated,
+        stopped=result.stopped,
         cases=len(scores),
         seeds=max((len(score.paired_results) for score in scores), default=0),
         passed=sum(score.passes for score in scores),
@@ -103,12 +103,16 @@ def line(found: EvaluationResult) -> LeaderboardEntry:
 
 
 def write(
-    path: Path, found: Sequence[EvaluationResult], *, seeds: Sequence[int], encounters: Sequence[Encounter] = ()
+    path: Path,
+    evaluation_results: Sequence[EvaluationResult],
+    *,
+    seeds: Sequence[int],
+    encounters: Sequence[Encounter] = (),
 ) -> None:
     """Writes the leaderboard to `path` as JSON, and its tables beside it as `.md`. Raises: InvalidInput."""
     content = {
         **leaderboard_stamp(SystemClock().wall()),
-        "about": _about(found),
+        "about": _about(evaluation_results),
         "code": code_hash(),
         "wait_weight": WAIT_WEIGHT,
         "most_of_rule": MAX_COST_RATIO,
@@ -118,13 +122,15 @@ def write(
             "changes": sum(encounter.changes for encounter in encounters),
             "violations": sum(len(encounter.violations) for encounter in encounters),
         },
-        "lines": [asdict(line(result)) for result in found],
-        "cases": {result.model: [_case(score) for score in result.scores] for result in found},
+        "lines": [asdict(line(result)) for result in evaluation_results],
+        "cases": {result.model: [_case(score) for score in result.scores] for result in evaluation_results},
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        path.with_suffix(".md").write_text(page(found, seeds=seeds, encounters=encounters), encoding="utf-8")
+        path.with_suffix(".md").write_text(
+            page(evaluation_results, seeds=seeds, encounters=encounters), encoding="utf-8"
+        )
     except OSError as problem:
         raise InvalidInput(
             f"cannot write the leaderboard {str(path)!r}: {problem.strerror}; check the path and its permissions",
@@ -132,11 +138,16 @@ def write(
         ) from None
 
 
-def page(found: Sequence[EvaluationResult], *, seeds: Sequence[int], encounters: Sequence[Encounter] = ()) -> str:
+def page(
+    evaluation_results: Sequence[EvaluationResult], *, seeds: Sequence[int], encounters: Sequence[Encounter] = ()
+) -> str:
     """Leaderboard in Markdown: models, the table, and the cases of the best maintainer."""
-    lines = _ranked(line(result) for result in found)
-    by_name = {result.model: result for result in found}
-    parts = ["# Leaderboard of maintainers", f"{_about(found)} Seeds {', '.join(str(seed) for seed in seeds)}."]
+    lines = _ranked(line(result) for result in evaluation_results)
+    by_name = {result.model: result for result in evaluation_results}
+    parts = [
+        "# Leaderboard of maintainers",
+        f"{_about(evaluation_results)} Seeds {', '.join(str(seed) for seed in seeds)}.",
+    ]
     parts.append(table(lines).rstrip())
     if encounters:
         changes, violations = (

@@ -174,7 +174,8 @@ class Actuator:
             log.warning("credential_not_revoked", launch=record.id, problem=str(problem))
 
     async def _try_later(self, record: LaunchRecord, problem: Exception) -> None:
-        """Postpones a failed step. After `Retry` and `Unknown` it may have succeeded; the next attempt finds out."""
+        """Postpones a failed step. After `Retry` and `Unknown` the step may have succeeded; the next attempt checks
+        this."""
         log.warning("step_postponed", launch=record.id, state=record.instance.state.value, problem=str(problem))
         first_s = self._fleet.config.times.retry_s
         await self._postpone(record, first_s=first_s, message=f"{type(problem).__name__}: {problem}")

@@ -100,7 +100,7 @@ class TimesConfig(Config):
     quarantine_s: float = Field(default=300.0, ge=0)
     """Time for which an orphaned instance is watched before it is terminated."""
     call_timeout_s: float = Field(default=120.0, gt=0)
-    """Timeout of a provider call. The next sweep finds out whether a timed-out call succeeded."""
+    """Timeout of a provider call. The next sweep checks whether a timed-out call succeeded."""
     retry_s: float = Field(default=5.0, gt=0)
     """First delay before a call is retried; doubles up to a minute."""
     terminate_timeout_s: float = Field(default=300.0, gt=0)

@@ -45,10 +45,10 @@ class FaultInjector:
             )
         request_hash = hash_request("lose", pool, share)
         async with self._replies.lock:
-            known = await self._replies.find(key, request_hash)
+            earlier_reply = await self._replies.find(key, request_hash)
             fault = (
-                _injected_fault(known, actor)
-                if known is not None
+                _injected_fault(earlier_reply, actor)
+                if earlier_reply is not None
                 else await self._choose_and_record(pool, share, actor, key, reason)
             )
         for launch in fault.lost:

@@ -91,18 +91,19 @@ class Fleet:
     def pool(self, name: PoolId) -> PoolRecord:
         """Returns a pool. Raises: InvalidInput for an unknown one."""
         if name not in self.ledger.pools:
-            known = ", ".join(sorted(self.ledger.pools)) or "none yet"
+            pool_names = ", ".join(sorted(self.ledger.pools)) or "none yet"
             raise InvalidInput(
-                f"cannot find the pool: no pool is named {name!r}; known pools: {known}", code="fleet.pool_not_found"
+                f"cannot find the pool: no pool is named {name!r}; known pools: {pool_names}",
+                code="fleet.pool_not_found",
             )
         return self.ledger.pools[name]
 
     def provider(self, name: str) -> Provider:
         """Returns a provider. Raises: InvalidInput for an unknown one."""
         if name not in self.providers:
-            known = ", ".join(sorted(self.providers))
+            provider_names = ", ".join(sorted(self.providers))
             raise InvalidInput(
-                f"cannot find the provider: no provider is named {name!r}; known providers: {known}",
+                f"cannot find the provider: no provider is named {name!r}; known providers: {provider_names}",
                 code="fleet.unknown_provider",
             )
         return self.providers[name]
@@ -270,13 +271,15 @@ class Fleet:
         """
 
         def decide(ledger: Ledger) -> tuple[Changes, LaunchRecord | None]:
-            known = ledger.records.get(launch)
-            if known is None:
+            stored_record = ledger.records.get(launch)
+            if stored_record is None:
                 return Changes(), None
-            updated = apply_event(known, event, now=self.clock.wall(), cause=cause, message=message, changes=changes)
-            if updated == known:
-                return Changes(), known
-            return self._changes(known, updated, event), updated
+            updated = apply_event(
+                stored_record, event, now=self.clock.wall(), cause=cause, message=message, changes=changes
+            )
+            if updated == stored_record:
+                return Changes(), stored_record
+            return self._changes(stored_record, updated, event), updated
 
         before = self.ledger.records.get(launch)
         updated = await self.ledger.change(decide)

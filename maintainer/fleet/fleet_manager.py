@@ -168,20 +168,22 @@ class FleetManager:
     ) -> None:
 
         def decide(ledger: Ledger) -> tuple[Changes, None]:
-            known = ledger.pools.get(spec.id)
-            version = known.version if known is not None else 0
+            stored_pool = ledger.pools.get(spec.id)
+            version = stored_pool.version if stored_pool is not None else 0
             if version != observed_version:
                 raise Conflict(
                     f"cannot change pool {spec.id}: it has version {version}, not {observed_version}; read it again",
                     code="fleet.pool_changed",
                 )
-            target = spec.min_nodes if known is None else min(max(known.target, spec.min_nodes), spec.max_nodes)
+            target = (
+                spec.min_nodes if stored_pool is None else min(max(stored_pool.target, spec.min_nodes), spec.max_nodes)
+            )
             pool = (
                 PoolRecord(spec=spec, version=1, target=target)
-                if known is None
-                else replace(known, spec=spec, version=version + 1, target=target)
+                if stored_pool is None
+                else replace(stored_pool, spec=spec, version=version + 1, target=target)
             )
-            action = "created" if known is None else "changed"
+            action = "created" if stored_pool is None else "changed"
             message = f"pool {spec.id} {action}: {spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
             decision = self._fleet.decision("spec", pool=spec.id, actor=actor, reason=reason, message=message, key=key)
             return Changes(
@@ -240,9 +242,9 @@ class FleetManager:
             return changes, decision
 
         async with self._replies.lock:
-            known = await self._replies.find(key, request_hash)
-            if known is not None:
-                return Decision(**known | {"actor": actor, "findings": ()})
+            earlier_reply = await self._replies.find(key, request_hash)
+            if earlier_reply is not None:
+                return Decision(**earlier_reply | {"actor": actor, "findings": ()})
             return await self._fleet.ledger.change(decide)
 
 

@@ -67,7 +67,7 @@ class Ledger:
         self._epoch: int | None = None
 
     async def take_ownership(self) -> None:
-        """Takes ownership: the previous owner's writes are refused from then on. Without an owner, none are refused."""
+        """Takes ownership: the ledger then refuses writes of the previous owner. Before, no owner is checked."""
         process = f"{socket.gethostname()} {os.getpid()}"
         self._epoch = await self._database.write(lambda session: _next_epoch(session, process))
 
@@ -106,10 +106,10 @@ class Ledger:
             return result
 
     async def check_owner(self) -> None:
-        """Checks the ownership. Raises: Conflict when another service has taken over; this one must end."""
+        """Checks the ownership. Raises: Conflict when another service owns the ledger; this service must end."""
         try:
             await self._database.read(lambda session: _check_owner(session, self._epoch))
-        except OperationalError as problem:  # unknown; the next write finds out
+        except OperationalError as problem:  # the owner is unknown; the next write checks it
             log.warning("ownership_not_checked", problem=str(problem.orig))
 
     async def reply(self, key: str) -> Reply | None:

@@ -76,8 +76,8 @@ class MaintainerApi:
                 f"cannot add the note: it has {len(message)} characters; write 1 to 2000 characters",
                 code="fleet.invalid_note",
             )
-        known = self._fleet.pool(PoolId(pool)).spec.id if pool else None
-        return await self._manager.record_decision("note", message, actor, key, reason, pool=known)
+        pool_id = self._fleet.pool(PoolId(pool)).spec.id if pool else None
+        return await self._manager.record_decision("note", message, actor, key, reason, pool=pool_id)
 
     async def store_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
         """Stores entries that continue the stored chain; returns the ordinal of the next entry.

@@ -116,8 +116,8 @@ class Observation:
         """Stores a newer report. Of several nodes with one name, the one that joined last counts."""
         newest: dict[str, NodeReport] = {}
         for node in report.nodes:
-            known = newest.get(node.facts.name)
-            if known is None or node.joined_at >= known.joined_at:
+            previous_node = newest.get(node.facts.name)
+            if previous_node is None or node.joined_at >= previous_node.joined_at:
                 newest[node.facts.name] = node
         self._nodes = newest
         self._targets = self._recommendations_of(report)

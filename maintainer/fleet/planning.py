@@ -59,16 +59,16 @@ def plan_size_change(
 
 
 def _named(request: PlanRequest, instances: Sequence[Instance]) -> list[Instance]:
-    known = {instance.id: instance for instance in instances}
+    instance_by_id = {instance.id: instance for instance in instances}
     movable = COUNTED_STATES + TERMINATING_STATES if request.is_kill else COUNTED_STATES
     victims = []
     for name in dict.fromkeys(request.retire):
-        if name not in known or known[name].state not in movable:
+        if name not in instance_by_id or instance_by_id[name].state not in movable:
             raise InvalidInput(
                 f"cannot retire {name!r}: it is no instance of pool {request.pool} that can be retired; list them",
                 code="fleet.instance_not_found",
             )
-        victims.append(known[name])
+        victims.append(instance_by_id[name])
     return victims
 
 

@@ -79,13 +79,13 @@ class PolicySync:
     async def _price(self, spec: PoolSpec) -> float:
         """Returns the price of a further instance; that of the latest one while the provider gives none."""
         now = self._fleet.clock.now()
-        known = self._prices.get(spec.id)
-        if known is None or known[0] != spec or now - known[1] > QUOTE_S:
+        cached_price = self._prices.get(spec.id)
+        if cached_price is None or cached_price[0] != spec or now - cached_price[1] > QUOTE_S:
             try:
-                known = (spec, now, await self._manager.plans.price(spec))
+                cached_price = (spec, now, await self._manager.plans.price(spec))
             except ProviderError as problem:
                 log.warning("price_unavailable", pool=spec.id, problem=str(problem))
                 latest = max(self._fleet.instances(spec.id), key=lambda instance: instance.intended_at, default=None)
-                known = (spec, now, latest.usd_per_hour if latest is not None else 0.0)
-            self._prices[spec.id] = known
-        return known[2]
+                cached_price = (spec, now, latest.usd_per_hour if latest is not None else 0.0)
+            self._prices[spec.id] = cached_price
+        return cached_price[2]

@@ -91,13 +91,13 @@ class PreflightChecks:
         return result
 
     def _facts(self, name: str, provider: Provider) -> ProviderFacts:
-        known = provider.capabilities()
+        capabilities = provider.capabilities()
         return ProviderFacts(
             name=name,
-            kind=known.kind,
+            kind=capabilities.kind,
             pools=tuple(pool.id for pool in self._pools(name)),
-            simulated=known.simulated,
-            has_spot=known.has_spot,
+            simulated=capabilities.simulated,
+            has_spot=capabilities.has_spot,
             last_preflight=self._latest.get(name),
         )
 

@@ -103,9 +103,12 @@ class Proposals:
 
     def _equal(self, plan: Plan) -> Proposal | None:
         """Returns a waiting proposal for the same change; None without one."""
-        for known in self._fleet.ledger.waiting_proposals.values():
-            if _request_key(known.plan) == _request_key(plan) and self.current(known).state is ProposalState.WAITING:
-                return known
+        for waiting_proposal in self._fleet.ledger.waiting_proposals.values():
+            if (
+                _request_key(waiting_proposal.plan) == _request_key(plan)
+                and self.current(waiting_proposal).state is ProposalState.WAITING
+            ):
+                return waiting_proposal
         return None
 
     async def _propose(self, plan: Plan, *, actor: Actor, key: str, reason: str) -> None:
@@ -117,10 +120,12 @@ class Proposals:
         def changed_proposals() -> tuple[Proposal, ...]:
             """Returns the new proposal, and superseded or expired ones."""
             settled = []
-            for known in self._fleet.ledger.waiting_proposals.values():
-                current = self.current(known)
-                if current.state is ProposalState.WAITING and known.plan.request.pool == pool:
-                    current = self._decided(known, ProposalState.SUPERSEDED, by=actor.name, reason="a later proposal")
+            for waiting_proposal in self._fleet.ledger.waiting_proposals.values():
+                current = self.current(waiting_proposal)
+                if current.state is ProposalState.WAITING and waiting_proposal.plan.request.pool == pool:
+                    current = self._decided(
+                        waiting_proposal, ProposalState.SUPERSEDED, by=actor.name, reason="a later proposal"
+                    )
                 if current.state is not ProposalState.WAITING:
                     settled.append(current)
             return (*settled, proposal)

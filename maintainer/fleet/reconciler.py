@@ -118,12 +118,12 @@ class Reconciler:
         self, record: LaunchRecord, listed: Sequence[Instance], provider: Provider, settled_before: float
     ) -> None:
         """Compares a launch with the instances listed under its id."""
-        known = record.instance.handle
+        recorded_handle = record.instance.handle
         alive = sorted(
             (instance for instance in listed if instance.state is not State.GONE),
             key=lambda instance: instance.created_at,
         )
-        registered = next((instance for instance in listed if instance.handle.id == known), None)
+        registered = next((instance for instance in listed if instance.handle.id == recorded_handle), None)
         if registered is None and alive:
             registered = alive[0]  # the answer to its launch was lost, or another instance replaced it
         if registered is not None:
@@ -161,8 +161,8 @@ class Reconciler:
             return
 
         def decide(ledger: Ledger) -> tuple[Changes, None]:
-            known = ledger.records[record.id]
-            return Changes(records=(replace(known, missed=known.missed + 1),)), None
+            current_record = ledger.records[record.id]
+            return Changes(records=(replace(current_record, missed=current_record.missed + 1),)), None
 
         await self._fleet.ledger.change(decide)
 

@@ -22,8 +22,8 @@ class ScriptedOptions(Config):
 
     character: Literal["good", "lazy", "reckless", "looping", "hostile"] = "good"
     """good: follows the system text. lazy: reports that all is well. reckless: ten times the target, repeatedly.
-    looping: reads without end. hostile: unknown tools, plans of others, kills, forged approvals, several changes at
-    once."""
+    looping: reads without end. hostile: unknown tools, plans of other actors, kills, forged approvals, several changes
+    at once."""
 
 
 @models.register("scripted", options=ScriptedOptions)

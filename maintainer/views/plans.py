@@ -39,9 +39,9 @@ def plan_view(view_context: ViewContext, plan: Plan) -> outputs.PlanOutput:
     )
 
 
-def envelope(told: GuardInputs) -> tuple[int, int]:
+def envelope(guard_inputs: GuardInputs) -> tuple[int, int]:
     """Targets that need no approval, from the distance to the rule and the bounds of the pool."""
-    situation, limits = told.situation, told.limits
+    situation, limits = guard_inputs.situation, guard_inputs.limits
     rule = situation.rule_target if situation.rule_target is not None else situation.size
     margin = max(limits.envelope_nodes, limits.envelope_share * rule)
     low, high = (

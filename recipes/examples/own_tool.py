@@ -18,10 +18,10 @@ POPULATIONS = {"norway": 5_550_000, "peru": 34_200_000, "japan": 123_800_000}
 @tool
 async def population(country: Annotated[str, Field(description="Name of a country in English.")]) -> str:
     """Looks up the population of a country."""
-    found = POPULATIONS.get(country.strip().lower())
-    if found is None:
+    people = POPULATIONS.get(country.strip().lower())
+    if people is None:
         raise ToolError(f"no figure for {country!r}; known: {', '.join(POPULATIONS)}", code="own_tool.unknown_country")
-    return str(found)
+    return str(people)
 
 
 @tool(timeout_s=5)

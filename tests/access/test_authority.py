@@ -20,12 +20,12 @@ def holder(role: Role = Role.NODE, name: str = "gpu-1") -> Caller:
 
 
 def test_the_authority_key_is_private_and_the_pin_survives_a_restart(tmp_path: Path) -> None:
-    made = Authority.create(tmp_path / "authority", run="test")
+    authority = Authority.create(tmp_path / "authority", run="test")
     assert stat.S_IMODE((tmp_path / "authority" / "ca.key").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "authority").stat().st_mode) == 0o700
     again = Authority.load(tmp_path / "authority")
-    assert (again.pin, again.pem) == (made.pin, made.pem)
-    assert made.pin == checked_pin(made.pin.removeprefix("sha256:").upper())
+    assert (again.pin, again.pem) == (authority.pin, authority.pem)
+    assert authority.pin == checked_pin(authority.pin.removeprefix("sha256:").upper())
 
 
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_a_folder_without_a_valid_authority_is_refused(tmp_path: Path, damage: s
     else:
         other = Authority.create(tmp_path / "other", run="test")
         (folder / "ca.key").write_bytes((other.folder / "ca.key").read_bytes() if "key" in damage else b"canary-9")
-    with raises_code(InvalidInput, code) as found:
+    with raises_code(InvalidInput, code) as caught:
         Authority.load(folder)
-    assert "canary" not in str(found.value)
+    assert "canary" not in str(caught.value)
 
 
 def test_a_callers_certificate_has_its_identity_and_only_client_use(tmp_path: Path) -> None:

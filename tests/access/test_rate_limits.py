@@ -26,26 +26,26 @@ def test_a_bucket_refills_after_it_is_empty() -> None:
 
 def test_refused_calls_do_not_extend_the_block_after_failures() -> None:
     clock = ManualClock()
-    found = PeerLimits(clock)
+    limiter = PeerLimits(clock)
     for number in range(FAILURES.burst):
-        found.record_failure("a", str(number))
+        limiter.record_failure("a", str(number))
     for _ in range(100):
         with pytest.raises(RateLimited):
-            found.check_failures("a", "another")
+            limiter.check_failures("a", "another")
     clock.advance(60.0 / FAILURES.per_minute)
-    found.check_failures("a", "another")
+    limiter.check_failures("a", "another")
 
 
 def test_a_credential_that_stops_working_is_limited_like_any_other() -> None:
-    found = PeerLimits(ManualClock())
-    found.record_success("a", "mine")
+    limiter = PeerLimits(ManualClock())
+    limiter.record_success("a", "mine")
     for number in range(FAILURES.burst):
-        found.record_failure("a", str(number))
-    found.check_failures("a", "mine")
-    found.record_failure("a", "mine")
+        limiter.record_failure("a", str(number))
+    limiter.check_failures("a", "mine")
+    limiter.record_failure("a", "mine")
     with pytest.raises(RateLimited):
-        found.check_failures("a", "mine")
-    found.check_failures("b", "mine")
+        limiter.check_failures("a", "mine")
+    limiter.check_failures("b", "mine")
 
 
 def test_the_number_of_remembered_peers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,8 +93,12 @@ def _chat_body(call: ModelCall) -> Json:
         if message.reasoning is not None:
             body["reasoning_content"] = message.reasoning
         calls = [
-            {"id": made.id, "type": "function", "function": {"name": made.name, "arguments": made.arguments}}
-            for made in message.function_calls
+            {
+                "id": function_call.id,
+                "type": "function",
+                "function": {"name": function_call.name, "arguments": function_call.arguments},
+            }
+            for function_call in message.function_calls
         ]
         return {**body, **({"tool_calls": calls} if calls else {})}
 
@@ -105,7 +109,7 @@ def _chat_body(call: ModelCall) -> Json:
 
 def _chat_message(body: Json) -> AgentMessage:
     message = body["choices"][0]["message"]
-    calls = [(made["id"], made["function"]) for made in message.get("tool_calls", ())]
+    calls = [(function_call["id"], function_call["function"]) for function_call in message.get("tool_calls", ())]
     return _assistant(
         message["content"] or "",
         message.get("reasoning_content"),
@@ -124,8 +128,13 @@ def _responses_body(call: ModelCall) -> Json:
         if message.content or message.role is not Role.ASSISTANT or not message.function_calls:
             items.append({"type": "message", "role": message.role.value, "content": message.content})
         return items + [
-            {"type": "function_call", "call_id": made.id, "name": made.name, "arguments": made.arguments}
-            for made in message.function_calls
+            {
+                "type": "function_call",
+                "call_id": function_call.id,
+                "name": function_call.name,
+                "arguments": function_call.arguments,
+            }
+            for function_call in message.function_calls
         ]
 
     tools = [{"type": "function", **function} for function in _functions(call)]
@@ -160,8 +169,13 @@ def _messages_body(call: ModelCall) -> Json:
         if message.content:
             blocks.append({"type": "text", "text": message.content})
         blocks += [
-            {"type": "tool_use", "id": made.id, "name": made.name, "input": json.loads(made.arguments)}
-            for made in message.function_calls
+            {
+                "type": "tool_use",
+                "id": function_call.id,
+                "name": function_call.name,
+                "input": json.loads(function_call.arguments),
+            }
+            for function_call in message.function_calls
         ]
         return {"role": message.role.value, "content": blocks}
 

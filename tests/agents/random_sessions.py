@@ -34,7 +34,7 @@ class DriftingPolicy:
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """That of the test."""
+        """Tokenizer of the test."""
         return self._tokenizer
 
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
@@ -194,15 +194,15 @@ class RandomSession:
         return [user(self.rng.choice(("go on", "sure?", "")))]
 
     def _edited(self, messages: list[AgentMessage]) -> list[AgentMessage]:
-        places = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
-        place = self.rng.choice(places)
+        places = [index for index, message in enumerate(messages) if message.role is Role.ASSISTANT]
+        index = self.rng.choice(places)
         changed = self.rng.choice(
             (
-                replace(messages[place], content="changed"),
-                replace(messages[place], reasoning="changed"),
+                replace(messages[index], content="changed"),
+                replace(messages[index], reasoning="changed"),
             )
         )
-        return [*messages[:place], changed, *messages[place + 1 :]]
+        return [*messages[:index], changed, *messages[index + 1 :]]
 
     async def _token_agent(self) -> None:
         """Runs an agent that renders prompts itself, and sometimes goes on from the middle of a reply."""

@@ -11,7 +11,7 @@ import pytest
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.spans import Author
 from astraflow.contract.trajectories import Trajectory
-from astraflow.recipe import EXAMPLES, PACKAGED
+from astraflow.recipe.files import EXAMPLES, PACKAGED
 from astraflow.rewards import rewards
 from astraflow.runtime.managed_plugins import start_managed
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins

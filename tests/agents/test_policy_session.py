@@ -64,8 +64,8 @@ async def test_a_conversation_with_a_tool_is_one_trajectory_of_the_exact_tokens(
     policy = FakePolicy(written("add", b=2, a=1), "It is 3.")
     agent = session(policy=policy)
     first = await agent.complete(call(user("1+2?"), tools=(ADD,)))
-    (made,) = first.message.function_calls
-    assert (first.finish, made.name, json.loads(made.arguments)) == (
+    (function_call,) = first.message.function_calls
+    assert (first.finish, function_call.name, json.loads(function_call.arguments)) == (
         ReplyFinish.FUNCTION_CALLS,
         "add",
         {"a": 1, "b": 2},
@@ -140,7 +140,7 @@ async def test_model_names_choose_the_policy_and_unknown_names_the_default() -> 
 async def test_equal_messages_with_other_call_ids_and_blank_content_match() -> None:
     agent = session(written("add", a=1) + written("add", a=2), "done", "more", "other")
     first = await agent.complete(call(user("?"), tools=(ADD,)))
-    ids = [made.id for made in first.message.function_calls]
+    ids = [function_call.id for function_call in first.message.function_calls]
     assert len(set(ids)) == 2
     sent = assistant(" ", replace(add(a=1), id="x"), replace(add(a=2), id="y"))
     answers = [result("1", "x"), result("2", "y")]
@@ -160,7 +160,7 @@ async def test_a_function_call_that_does_not_parse_stays_content() -> None:
     broken = '<tool_call>{"name": add}</tool_call>'
     agent = session(f"so {written('add', a=1)} and {broken}", "<tool_call>never closed", broken)
     first = await agent.complete(call(user("?"), tools=(ADD,)))
-    assert [made.name for made in first.message.function_calls] == ["add"]
+    assert [function_call.name for function_call in first.message.function_calls] == ["add"]
     assert first.message.content.endswith(broken) and first.message.content.startswith("so")
     second = await agent.complete(call(user("!"), tools=(ADD,)))
     assert (second.message.content, second.message.function_calls) == ("<tool_call>never closed", ())
@@ -416,7 +416,7 @@ class TestTokenCalls:
             began_s=0, duration_s=1, dialect="tokens", model="m", request="", reply="", outcome=CallOutcome.ANSWERED
         )
         (trajectory,) = agent.trajectories(1.0, calls=[(record, first.id), (record, second.id), (record, None)])
-        assert (trajectory.turns, [made.turn for made in trajectory.calls]) == (1, [0, 0, None])
+        assert (trajectory.turns, [agent_call.turn for agent_call in trajectory.calls]) == (1, [0, 0, None])
 
     @pytest.mark.parametrize("prompt", [[], [-1], [5000]])
     async def test_tokens_that_the_policy_does_not_have_are_refused(self, prompt: list[int]) -> None:
@@ -438,7 +438,9 @@ async def test_recorded_calls_are_attached_to_the_turn_that_they_became() -> Non
     refused = replace(record, outcome=CallOutcome.REFUSED)
     calls = [(record, reply.id) for reply in (one, two, three)]
     trajectories = agent.trajectories(1.0, calls=[*calls, (refused, None)])
-    turns = [[(made.outcome.value, made.turn) for made in trajectory.calls] for trajectory in trajectories]
+    turns = [
+        [(agent_call.outcome.value, agent_call.turn) for agent_call in trajectory.calls] for trajectory in trajectories
+    ]
     assert turns == [[("answered", 0), ("refused", None)], [("answered", 0), ("answered", 1)]]
 
 

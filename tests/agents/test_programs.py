@@ -186,6 +186,18 @@ async def test_an_agent_runs_in_a_container(docker: Path, shares_network: bool) 
     assert not list(docker.glob("container-*"))
 
 
+@pytest.mark.parametrize(("is_relayed", "boundary"), [(True, Boundary.WORKFLOW), (False, Boundary.ENVIRONMENT)])
+async def test_an_agent_that_fails_after_its_relay_was_lost_is_a_failure_of_the_place(
+    docker: Path, is_relayed: bool, boundary: Boundary
+) -> None:
+    lost = "true" if is_relayed else f"rm -r {docker}/container-1"
+    program = {"kind": "container", "image": "x", "folder": "/app", "command": ["sh", "-c", f"{lost}; exit 3"]}
+    async with started(program) as workflow:
+        with pytest.raises(RolloutFailed) as caught:
+            await episode(workflow)
+    assert caught.value.boundary is boundary
+
+
 async def test_the_relay_of_a_container_forwards_its_port_to_a_unix_socket(tmp_path: Path) -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello")

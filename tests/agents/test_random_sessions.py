@@ -34,7 +34,7 @@ def generations(trajectory: Trajectory, record: EpisodeRecord) -> list[tuple[int
     by_number = {_number(request): request for request in record.requests}
     numbers = np.round(-trajectory.logprobs * 1024).astype(int) - 1
     places = np.flatnonzero(trajectory.loss_mask())
-    found = []
+    drawn = []
     position = 0
     while position < len(numbers):
         number, begin = int(numbers[position]), int(places[position])
@@ -43,9 +43,9 @@ def generations(trajectory: Trajectory, record: EpisodeRecord) -> list[tuple[int
         assert numbers[position : position + size].tolist() == [number] * size
         assert trajectory.tokens[:begin].tolist() == request.prompt.tolist()
         assert trajectory.tokens[begin : begin + size].tolist() == request.generation.tokens.tolist()
-        found.append((number, begin))
+        drawn.append((number, begin))
         position += size
-    return found
+    return drawn
 
 
 def check(agents: RandomSession, record: EpisodeRecord, *, keeps: bool) -> int:
@@ -66,9 +66,9 @@ def check(agents: RandomSession, record: EpisodeRecord, *, keeps: bool) -> int:
             request = by_number[shared]
             size = len(request.prompt) + len(request.generation.tokens)
             assert trajectory.tokens[:size].tolist() == trajectories[trajectory.parent].tokens[:size].tolist()
-        for made in trajectory.calls:
-            if made.turn is not None and trajectory.turns == len(own):
-                of_reply[made.request] = own[made.turn][0]
+        for agent_call in trajectory.calls:
+            if agent_call.turn is not None and trajectory.turns == len(own):
+                of_reply[agent_call.request] = own[agent_call.turn][0]
     assert all(count == 1 for count in trained.values())
     metrics = trajectories[0].metrics
     dropped = int(metrics["superseded_replies"])

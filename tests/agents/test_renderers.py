@@ -95,7 +95,7 @@ def test_thoughts_and_function_calls_are_parsed(
     parsed = TemplateRenderer(source).parse(EMPTY, source.encode(text), (ADD,))
     message = parsed.message
     assert (message.reasoning, message.content, parsed.is_malformed) == (reasoning, content, is_malformed)
-    assert [made.name for made in message.function_calls] == calls
+    assert [function_call.name for function_call in message.function_calls] == calls
 
 
 def test_a_template_that_begins_with_a_thought_makes_text_without_an_end_a_thought() -> None:
@@ -160,11 +160,13 @@ def qwen3_tokenizer() -> HuggingFaceTokenizer:
     """Returns a tokenizer with the special tokens of Qwen 3."""
     from copy import deepcopy
 
-    made = deepcopy(words_tokenizer())
-    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]})
-    made.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"])
-    made.chat_template = CHATML
-    return HuggingFaceTokenizer(made, vocab_size=1000, stop_tokens=(made.convert_tokens_to_ids("<|im_end|>"),))
+    tokenizer = deepcopy(words_tokenizer())
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]})
+    tokenizer.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"])
+    tokenizer.chat_template = CHATML
+    return HuggingFaceTokenizer(
+        tokenizer, vocab_size=1000, stop_tokens=(tokenizer.convert_tokens_to_ids("<|im_end|>"),)
+    )
 
 
 class TestPackage:
@@ -176,7 +178,10 @@ class TestPackage:
         text = "<think>\nhm\n</think>\n\n" + '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
         answer = np.append(source.encode(text), np.int32(renderer.stop_tokens[0])).astype(np.int32)
         parsed = renderer.parse(prompt, answer, (ADD,))
-        assert (parsed.message.reasoning, [made.name for made in parsed.message.function_calls]) == ("hm", ["add"])
+        assert (parsed.message.reasoning, [function_call.name for function_call in parsed.message.function_calls]) == (
+            "hm",
+            ["add"],
+        )
         bridge = renderer.bridge(prompt, answer, [result("3 <|im_end|>", "x")], (ADD,))
         assert text_of(source, bridge) == (
             "\n<|im_start|>user\n<tool_response>\n3 <|im_end|>\n</tool_response><|im_end|>\n<|im_start|>assistant\n"

@@ -65,15 +65,15 @@ async def test_each_conversation_that_was_not_continued_is_a_trajectory() -> Non
         first = await handler.complete(named("solver", user("a")))
         await handler.complete(named("solver", *handler.conversation(first.id), user("b")))
         await handler.complete(named("verifier", user("c")))
-        found = handler.trajectories(Score(value=0.5, answer="7"))
+        trajectories = handler.trajectories(Score(value=0.5, answer="7"))
         each = handler.trajectories({SOLVER: 1.0, VERIFIER: 0.0})
         assert handler.last_reply == ("echo of c", Finish.STOP)
-    assert [(one.policy, one.role, one.turns, one.reward, one.answer) for one in found] == [
+    assert [(one.policy, one.role, one.turns, one.reward, one.answer) for one in trajectories] == [
         (SOLVER, "solver", 2, 0.5, "7"),
         (VERIFIER, "verifier", 1, 0.5, "7"),
     ]
     assert [one.reward for one in each] == [1.0, 0.0]
-    assert sum(span.author is Author.MODEL for span in found[0].spans) == 2
+    assert sum(span.author is Author.MODEL for span in trajectories[0].spans) == 2
 
 
 async def test_a_client_may_write_the_arguments_of_calls_in_another_form() -> None:

@@ -116,7 +116,7 @@ def batch_of(rows: Rows, *, groups: Sequence[int] | None = None, slots: Sequence
     )
     tokens = TokenData(
         row_indices=torch.tensor(owners, dtype=torch.long),
-        turn_indices=torch.tensor([place // 2 for row in rows for place in range(len(row))], dtype=torch.long),
+        turn_indices=torch.tensor([index // 2 for row in rows for index in range(len(row))], dtype=torch.long),
         behaviour_logprobs=column["behaviour"],
         is_own_version=torch.ones(len(found), dtype=torch.bool),
         advantages=column["advantage"],
@@ -196,9 +196,9 @@ class ThreadRanks:
     def _all(self, values: Tensor) -> list[Tensor]:
         self._shared[self._rank] = values
         self._barrier.wait(timeout=20)
-        found = list(self._shared)
+        gathered = list(self._shared)
         self._barrier.wait(timeout=20)
-        return found
+        return gathered
 
 
 def on_ranks(count: int, call: Callable[[int, Ranks], T]) -> list[T]:
@@ -210,11 +210,11 @@ def on_ranks(count: int, call: Callable[[int, Ranks], T]) -> list[T]:
         return list(pool.map(lambda rank: call(rank, ThreadRanks(rank, barrier, shared)), range(count)))
 
 
-def close(found: float, expected: float) -> bool:
+def close(actual: float, expected: float) -> bool:
     """Returns whether two float64 results agree to 1e-9."""
-    return math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-9)
+    return math.isclose(actual, expected, rel_tol=1e-9, abs_tol=1e-9)
 
 
-def assert_close(found: Tensor, expected: Sequence[float] | Tensor) -> None:
+def assert_close(actual: Tensor, expected: Sequence[float] | Tensor) -> None:
     """Asserts that two float64 results agree to 1e-9."""
-    torch.testing.assert_close(found, torch.as_tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)

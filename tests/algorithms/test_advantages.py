@@ -25,11 +25,11 @@ members = st.lists(
 )
 
 
-def by_loop(found: Members, one: Callable[[float, list[float]], float]) -> list[float]:
+def by_loop(group_members: Members, one: Callable[[float, list[float]], float]) -> list[float]:
     """`one(reward, rewards of its group that count)` for each that counts, else 0."""
     return [
-        one(reward, [r for r, g, counts in found if g == group and counts]) if is_counted else 0.0
-        for reward, group, is_counted in found
+        one(reward, [r for r, g, counts in group_members if g == group and counts]) if is_counted else 0.0
+        for reward, group, is_counted in group_members
     ]
 
 
@@ -70,40 +70,44 @@ def row_data(groups: list[int], counted: list[bool], slots: list[int] | None = N
     )
 
 
-def tensors(found: Members) -> tuple[Tensor, RowData]:
-    rewards, groups, counted = zip(*found, strict=True)
+def tensors(group_members: Members) -> tuple[Tensor, RowData]:
+    rewards, groups, counted = zip(*group_members, strict=True)
     return torch.tensor(rewards, dtype=torch.float64), row_data(list(groups), list(counted))
 
 
 @pytest.mark.parametrize(("kind", "one"), GROUP_KINDS.items())
-@given(found=members)
-def test_group_advantages_match_a_loop(kind: str, one: Callable[[float, list[float]], float], found: Members) -> None:
-    result = advantages.build({"kind": kind})(*tensors(found))
+@given(group_members=members)
+def test_group_advantages_match_a_loop(
+    kind: str, one: Callable[[float, list[float]], float], group_members: Members
+) -> None:
+    result = advantages.build({"kind": kind})(*tensors(group_members))
 
-    assert_close(result, by_loop(found, one))
+    assert_close(result, by_loop(group_members, one))
 
 
 @pytest.mark.parametrize(("kind", "one"), GROUP_KINDS.items())
-@given(found=members, data=st.data())
+@given(group_members=members, data=st.data())
 def test_per_slot_compares_rows_of_one_slot(
-    kind: str, one: Callable[[float, list[float]], float], found: Members, data: st.DataObject
+    kind: str, one: Callable[[float, list[float]], float], group_members: Members, data: st.DataObject
 ) -> None:
-    slots = data.draw(st.lists(st.integers(0, 2), min_size=len(found), max_size=len(found)))
-    values, rows = tensors(found)
+    slots = data.draw(st.lists(st.integers(0, 2), min_size=len(group_members), max_size=len(group_members)))
+    values, rows = tensors(group_members)
 
     result = advantages.build({"kind": kind, "per_slot": True})(values, replace(rows, slots=torch.tensor(slots)))
 
-    by_role = [(reward, 10 * group + slot, counts) for (reward, group, counts), slot in zip(found, slots, strict=True)]
+    by_role = [
+        (reward, 10 * group + slot, counts) for (reward, group, counts), slot in zip(group_members, slots, strict=True)
+    ]
     assert_close(result, by_loop(by_role, one))
 
 
 @given(members)
-def test_whitened_advantages_match_a_loop(found: Members) -> None:
-    counted = [reward for reward, _, counts in found if counts]
+def test_whitened_advantages_match_a_loop(group_members: Members) -> None:
+    counted = [reward for reward, _, counts in group_members if counts]
 
-    result = advantages.build({"kind": "batch_whitened"})(*tensors(found))
+    result = advantages.build({"kind": "batch_whitened"})(*tensors(group_members))
 
-    expected = [relative(reward, counted) if counts else 0.0 for reward, _, counts in found]
+    expected = [relative(reward, counted) if counts else 0.0 for reward, _, counts in group_members]
     assert_close(result, expected)
 
 

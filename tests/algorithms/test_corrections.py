@@ -44,9 +44,9 @@ CASES: list[tuple[dict[str, Any], Factor]] = [
 
 
 @pytest.mark.parametrize(("spec", "factor"), CASES, ids=lambda case: str(case) if isinstance(case, dict) else "")
-@given(found=rows)
-def test_a_correction_matches_its_formula(spec: dict[str, Any], factor: Factor, found: Rows) -> None:
-    near = [[t._replace(proximal=t.behaviour + (t.proximal + 2) / 8) for t in row] for row in found]
+@given(token_rows=rows)
+def test_a_correction_matches_its_formula(spec: dict[str, Any], factor: Factor, token_rows: Rows) -> None:
+    near = [[t._replace(proximal=t.behaviour + (t.proximal + 2) / 8) for t in row] for row in token_rows]
     loss = losses.build({"kind": "reinforce", "anchor": "proximal", "corrections": (spec,)})
 
     result = outcome(loss, batch_of(near))
@@ -61,8 +61,8 @@ def test_a_correction_matches_its_formula(spec: dict[str, Any], factor: Factor, 
 
 
 @given(rows)
-def test_without_a_proximal_pass_the_current_policy_is_the_numerator(found: Rows) -> None:
-    own = batch_of([[t._replace(proximal=t.logprob) for t in row] for row in found])
+def test_without_a_proximal_pass_the_current_policy_is_the_numerator(token_rows: Rows) -> None:
+    own = batch_of([[t._replace(proximal=t.logprob) for t in row] for row in token_rows])
     expected, result = (
         outcome(losses.build({"kind": "ppo", "anchor": anchor, "corrections": ({"kind": "tis"},)}), own)
         for anchor in ("proximal", "current")

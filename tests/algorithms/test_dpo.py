@@ -12,33 +12,33 @@ from astraflow.algorithms.losses import losses
 from tests.algorithms.data import Rows, Token, assert_close, batch_of, close, outcome, rows
 
 
-def reference(found: Rows, groups: list[int], slots: list[int], beta: float) -> tuple[float, list[float]]:
+def reference(token_rows: Rows, groups: list[int], slots: list[int], beta: float) -> tuple[float, list[float]]:
     """Returns the loss, and its derivative by each token's logprob."""
-    gains = [sum(t.logprob - t.reference for t in row) for row in found]
+    gains = [sum(t.logprob - t.reference for t in row) for row in token_rows]
     pairs = [
         (chosen, rejected)
-        for chosen, rejected in itertools.permutations(range(len(found)), 2)
+        for chosen, rejected in itertools.permutations(range(len(token_rows)), 2)
         if (groups[chosen], slots[chosen]) == (groups[rejected], slots[rejected])
-        and found[chosen]
-        and found[rejected]
-        and found[chosen][0].advantage > found[rejected][0].advantage
+        and token_rows[chosen]
+        and token_rows[rejected]
+        and token_rows[chosen][0].advantage > token_rows[rejected][0].advantage
     ]
-    loss, slopes = 0.0, [0.0] * len(found)
+    loss, slopes = 0.0, [0.0] * len(token_rows)
     for chosen, rejected in pairs:
         margin = beta * (gains[chosen] - gains[rejected])
         loss += math.log1p(math.exp(-margin)) / len(pairs)
         slope = -beta / (1 + math.exp(margin)) / len(pairs)
         slopes[chosen] += slope
         slopes[rejected] -= slope
-    return loss, [slopes[row] for row, tokens in enumerate(found) for _ in tokens]
+    return loss, [slopes[row] for row, tokens in enumerate(token_rows) for _ in tokens]
 
 
-@given(found=rows, data=st.data())
-def test_the_loss_is_the_mean_over_pairs(found: Rows, data: st.DataObject) -> None:
-    count = len(found)
+@given(token_rows=rows, data=st.data())
+def test_the_loss_is_the_mean_over_pairs(token_rows: Rows, data: st.DataObject) -> None:
+    count = len(token_rows)
     groups = data.draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
     slots = data.draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
-    same = [[t._replace(advantage=row[0].advantage) for t in row] for row in found]
+    same = [[t._replace(advantage=row[0].advantage) for t in row] for row in token_rows]
     batch = batch_of(same, groups=groups, slots=slots)
 
     whole = outcome(losses.build({"kind": "dpo"}), batch)
@@ -53,9 +53,9 @@ def test_the_loss_is_the_mean_over_pairs(found: Rows, data: st.DataObject) -> No
 
 def test_equal_rewards_make_no_pair() -> None:
     third = 1 / 3
-    found = [[Token(advantage=third, logprob=-0.5)] * length for length in (1, 3, 7, 49)]
+    token_rows = [[Token(advantage=third, logprob=-0.5)] * length for length in (1, 3, 7, 49)]
 
-    result = outcome(losses.build({"kind": "dpo"}), batch_of(found))
+    result = outcome(losses.build({"kind": "dpo"}), batch_of(token_rows))
 
     assert result.loss == 0
     assert not result.logprob_grad.any()

@@ -22,20 +22,22 @@ Term = tuple[float, float]
 """Loss of a token before weighting, and its derivative by the token's logprob."""
 
 
-def weight(found: Rows, row: list[Token], aggregation: str) -> float:
-    count = sum(1 for other in found if other)
+def weight(token_rows: Rows, row: list[Token], aggregation: str) -> float:
+    count = sum(1 for other in token_rows if other)
     return {
-        "token_mean": 1 / sum(len(other) for other in found),
+        "token_mean": 1 / sum(len(other) for other in token_rows),
         "sequence_mean": 1 / len(row) / count,
         "fixed_length": 1 / 16 / count,
     }[aggregation]
 
 
-def check(loss: Loss, found: Rows, term: Callable[[Token, list[Token]], Term], aggregation: str = "token_mean") -> None:
+def check(
+    loss: Loss, token_rows: Rows, term: Callable[[Token, list[Token]], Term], aggregation: str = "token_mean"
+) -> None:
     """Compares loss and gradient with the sum of `term(token, its row)` over the batch."""
-    weighted = [(weight(found, row, aggregation), *term(token, row)) for row in found for token in row]
+    weighted = [(weight(token_rows, row, aggregation), *term(token, row)) for row in token_rows for token in row]
 
-    result = outcome(loss, batch_of(found))
+    result = outcome(loss, batch_of(token_rows))
 
     assert close(result.loss, sum(factor * value for factor, value, _ in weighted))
     assert_close(result.logprob_grad, [factor * slope for factor, _, slope in weighted])
@@ -53,100 +55,103 @@ def clipped(ratio: float, advantage: float, low: float, high: float, dual: float
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
 @pytest.mark.parametrize("dual", [None, 3.0])
-@given(found=rows)
-def test_ppo_is_the_clipped_ratio(aggregation: str, dual: float | None, found: Rows) -> None:
+@given(token_rows=rows)
+def test_ppo_is_the_clipped_ratio(aggregation: str, dual: float | None, token_rows: Rows) -> None:
     options: dict[str, Any] = {"fixed_length": 16} if aggregation == "fixed_length" else {}
     spec = {"kind": "ppo", "clip_high": 0.28, "dual_clip": dual, "aggregation": aggregation, **options}
 
     def term(t: Token, _: list[Token]) -> Term:
         return clipped(math.exp(t.logprob - t.behaviour), t.advantage, 0.8, 1.28, dual)
 
-    check(losses.build(spec), found, term, aggregation)
+    check(losses.build(spec), token_rows, term, aggregation)
 
 
 @pytest.mark.parametrize("mode", ["truncate", "mask"])
-@given(found=rows)
-def test_decoupled_ppo_clips_around_the_proximal_policy(mode: str, found: Rows) -> None:
+@given(token_rows=rows)
+def test_decoupled_ppo_clips_around_the_proximal_policy(mode: str, token_rows: Rows) -> None:
     def term(t: Token, _: list[Token]) -> Term:
         value, slope = clipped(math.exp(t.logprob - t.proximal), t.advantage, 0.8, 1.2)
         factor = math.exp(t.proximal - t.behaviour)
         factor = min(factor, 5.0) if mode == "truncate" else factor * (factor <= 5)
         return factor * value, factor * slope
 
-    check(losses.build({"kind": "decoupled_ppo", "weight_mode": mode}), found, term)
+    check(losses.build({"kind": "decoupled_ppo", "weight_mode": mode}), token_rows, term)
 
 
 @given(rows)
-def test_gspo_has_the_gradient_of_the_sequence_ratio(found: Rows) -> None:
+def test_gspo_has_the_gradient_of_the_sequence_ratio(token_rows: Rows) -> None:
     def term(_: Token, row: list[Token]) -> Term:
         ratio = math.exp(sum(t.logprob - t.proximal for t in row) / len(row))
         return clipped(ratio, row[0].advantage, 1 - 3e-4, 1 + 4e-4)  # d ratio / d l_t = ratio / len, in the weight
 
-    same = [[t._replace(advantage=row[0].advantage) for t in row] for row in found]
+    same = [[t._replace(advantage=row[0].advantage) for t in row] for row in token_rows]
     check(losses.build({"kind": "gspo"}), same, term, "sequence_mean")
 
 
 @given(rows)
-def test_cispo_clips_the_weight_only(found: Rows) -> None:
+def test_cispo_clips_the_weight_only(token_rows: Rows) -> None:
     def term(t: Token, _: list[Token]) -> Term:
         factor = min(math.exp(t.logprob - t.behaviour), 5.0)
         return -factor * t.advantage * t.logprob, -factor * t.advantage
 
-    check(losses.build({"kind": "cispo"}), found, term)
+    check(losses.build({"kind": "cispo"}), token_rows, term)
 
 
 @given(rows)
-def test_sapo_is_a_gate_by_the_sign_of_the_advantage(found: Rows) -> None:
+def test_sapo_is_a_gate_by_the_sign_of_the_advantage(token_rows: Rows) -> None:
     def term(t: Token, _: list[Token]) -> Term:
         ratio, steepness = math.exp(t.logprob - t.behaviour), 1.0 if t.advantage > 0 else 1.05
         gate = 1 / (1 + math.exp(-steepness * (ratio - 1)))
         return -gate * 4 / steepness * t.advantage, -4 * gate * (1 - gate) * ratio * t.advantage
 
-    check(losses.build({"kind": "sapo"}), found, term, "sequence_mean")
+    check(losses.build({"kind": "sapo"}), token_rows, term, "sequence_mean")
 
 
 @pytest.mark.parametrize("is_symmetric", [False, True])
-@given(found=rows)
-def test_dppo_masks_by_the_change_of_probability(is_symmetric: bool, found: Rows) -> None:
+@given(token_rows=rows)
+def test_dppo_masks_by_the_change_of_probability(is_symmetric: bool, token_rows: Rows) -> None:
     def term(t: Token, _: list[Token]) -> Term:
         gap, change = t.logprob - t.behaviour, math.exp(t.logprob) - math.exp(t.behaviour)
         is_masked = abs(change) > 0.1 if is_symmetric else change * math.copysign(1, t.advantage) > 0.2
         gain = 0.0 if is_masked else math.exp(gap) * t.advantage
         return -gain + 1e-3 * gap**2, -gain + 2e-3 * gap
 
-    check(losses.build({"kind": "dppo", "is_symmetric": is_symmetric}), found, term)
+    check(losses.build({"kind": "dppo", "is_symmetric": is_symmetric}), token_rows, term)
 
 
 @pytest.mark.parametrize("anchor", ["current", "behaviour", "proximal"])
-@given(found=rows)
-def test_reinforce_has_no_trust_region(anchor: str, found: Rows) -> None:
+@given(token_rows=rows)
+def test_reinforce_has_no_trust_region(anchor: str, token_rows: Rows) -> None:
     def term(t: Token, _: list[Token]) -> Term:
         old = {"current": t.logprob, "behaviour": t.behaviour, "proximal": t.proximal}[anchor]
         return (-math.exp(t.logprob - old) * t.advantage,) * 2
 
-    check(losses.build({"kind": "reinforce", "anchor": anchor}), found, term)
+    check(losses.build({"kind": "reinforce", "anchor": anchor}), token_rows, term)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
-@given(found=rows)
-def test_sft_is_the_negative_log_likelihood(aggregation: str, found: Rows) -> None:
+@given(token_rows=rows)
+def test_sft_is_the_negative_log_likelihood(aggregation: str, token_rows: Rows) -> None:
     check(
-        losses.build({"kind": "sft", "aggregation": aggregation}), found, lambda t, _: (-t.logprob, -1.0), aggregation
+        losses.build({"kind": "sft", "aggregation": aggregation}),
+        token_rows,
+        lambda t, _: (-t.logprob, -1.0),
+        aggregation,
     )
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])
-@given(found=rows)
-def test_the_critic_loss_matches_its_formula(clip: float | None, found: Rows) -> None:
+@given(token_rows=rows)
+def test_the_critic_loss_matches_its_formula(clip: float | None, token_rows: Rows) -> None:
     def term(t: Token) -> Term:
         bounded = t.value if clip is None else min(max(t.value, t.old_value - clip), t.old_value + clip)
         if (t.value - t.target) ** 2 >= (bounded - t.target) ** 2:
             return (t.value - t.target) ** 2 / 2, t.value - t.target
         return (bounded - t.target) ** 2 / 2, 0.0
 
-    result = outcome(losses.build({"kind": "critic", "value_clip": clip}), batch_of(found))
+    result = outcome(losses.build({"kind": "critic", "value_clip": clip}), batch_of(token_rows))
 
-    terms = [term(t) for row in found for t in row]
+    terms = [term(t) for row in token_rows for t in row]
     assert close(result.loss, sum(value for value, _ in terms) / len(terms))
     # Where both errors are equal, either derivative is right.
     expected = torch.tensor([slope / len(terms) for _, slope in terms], dtype=torch.float64)
@@ -156,7 +161,7 @@ def test_the_critic_loss_matches_its_formula(clip: float | None, found: Rows) ->
         and close(
             (min(max(t.value, t.old_value - clip), t.old_value + clip) - t.target) ** 2, (t.value - t.target) ** 2
         )
-        for row in found
+        for row in token_rows
         for t in row
     ]
     assert not (differs & ~torch.tensor(ties)).any()
@@ -173,10 +178,10 @@ KL: dict[str, Callable[[float], Term]] = {
 
 @pytest.mark.parametrize("is_unbiased", [False, True])
 @pytest.mark.parametrize("estimator", KL)
-@given(found=rows)
-def test_the_divergence_penalty_matches_its_estimator(estimator: str, is_unbiased: bool, found: Rows) -> None:
+@given(token_rows=rows)
+def test_the_divergence_penalty_matches_its_estimator(estimator: str, is_unbiased: bool, token_rows: Rows) -> None:
     spec = {"kind": "reinforce", "anchor": "behaviour", "kl_coefficient": 0.5, "kl_estimator": estimator}
-    near = [[t._replace(reference=max(t.reference, t.logprob - 2)) for t in row] for row in found]
+    near = [[t._replace(reference=max(t.reference, t.logprob - 2)) for t in row] for row in token_rows]
     near = [[t._replace(reference=min(t.reference, t.logprob + 2)) for t in row] for row in near]
 
     def term(t: Token, _: list[Token]) -> Term:
@@ -203,8 +208,8 @@ def test_a_huge_divergence_is_bounded(estimator: str, value: float, slope: float
 
 
 @given(rows)
-def test_the_entropy_bonus_is_a_mean_over_the_tokens(found: Rows) -> None:
-    result = outcome(losses.build({"kind": "reinforce", "entropy_coefficient": 0.01}), batch_of(found))
+def test_the_entropy_bonus_is_a_mean_over_the_tokens(token_rows: Rows) -> None:
+    result = outcome(losses.build({"kind": "reinforce", "entropy_coefficient": 0.01}), batch_of(token_rows))
 
     assert_close(result.entropy_grad, [-0.01 / len(result.entropy_grad)] * len(result.entropy_grad))
 
@@ -220,8 +225,8 @@ def test_the_adaptive_bonus_grows_below_the_target(behaviour: float, expected: f
 
 
 @given(rows)
-def test_at_equal_proximal_and_behaviour_policy_decoupled_ppo_and_tis_are_ppo(found: Rows) -> None:
-    same = batch_of([[t._replace(proximal=t.behaviour) for t in row] for row in found])
+def test_at_equal_proximal_and_behaviour_policy_decoupled_ppo_and_tis_are_ppo(token_rows: Rows) -> None:
+    same = batch_of([[t._replace(proximal=t.behaviour) for t in row] for row in token_rows])
     expected = outcome(losses.build({"kind": "ppo"}), same)
 
     for spec in (
@@ -237,8 +242,8 @@ def test_at_equal_proximal_and_behaviour_policy_decoupled_ppo_and_tis_are_ppo(fo
 
 
 @given(rows)
-def test_gspo_on_single_tokens_is_ppo(found: Rows) -> None:
-    single = batch_of([[t] for row in found for t in row])
+def test_gspo_on_single_tokens_is_ppo(token_rows: Rows) -> None:
+    single = batch_of([[t] for row in token_rows for t in row])
     ppo = {"kind": "ppo", "anchor": "proximal", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "sequence_mean"}
 
     expected, result = outcome(losses.build(ppo), single), outcome(losses.build({"kind": "gspo"}), single)
@@ -250,8 +255,8 @@ def test_gspo_on_single_tokens_is_ppo(found: Rows) -> None:
 @pytest.mark.parametrize("kind", ["ppo", "decoupled_ppo", "gspo", "cispo", "sapo", "dppo", "reinforce", "m2po"])
 @given(data=st.data())
 def test_on_policy_every_policy_loss_has_the_gradient_of_reinforce(kind: str, data: st.DataObject) -> None:
-    found = data.draw(rows)
-    own = [[t._replace(behaviour=t.logprob, proximal=t.logprob) for t in row] for row in found]
+    token_rows = data.draw(rows)
+    own = [[t._replace(behaviour=t.logprob, proximal=t.logprob) for t in row] for row in token_rows]
 
     result = outcome(losses.build({"kind": kind, "aggregation": "token_mean"}), batch_of(own))
 
@@ -292,11 +297,15 @@ def test_ratios_that_would_overflow_stay_finite(kind: str, logprob: float) -> No
 
 
 def test_clipped_tokens_are_counted() -> None:
-    found = [[Token(behaviour=-2.0), Token(behaviour=-2.0, advantage=-1.0), Token(-2.0, -1.0, -1.0), Token(-2.0, -2.0)]]
+    token_rows = [
+        [Token(behaviour=-2.0), Token(behaviour=-2.0, advantage=-1.0), Token(-2.0, -1.0, -1.0), Token(-2.0, -2.0)]
+    ]
 
-    assert outcome(losses.build({"kind": "ppo"}), batch_of(found)).metrics["clip_fraction"] == 2
-    assert outcome(losses.build({"kind": "cispo", "clip_high": 0.2}), batch_of(found)).metrics["clip_fraction"] == 2
-    assert outcome(losses.build({"kind": "dppo"}), batch_of(found)).metrics["clip_fraction"] == 2
+    assert outcome(losses.build({"kind": "ppo"}), batch_of(token_rows)).metrics["clip_fraction"] == 2
+    assert (
+        outcome(losses.build({"kind": "cispo", "clip_high": 0.2}), batch_of(token_rows)).metrics["clip_fraction"] == 2
+    )
+    assert outcome(losses.build({"kind": "dppo"}), batch_of(token_rows)).metrics["clip_fraction"] == 2
 
 
 def test_losses_declare_only_the_passes_that_they_read() -> None:
@@ -335,13 +344,13 @@ def test_the_explained_variance_is_that_of_all_ranks() -> None:
     values = torch.tensor([0.5, -1.0, 0.0, 3.5, 6.0])
     expected = 1 - float((returns - values).var() / returns.var())
 
-    found = on_ranks(
+    token_rows = on_ranks(
         3,
         lambda rank, ranks: explained_variance(
             values[2 * rank : 2 * rank + 2], returns[2 * rank : 2 * rank + 2], ranks
         ),
     )
 
-    assert found == [pytest.approx(expected, rel=1e-6)] * 3
+    assert token_rows == [pytest.approx(expected, rel=1e-6)] * 3
     assert math.isnan(explained_variance(values, torch.ones(5), SingleRank()))
     assert math.isnan(explained_variance(values[:0], returns[:0], SingleRank()))

@@ -28,9 +28,9 @@ from tests.algorithms.data import (
 gaps = st.lists(st.floats(0, 4, width=32), max_size=20)
 
 
-def by_dropping(found: list[float], threshold: float) -> float:
+def by_dropping(gap_values: list[float], threshold: float) -> float:
     """Drops the largest squared gap until the mean of the rest is below the threshold; returns the largest left."""
-    squares = sorted(gap**2 for gap in found)
+    squares = sorted(gap**2 for gap in gap_values)
     if not squares or math.fsum(squares) / len(squares) <= threshold:
         return math.inf
     while len(squares) > 1 and math.fsum(squares) / len(squares) >= threshold:
@@ -39,29 +39,29 @@ def by_dropping(found: list[float], threshold: float) -> float:
 
 
 @pytest.mark.parametrize("threshold", [0.004, 0.04, 1.0])
-@given(found=gaps)
-def test_the_fewest_largest_gaps_are_masked(threshold: float, found: list[float]) -> None:
-    result = solve_clip_range(torch.tensor(found, dtype=torch.float64), threshold=threshold)
+@given(gap_values=gaps)
+def test_the_fewest_largest_gaps_are_masked(threshold: float, gap_values: list[float]) -> None:
+    result = solve_clip_range(torch.tensor(gap_values, dtype=torch.float64), threshold=threshold)
 
-    assert close(float(result.largest_gap), by_dropping(found, threshold)) or math.isinf(result.largest_gap)
-    assert math.isinf(result.largest_gap) == math.isinf(by_dropping(found, threshold))
+    assert close(float(result.largest_gap), by_dropping(gap_values, threshold)) or math.isinf(result.largest_gap)
+    assert math.isinf(result.largest_gap) == math.isinf(by_dropping(gap_values, threshold))
 
 
-def candidates(found: Rows) -> list[float]:
-    tokens = [t for row in found for t in row]
+def candidates(token_rows: Rows) -> list[float]:
+    tokens = [t for row in token_rows for t in row]
     return [abs(t.logprob - t.behaviour) for t in tokens if (t.logprob - t.behaviour) * t.advantage > 0]
 
 
 @given(rows)
-def test_the_loss_is_ppo_with_the_range_of_the_batch(found: Rows) -> None:
-    gap = by_dropping(candidates(found), 0.04)
+def test_the_loss_is_ppo_with_the_range_of_the_batch(token_rows: Rows) -> None:
+    gap = by_dropping(candidates(token_rows), 0.04)
     low, high = 1 - min(1 - math.exp(-gap), 0.95), 1 + min(math.expm1(min(gap, 9.0)), 20.0)
-    batch = batch_of(found)
+    batch = batch_of(token_rows)
 
     result = outcome(losses.build({"kind": "m2po"}), batch)
 
     slopes = []
-    for t in (t for row in found for t in row):
+    for t in (t for row in token_rows for t in row):
         ratio, log_ratio = math.exp(t.logprob - t.behaviour), t.logprob - t.behaviour
         is_clipped = (t.advantage > 0 and log_ratio > math.log(high) + 1e-12) or (
             t.advantage < 0 and log_ratio < math.log(low) - 1e-12
@@ -73,9 +73,9 @@ def test_the_loss_is_ppo_with_the_range_of_the_batch(found: Rows) -> None:
 
 
 @given(rows)
-def test_with_an_infinite_threshold_the_loss_is_ppo_with_the_outer_bounds(found: Rows) -> None:
+def test_with_an_infinite_threshold_the_loss_is_ppo_with_the_outer_bounds(token_rows: Rows) -> None:
     ppo = {"kind": "ppo", "clip_low": 0.95, "clip_high": 20.0}
-    batch = batch_of(found)
+    batch = batch_of(token_rows)
 
     expected = outcome(losses.build(ppo), batch)
     result = outcome(losses.build({"kind": "m2po", "threshold": math.inf}), batch)
@@ -90,8 +90,10 @@ def test_the_largest_kept_gap_has_a_gradient_in_float32() -> None:
         behaviour = -torch.rand(40, generator=generator)
         logprobs = behaviour + 0.4 * torch.randn(40, generator=generator)
         state = solve_clip_range((logprobs - behaviour).abs(), threshold=0.04)
-        found = [[Token(advantage=1.0 if new > old else -1.0)] for new, old in zip(logprobs, behaviour, strict=True)]
-        batch = in_float32(batch_of(found), logprobs, behaviour)
+        token_rows = [
+            [Token(advantage=1.0 if new > old else -1.0)] for new, old in zip(logprobs, behaviour, strict=True)
+        ]
+        batch = in_float32(batch_of(token_rows), logprobs, behaviour)
 
         result = outcome(losses.build({"kind": "m2po"}), batch)
 
@@ -124,14 +126,14 @@ def test_the_range_is_exactly_equal_on_any_number_of_ranks(seed: int) -> None:
     expected = state(0, 1, SingleRank())
     assert math.isfinite(expected.largest_gap)
     for count in (2, 4):
-        for found in on_ranks(count, lambda rank, ranks: state(rank, count, ranks)):  # noqa: B023
-            assert torch.equal(found.largest_gap, expected.largest_gap)
-            assert torch.equal(found.second_moment, expected.second_moment)
+        for token_rows in on_ranks(count, lambda rank, ranks: state(rank, count, ranks)):  # noqa: B023
+            assert torch.equal(token_rows.largest_gap, expected.largest_gap)
+            assert torch.equal(token_rows.second_moment, expected.second_moment)
 
 
 def test_a_rank_without_tokens_does_not_change_the_result() -> None:
-    found = [[Token(logprob=-0.5), Token(logprob=-0.9)], [Token(logprob=-1.4, advantage=-1.0)]]
-    loss, batch = losses.build({"kind": "m2po"}), batch_of(found)
+    token_rows = [[Token(logprob=-0.5), Token(logprob=-0.9)], [Token(logprob=-1.4, advantage=-1.0)]]
+    loss, batch = losses.build({"kind": "m2po"}), batch_of(token_rows)
 
     expected, result = outcome(loss, batch), outcome(loss, batch, [[[0, 1]], [[]], [[]]])
 

@@ -15,18 +15,18 @@ from tests.algorithms.data import Rows, Token, batch_of, on_ranks, rows
 from tests.errors import raises_code
 
 
-def measured(found: Rows, is_own: list[bool] | None = None) -> dict[str, float]:
-    batch = batch_of(found)
+def measured(token_rows: Rows, is_own: list[bool] | None = None) -> dict[str, float]:
+    batch = batch_of(token_rows)
     tokens = replace(batch.tokens, is_own_version=torch.tensor(is_own)) if is_own else batch.tokens
     return measure_mismatch(batch.logprobs, tokens).metrics()
 
 
 @given(rows)
-def test_the_measures_match_their_formulas(found: Rows) -> None:
-    gaps = [t.logprob - t.behaviour for row in found for t in row]
+def test_the_measures_match_their_formulas(token_rows: Rows) -> None:
+    gaps = [t.logprob - t.behaviour for row in token_rows for t in row]
     ratios = [math.exp(gap) for gap in gaps]
 
-    assert measured(found) == pytest.approx(
+    assert measured(token_rows) == pytest.approx(
         {
             "mismatch_k3": math.fsum(r - 1 - gap for r, gap in zip(ratios, gaps, strict=True)) / len(gaps),
             "mismatch_js": math.fsum((r * math.log(2 * r / (1 + r)) + math.log(2 / (1 + r))) / 2 for r in ratios)
@@ -42,16 +42,16 @@ def test_the_measures_match_their_formulas(found: Rows) -> None:
 
 
 def test_only_tokens_of_the_own_version_with_a_recorded_logprob_are_measured() -> None:
-    found = [[Token(behaviour=-1.1), Token(behaviour=-3.0), Token(behaviour=math.nan)]]
+    token_rows = [[Token(behaviour=-1.1), Token(behaviour=-3.0), Token(behaviour=math.nan)]]
 
-    assert measured(found, [True, False, True])["logprob_gap"] == pytest.approx(0.1)
-    assert measured(found, [False, False, False]) == {}
+    assert measured(token_rows, [True, False, True])["logprob_gap"] == pytest.approx(0.1)
+    assert measured(token_rows, [False, False, False]) == {}
     assert measured([[]]) == {}
 
 
 @given(rows)
-def test_sums_do_not_depend_on_parts_and_ranks(found: Rows) -> None:
-    batch = batch_of(found)
+def test_sums_do_not_depend_on_parts_and_ranks(token_rows: Rows) -> None:
+    batch = batch_of(token_rows)
 
     def share(rank: int, count: int) -> tuple[torch.Tensor, TokenData]:
         mine = (batch.tokens.row_indices % count == rank).nonzero()[:, 0]

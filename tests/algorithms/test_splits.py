@@ -35,21 +35,21 @@ def test_algorithms_do_not_communicate_by_themselves() -> None:
 
 def specs() -> list[dict[str, Any]]:
     """Returns every loss with every aggregation, and every policy loss with every correction."""
-    found: list[dict[str, Any]] = []
+    loss_specs: list[dict[str, Any]] = []
     for kind in losses.kinds():
         options = losses.options(kind)
         if "aggregation" not in options.model_fields:
-            found.append({"kind": kind})
+            loss_specs.append({"kind": kind})
             continue
-        found += [{"kind": kind, "aggregation": name} for name in ("token_mean", "sequence_mean")]
-        found.append({"kind": kind, "aggregation": "fixed_length", "fixed_length": 16})
+        loss_specs += [{"kind": kind, "aggregation": name} for name in ("token_mean", "sequence_mean")]
+        loss_specs.append({"kind": kind, "aggregation": "fixed_length", "fixed_length": 16})
         if issubclass(options, PolicyOptions):
             wide = {"geometric_mask": {"low": 0.8, "high": 1.25}, "opsm": {"delta": 0.01}}
-            found += [
+            loss_specs += [
                 {"kind": kind, "corrections": ({"kind": name, **wide.get(name, {})},), **KL, **ENTROPY}
                 for name in corrections.kinds()
             ]
-    return found
+    return loss_specs
 
 
 @pytest.mark.parametrize("spec", specs(), ids=str)

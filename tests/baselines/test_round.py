@@ -17,7 +17,8 @@ from astraflow.contract.ids import PolicyId
 from astraflow.datasets.scripted import parse_scripted_answer
 from astraflow.models import models
 from astraflow.models.causal import load_model
-from astraflow.recipe import Recipe, load_recipe
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import load_recipe
 from tests.agents.upstream_parts import Instant
 from tests.fakes.completions_server import CompletionsServer
 from tests.fakes.hosted_endpoint import KEY, HostedEndpoint, failing, hosted, nonsense

@@ -3,7 +3,7 @@ import pytest
 from astraflow.baselines.selection import by_policy, select
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
-from astraflow.recipe import load_recipe
+from astraflow.recipe.loading import load_recipe
 
 SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
 

@@ -45,7 +45,7 @@ class Load:
     sessions: int
     turns: int
     tokens: int
-    """Of the first message, with four characters each. Count."""
+    """Tokens of the first message, with four characters each. Count."""
     engine_s: float
 
     def first_message(self) -> str:

@@ -31,9 +31,9 @@ from tests.suites.provider_suite import ProviderHarness, launch_id, retire
 
 
 @asynccontextmanager
-async def local(place: Path) -> AsyncIterator[ProviderHarness]:
+async def local(directory: Path) -> AsyncIterator[ProviderHarness]:
     """Provider of processes on this machine."""
-    harness = LocalWorld(place)
+    harness = LocalWorld(directory)
     try:
         yield harness
     finally:
@@ -41,14 +41,14 @@ async def local(place: Path) -> AsyncIterator[ProviderHarness]:
 
 
 @asynccontextmanager
-async def over_ssh(place: Path) -> AsyncIterator[ProviderHarness]:
+async def over_ssh(directory: Path) -> AsyncIterator[ProviderHarness]:
     """Provider of two hosts over SSH."""
     key = asyncssh.generate_private_key("ssh-ed25519")
-    place.mkdir()
-    key.write_private_key(str(place / "key"))
-    with serving_ssh(place / "one", key=key) as one, serving_ssh(place / "other", key=key) as other:
-        (place / "known_hosts").write_text(one.known_host() + other.known_host())
-        lab = Lab(one=one, other=other, key_file=place / "key", known_hosts=place / "known_hosts")
+    directory.mkdir()
+    key.write_private_key(str(directory / "key"))
+    with serving_ssh(directory / "one", key=key) as one, serving_ssh(directory / "other", key=key) as other:
+        (directory / "known_hosts").write_text(one.known_host() + other.known_host())
+        lab = Lab(one=one, other=other, key_file=directory / "key", known_hosts=directory / "known_hosts")
         harness = SshWorld(lab, capacity=1000)
         try:
             yield harness
@@ -57,10 +57,10 @@ async def over_ssh(place: Path) -> AsyncIterator[ProviderHarness]:
 
 
 @asynccontextmanager
-async def ec2(place: Path) -> AsyncIterator[ProviderHarness]:
+async def ec2(directory: Path) -> AsyncIterator[ProviderHarness]:
     """Provider of one EC2 region."""
     os.environ.update(CREDENTIALS)
-    with serving_ec2() as server, running_instances(server.client(REGION), place) as runner:
+    with serving_ec2() as server, running_instances(server.client(REGION), directory) as runner:
         harness = Ec2World(server, runner)
         try:
             yield harness

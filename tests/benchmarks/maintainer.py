@@ -51,9 +51,11 @@ async def measure_faults(directory: Path, faults: Sequence[str], *, watched_s: f
     found = []
     for fault, number in product(faults, range(runs)):
         for has_maintainer in (False, True):
-            place = directory / f"{fault}-{number}-{has_maintainer}"
-            place.mkdir()
-            found.append(await measure_fault_cost(place, fault, has_maintainer=has_maintainer, watched_s=watched_s))
+            run_folder = directory / f"{fault}-{number}-{has_maintainer}"
+            run_folder.mkdir()
+            found.append(
+                await measure_fault_cost(run_folder, fault, has_maintainer=has_maintainer, watched_s=watched_s)
+            )
     return found
 
 
@@ -61,10 +63,10 @@ async def measure_people(directory: Path, *, tries: int) -> list[HumanLatencies]
     """Measures the latencies this many times, each time in a new run."""
     found = []
     for number in range(tries):
-        place = directory / f"people-{number}"
-        place.mkdir()
-        async with running_regions(place) as regions:
-            found.append(await latencies(regions, place))
+        run_folder = directory / f"people-{number}"
+        run_folder.mkdir()
+        async with running_regions(run_folder) as regions:
+            found.append(await latencies(regions, run_folder))
     return found
 
 

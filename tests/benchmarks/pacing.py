@@ -66,9 +66,9 @@ def measure(demand: Demand, *, steps: int, seeds: int) -> tuple[float, float]:
 def best_constant(demand: Demand, wait: float, *, steps: int, seeds: int) -> tuple[float, float]:
     """Returns the figures of the smallest constant limit that costs no more than MORE_WAIT beside `wait`."""
     for limit in _limits(demand):
-        found = measure(replace(demand, most_outstanding=limit), steps=steps, seeds=seeds)
-        if found[1] <= wait + MORE_WAIT:
-            return found
+        measurement = measure(replace(demand, most_outstanding=limit), steps=steps, seeds=seeds)
+        if measurement[1] <= wait + MORE_WAIT:
+            return measurement
     return measure(demand, steps=steps, seeds=seeds)
 
 

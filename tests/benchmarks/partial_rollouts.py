@@ -99,10 +99,10 @@ def main() -> None:
     sys.stdout.write("seed  unfinished work  trained  mean length  thrown away  share   rest\n")
     for seed in range(chosen.seeds):
         for is_kept in (False, True):
-            found = asyncio.run(measure(episodes=chosen.episodes, mean=chosen.mean, seed=seed, is_kept=is_kept))
+            measurement = asyncio.run(measure(episodes=chosen.episodes, mean=chosen.mean, seed=seed, is_kept=is_kept))
             sys.stdout.write(
-                f"{seed:4d}  {found.name:15s}  {found.trained:7d}  {found.mean_length:11.0f}  "
-                f"{found.discarded_tokens:11d}  {found.share:5.1%}  {found.rest_s:4.1f} s\n"
+                f"{seed:4d}  {measurement.name:15s}  {measurement.trained:7d}  {measurement.mean_length:11.0f}  "
+                f"{measurement.discarded_tokens:11d}  {measurement.share:5.1%}  {measurement.rest_s:4.1f} s\n"
             )
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from astraflow.archive.connection import ARCHIVE_PATH
 from astraflow.archive.reports import read_reports
-from astraflow.recipe import load_recipe, packaged_recipes
+from astraflow.recipe.files import packaged_recipes
+from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.plot import Curve, line_plot
 from astraflow.trainer.model_preparation import prepare_model
 

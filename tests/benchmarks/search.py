@@ -33,7 +33,7 @@ class SearchFigures:
     build_s: float
     index_bytes: int
     memory_bytes: int
-    """Of the process, after the queries."""
+    """Memory of the process after the queries. Bytes."""
     process_ms: tuple[float, float, float]
     service_ms: tuple[float, float, float]
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from astraflow.recipe import dataflow_config, trainer_config
+from astraflow.recipe.config import dataflow_config, trainer_config
 from tests.benchmarks.asynchronous.__main__ import plot, sensitivity_table, table
 from tests.benchmarks.asynchronous.experiment import ASYNCHRONOUS, COLOCATED, MODES, SYNCHRONOUS, Mode, Setting, recipe
 from tests.benchmarks.asynchronous.measurement import Outcome, measure
@@ -35,13 +35,16 @@ def outcome(mode: str, *, seconds: float) -> Outcome:
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_short_run_of_every_mode_has_consistent_figures(mode: Mode, tmp_path: Path) -> None:
-    found = measure(TINY, mode, tmp_path / "run", warm_up=1, steps=3, seed=1)
-    assert len(found.iterations_s) == 3
-    assert found.ended_s[0] == 0.0
-    assert list(found.ended_s) == sorted(found.ended_s)
-    assert sum(found.iterations_s) == pytest.approx(found.ended_s[-1] - found.ended_s[0])
-    assert all(0 <= share <= 1 for share in (*found.wait.values(), found.train_use, found.rollout_use, found.idle))
-    assert found.staleness == 0 or mode is ASYNCHRONOUS
+    measurement = measure(TINY, mode, tmp_path / "run", warm_up=1, steps=3, seed=1)
+    assert len(measurement.iterations_s) == 3
+    assert measurement.ended_s[0] == 0.0
+    assert list(measurement.ended_s) == sorted(measurement.ended_s)
+    assert sum(measurement.iterations_s) == pytest.approx(measurement.ended_s[-1] - measurement.ended_s[0])
+    assert all(
+        0 <= share <= 1
+        for share in (*measurement.wait.values(), measurement.train_use, measurement.rollout_use, measurement.idle)
+    )
+    assert measurement.staleness == 0 or mode is ASYNCHRONOUS
 
 
 def test_the_modes_have_the_same_number_of_gpus() -> None:

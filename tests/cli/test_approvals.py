@@ -93,8 +93,8 @@ async def test_a_rejection_needs_a_reason_and_prevents_approval(tmp_path: Path) 
 
 
 def test_the_command_suggested_to_agents_exists() -> None:
-    told = " ".join([*results.ERROR_ADVICE.values(), *mcp_server.OUTCOME_ADVICE.values()])
-    commands = re.findall(r"`astraflow ([a-z ]+?)(?: [A-Z].*?)?`", told)
+    advice = " ".join([*results.ERROR_ADVICE.values(), *mcp_server.OUTCOME_ADVICE.values()])
+    commands = re.findall(r"`astraflow ([a-z ]+?)(?: [A-Z].*?)?`", advice)
     assert "maintainer approve" in commands
     for command in commands:
         assert command_of(command.split())[1] == []

@@ -58,8 +58,8 @@ class Said:
 def test_verifying_an_intact_chain_prints_its_newest_hash(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for place in (tmp_path / "run", tmp_path / "run" / "web"):
-        said = Said(capfd, "verify", str(place))
+    for folder in (tmp_path / "run", tmp_path / "run" / "web"):
+        said = Said(capfd, "verify", str(folder))
         assert (said.code, said.err) == (0, "")
         assert said.out.startswith("Chain intact: 3")
         assert "1 to 3" in said.out
@@ -126,10 +126,10 @@ def test_without_the_secret_the_newest_entry_cannot_be_verified(
 def test_an_export_contains_the_selected_entries(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    place = str(tmp_path / "run")
-    lines = [json.loads(line) for line in Said(capfd, "export", place).out.splitlines()]
+    run_folder = str(tmp_path / "run")
+    lines = [json.loads(line) for line in Said(capfd, "export", run_folder).out.splitlines()]
     assert [(line["sequence"], line["actor"]) for line in lines] == [(3, "alice"), (2, "bob"), (1, "alice")]
-    only = Said(capfd, "export", place, "--actor", "bob", "--format", "csv", "--since", "2027-01-01")
+    only = Said(capfd, "export", run_folder, "--actor", "bob", "--format", "csv", "--since", "2027-01-01")
     assert only.code == 0
     assert [row["target"] for row in csv.DictReader(io.StringIO(only.out))] == ["n1"]
 

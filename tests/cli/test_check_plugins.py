@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from astraflow.cli.main import app
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import EXAMPLES, PACKAGED
+from astraflow.recipe.files import EXAMPLES, PACKAGED
 
 LETTERS = json.dumps({"kind": "letters"})
 CRAFTING = json.dumps({"kind": "textcraft", "size": 3})

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from astraflow.cli.check_recipe import plan_values
 from astraflow.cli.main import app
 from astraflow.cli.recipe_plan import RecipePlan, plan_recipe
-from astraflow.recipe import Check, load_recipe, packaged_recipes
+from astraflow.recipe.files import packaged_recipes
+from astraflow.recipe.loading import Check, load_recipe
 
 GPU_BYTES = 79 * 2**30
 

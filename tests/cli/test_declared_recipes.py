@@ -26,8 +26,8 @@ def write(file: Path, text: str = OWN) -> Path:
 
 
 def test_declared_recipes_are_named_like_packaged_ones(tmp_path: Path) -> None:
-    for place in ("evening.toml", "night/recipe.toml", "night/long.toml", "night/notes.md", ".hidden.toml"):
-        write(tmp_path / place)
+    for file_name in ("evening.toml", "night/recipe.toml", "night/long.toml", "night/notes.md", ".hidden.toml"):
+        write(tmp_path / file_name)
     assert names(tmp_path) == {"evening": "", "night": "", "night/long": ""}
 
 

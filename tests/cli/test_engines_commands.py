@@ -23,7 +23,7 @@ from astraflow.raas.engines.server.environments import Environment, find_environ
 from astraflow.raas.engines.server.installation import installer, releases, verification
 from astraflow.raas.engines.server.installation.host import Gpu, Host, default_device, obstacles, parse_smi
 from astraflow.raas.engines.server.installation.releases import RELEASES, EngineRelease, find_release
-from astraflow.recipe import load_recipe
+from astraflow.recipe.loading import load_recipe
 from tests.errors import raises_code
 
 Cli = Callable[..., tuple[int, str]]

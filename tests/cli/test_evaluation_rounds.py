@@ -65,12 +65,12 @@ async def test_the_command_waits_for_the_scores_of_a_requested_version(tmp_path:
         assert [task.pinned for task in tasks] == [{PolicyId("solver"): 5}] * 4
         await service.nodes.push(node, [answer(task) for task in tasks])
         out, said = await asking.communicate()
-        found = json.loads(out)
+        printed = json.loads(out)
         (known,) = await service.control.evaluations()
     assert asking.returncode == 0, said
-    assert (found["state"], found["versions"], found["reason"]) == ("done", {"solver": 5}, "to see")
-    assert {score["name"]: score["value"] for score in found["scores"]}["avg@2"] == 1.0
-    assert known.round == found["round"]
+    assert (printed["state"], printed["versions"], printed["reason"]) == ("done", {"solver": 5}, "to see")
+    assert {score["name"]: score["value"] for score in printed["scores"]}["avg@2"] == 1.0
+    assert known.round == printed["round"]
 
 
 async def test_interrupting_the_command_does_not_stop_the_round(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from astraflow.cli.export_addresses import keda_address, traces_destination
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import Check, Recipe, load_recipe
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import Check, load_recipe
 
 
 def recipe(*overrides: str) -> Recipe:

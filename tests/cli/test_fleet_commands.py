@@ -87,8 +87,8 @@ async def test_a_preflight_check_starts_no_instance(tmp_path: Path) -> None:
             None,
         )
         assert "not checked" in (await run(fleet, "providers")).output
-        found = await read(fleet, "preflight", "cloud")
-        assert [(check["kind"], check["pool"], check["is_ok"]) for check in found["checks"]] == [
+        preflight_result = await read(fleet, "preflight", "cloud")
+        assert [(check["kind"], check["pool"], check["is_ok"]) for check in preflight_result["checks"]] == [
             ("list", None, True),
             ("launch", "eu", True),
             ("price", "eu", True),

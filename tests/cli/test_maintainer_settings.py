@@ -10,8 +10,8 @@ from tests.fakes import maintainer
 
 
 def said(capsys: pytest.CaptureFixture[str], **changes: object) -> str:
-    told = maintainer.status(**changes)
-    show_maintainer(Maintainer(mode=MaintainerMode.PROPOSE, status=told, status_age_s=1.0), ())
+    status = maintainer.status(**changes)
+    show_maintainer(Maintainer(mode=MaintainerMode.PROPOSE, status=status, status_age_s=1.0), ())
     return capsys.readouterr().out
 
 

@@ -13,13 +13,16 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
 
-LOAD = "from astraflow.recipe import load_recipe; own = load_recipe('.'); print(own.name, own.flows['train'].reward)"
+LOAD = (
+    "from astraflow.recipe.loading import load_recipe; own = load_recipe('.'); "
+    "print(own.name, own.flows['train'].reward)"
+)
 
 
 def test_a_new_task_has_a_valid_recipe_and_its_tests_pass(tmp_path: Path) -> None:
     folder = tmp_path / "word-sort"
-    made = CliRunner().invoke(app, ["new", "word-sort", "--to", str(folder)], catch_exceptions=False)
-    assert made.exit_code == 0
+    new_result = CliRunner().invoke(app, ["new", "word-sort", "--to", str(folder)], catch_exceptions=False)
+    assert new_result.exit_code == 0
     # In a process of its own, because a plugin stays registered.
     environment = {**os.environ, PLUGINS_VARIABLE: str(folder / "reward.py")}
     loaded = subprocess.run(

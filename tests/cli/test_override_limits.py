@@ -13,7 +13,9 @@ from astraflow.cli.recipe_form import preflight_recipe, recipe_form
 from astraflow.contract.errors import NotPermitted
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.datasets import datasets
-from astraflow.recipe import Recipe, load_recipe, plugin_specs
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import load_recipe
+from astraflow.recipe.plugins import plugin_specs
 from astraflow.runtime.config import Config
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy, declared_class, settable_by
@@ -69,9 +71,9 @@ def fleets(tmp_path: Path) -> str:
     return str(tmp_path / "fleets.toml")
 
 
-def refused(place: str, *overrides: str, role: str = "operator", places: tuple[str, ...] = ()) -> list[str]:
+def refused(recipe_name: str, *overrides: str, role: str = "operator", places: tuple[str, ...] = ()) -> list[str]:
     """Returns the keys that the role may not override with these values."""
-    plain = load_recipe(place)
+    plain = load_recipe(recipe_name)
     return [refusal.key for refusal in refusals(plain, overrides, Limits(role=role, data_locations=places))]
 
 
@@ -100,8 +102,10 @@ def registries() -> Iterator[Registry[Any]]:
 def test_every_free_text_setting_declares_its_trust_class() -> None:
     models: list[type[BaseModel]] = [Recipe, DataflowConfig, TrainerConfig]
     models += [registry.options(kind) for registry in registries() for kind in registry.kinds()]
-    found = {name for model in models for name in undeclared(model)}
-    assert found - OPEN_TABLES == set(), "declare Annotated[..., SettableBy.RECIPE], or another class, on these fields"
+    undeclared_names = {name for model in models for name in undeclared(model)}
+    assert undeclared_names - OPEN_TABLES == set(), (
+        "declare Annotated[..., SettableBy.RECIPE], or another class, on these fields"
+    )
 
 
 def test_every_fleet_table_has_a_trust_class() -> None:

@@ -9,7 +9,7 @@ import pytest
 from astraflow.cli import recipe_cards as module
 from astraflow.cli.recipe_cards import Machine, Obstacle, needs_of, obstacles, recipe_cards
 from astraflow.raas.engines.server.installation.host import Gpu
-from astraflow.recipe import Check, load_recipe
+from astraflow.recipe.loading import Check, load_recipe
 
 GPU = Gpu(name="H100", memory_bytes=85 * 10**9)
 LAPTOP = Machine(gpus=(), memory_bytes=16 * 10**9, disk_bytes=10**12, engines=frozenset(), has_torch=True)

@@ -7,7 +7,7 @@ import pytest
 from astraflow.algorithms.losses import losses
 from astraflow.cli.recipe_form import FormField, RecipeForm, preflight_recipe, recipe_form
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import load_recipe
+from astraflow.recipe.loading import load_recipe
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
 
 HERE = """
@@ -25,8 +25,8 @@ def here(tmp_path: Path) -> str:
 
 
 def field(form: RecipeForm, key: str) -> FormField:
-    (found,) = (field for field in form.fields if field.key == key)
-    return found
+    (form_field,) = (field for field in form.fields if field.key == key)
+    return form_field
 
 
 def test_the_short_form_has_environment_pools_bounds_and_budget(here: str) -> None:

@@ -57,8 +57,8 @@ async def test_runs_can_be_launched_listed_resumed_and_read_over_the_page(
     page: RunningWeb, cli: ForkingProgram
 ) -> None:
     async with page.logged_in() as admin:
-        made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
-        known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(made)}
+        token_response = await admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
+        known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(token_response)}
         asked = ("runs", "launch", "smoke", "--set", "stop.steps=7", "--reason", "a look", "--key", "k1", "--json")
         code, out, problem = await astraflow(cli, *asked, **known)
         assert code == 0, problem
@@ -82,8 +82,8 @@ async def test_runs_can_be_launched_listed_resumed_and_read_over_the_page(
 
 async def test_refused_launches_print_a_one_line_error(page: RunningWeb, cli: ForkingProgram) -> None:
     async with page.logged_in() as admin:
-        made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
-        known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(made)}
+        token_response = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
+        known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(token_response)}
         said = {
             "[token.scope_too_low]": await astraflow(cli, "runs", "launch", "smoke", "--reason", "x", **known),
             "ASTRAFLOW_WEB": await astraflow(cli, "runs", "list", ASTRAFLOW_WEB="", ASTRAFLOW_WEB_TOKEN="x"),

@@ -27,7 +27,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
         assert done.exit_code == 0, done
         ((_, _, program, *given),) = became
         assert program == "web"
-        return {word: given[place + 1] for place, word in enumerate(given[:-1]) if word.startswith("--")}
+        return {word: given[index + 1] for index, word in enumerate(given[:-1]) if word.startswith("--")}
 
     return served
 
@@ -43,9 +43,9 @@ def test_the_page_stores_its_data_in_the_astraflow_home_by_default(
 
 def test_the_page_gets_a_certificate_of_the_runs_authority_beyond_loopback(serve: Serve, tmp_path: Path) -> None:
     folder = str(Authority.create(tmp_path / "authority", run="evening").folder)
-    told = serve("--host", BEYOND, "--authority", folder, "--directory", str(tmp_path / "page"))
-    assert told["--tls-certificate"] == told["--tls-key"] == str(tmp_path / "page" / "page.pem")
-    assert Path(told["--tls-key"]).stat().st_mode & 0o777 == 0o600
+    web_options = serve("--host", BEYOND, "--authority", folder, "--directory", str(tmp_path / "page"))
+    assert web_options["--tls-certificate"] == web_options["--tls-key"] == str(tmp_path / "page" / "page.pem")
+    assert Path(web_options["--tls-key"]).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,8 @@ def test_a_remote_page_gets_the_pin_and_the_credential_folder(serve: Serve, tmp_
     pin = f"sha256:{'0' * 64}"
     (tmp_path / "pin").write_text(f"{pin}\n")
     for given in (pin, str(tmp_path / "pin")):
-        told = serve("--dataflow", "192.0.2.7:7002", "--ca-hash", given, "--credential-folder", str(tmp_path / "kept"))
-        assert (told["--ca-hash"], told["--credential-folder"]) == (pin, str(tmp_path / "kept"))
+        web_options = serve(
+            "--dataflow", "192.0.2.7:7002", "--ca-hash", given, "--credential-folder", str(tmp_path / "kept")
+        )
+        assert (web_options["--ca-hash"], web_options["--credential-folder"]) == (pin, str(tmp_path / "kept"))
     assert "--ca-hash" not in serve("--dataflow", "127.0.0.1:7001")

@@ -62,8 +62,8 @@ def test_counters_of_restarted_nodes_are_summed() -> None:
     gathered.observe(make.report(nodes=(make.node_report("node-1.1", counters=first),)))
     gathered.observe(make.report(nodes=(make.node_report("node-1.1", counters={**first, "weight_bytes_delta": 9.0}),)))
     gathered.observe(make.report(nodes=(make.node_report("node-1.2", counters=first),)))
-    found = summary(gathered)
-    assert (found.weight_bytes_full, found.weight_updates_full, found.weight_bytes_delta) == (200, 2, 16)
+    totals = summary(gathered)
+    assert (totals.weight_bytes_full, totals.weight_updates_full, totals.weight_bytes_delta) == (200, 2, 16)
 
 
 def test_the_largest_gap_is_kept() -> None:

@@ -102,10 +102,10 @@ def test_reports_are_by_minute_and_lately_by_second(tmp_path: Path) -> None:
     fill(archive, reports=tuple(synthetic_run.report(second) for second in range(1, 301)))
     archive.close()
     skipped: list[CorruptData] = []
-    told = [report.sequence for report in offline_reports(tmp_path, on_skipped=skipped.append)]
+    sequences = [report.sequence for report in offline_reports(tmp_path, on_skipped=skipped.append)]
 
-    assert told[-60:] == list(range(241, 301)), "every second of the last minute"
-    assert told[:-60] == [59, 119, 179, 239], "one per minute before that"
+    assert sequences[-60:] == list(range(241, 301)), "every second of the last minute"
+    assert sequences[:-60] == [59, 119, 179, 239], "one per minute before that"
 
 
 def test_reports_of_a_folder_without_an_archive_are_refused(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_unreadable_rows_are_skipped_and_counted(tmp_path: Path) -> None:
         archive.put("update seconds set body = ? where sequence = ?", body, sequence)
     archive.close()
     skipped: list[CorruptData] = []
-    told = [report.sequence for report in offline_reports(tmp_path, on_skipped=skipped.append)]
+    sequences = [report.sequence for report in offline_reports(tmp_path, on_skipped=skipped.append)]
 
-    assert set(range(1, 31)) - set(told) == set(rows)
+    assert set(range(1, 31)) - set(sequences) == set(rows)
     assert len(skipped) == len(rows)

@@ -44,8 +44,8 @@ def debian_mirror() -> str:
     if shutil.which("apt-get") is None:
         raise NotStarted("there is no apt here; run it on Debian")
     listing = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian"]
-    told = subprocess.run(listing, capture_output=True, text=True, check=False, timeout=60).stdout
-    return mirror_of(told.splitlines())
+    pip_settings = subprocess.run(listing, capture_output=True, text=True, check=False, timeout=60).stdout
+    return mirror_of(pip_settings.splitlines())
 
 
 def mirror_of(addresses: Iterable[str]) -> str:

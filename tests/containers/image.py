@@ -108,18 +108,22 @@ def local_wheels(settings: Iterable[tuple[str, str]]) -> list[Path]:
 
 def _configured() -> list[tuple[str, str]]:
     listing = [sys.executable, "-m", "pip", "config", "debug"]
-    told = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=60).stdout
-    files = [line.strip().removesuffix(", exists: True") for line in told.splitlines() if line.endswith("exists: True")]
+    pip_settings = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=60).stdout
+    files = [
+        line.strip().removesuffix(", exists: True")
+        for line in pip_settings.splitlines()
+        if line.endswith("exists: True")
+    ]
     parser = RawConfigParser()
     parser.read(files)
-    found = list(parser.items("global")) if parser.has_section("global") else []
+    settings = list(parser.items("global")) if parser.has_section("global") else []
     prefix = "PIP_"
     given = [
         (name.removeprefix(prefix).lower().replace("_", "-"), value)
         for name, value in os.environ.items()
         if name.startswith(prefix)
     ]
-    return [*found, *given]
+    return [*settings, *given]
 
 
 def _bootstrap(packages: str, suite: str, target: str, *options: str) -> list[str]:

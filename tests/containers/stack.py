@@ -91,10 +91,10 @@ class Stack:
 
     def only(self, service: str) -> Container:
         """Returns the only container of a service. Raises: CheckFailed."""
-        found = self.containers(service)
-        if len(found) != 1:
-            raise CheckFailed(f"{service} has {len(found)} containers, expected 1")
-        return found[0]
+        containers = self.containers(service)
+        if len(containers) != 1:
+            raise CheckFailed(f"{service} has {len(containers)} containers, expected 1")
+        return containers[0]
 
     def kill(self, container: Container) -> None:
         """Kills a container's processes directly, so that the engine sees an unexpected exit."""

@@ -12,16 +12,16 @@ SECOND = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:5 - cgroup2 cgroup2 rw,ns
 
 
 def test_cgroup_v1_hierarchies_are_found_with_their_controllers() -> None:
-    found = control_groups(FIRST)
-    assert dict(zip(found.controllers, map(str, found.folders), strict=True)) == {
+    hierarchies = control_groups(FIRST)
+    assert dict(zip(hierarchies.controllers, map(str, hierarchies.folders), strict=True)) == {
         "cpu,cpuacct": "/sys/fs/cgroup/cpu,cpuacct",
         "memory": "/sys/fs/cgroup/memory",
     }
 
 
 def test_the_cgroup_v2_hierarchy_has_no_named_controllers() -> None:
-    found = control_groups(SECOND)
-    assert ([str(folder) for folder in found.folders], found.controllers) == (["/sys/fs/cgroup"], ())
+    hierarchies = control_groups(SECOND)
+    assert ([str(folder) for folder in hierarchies.folders], hierarchies.controllers) == (["/sys/fs/cgroup"], ())
 
 
 def test_without_control_groups_the_check_does_not_start() -> None:

@@ -13,15 +13,15 @@ SETTINGS = [
 def test_the_build_uses_the_package_indexes_of_the_host_but_no_local_folders() -> None:
     parser = ConfigParser()
     parser.read_string(pip_configuration([*SETTINGS, ("find-links", "/opt/wheels")]))
-    told = dict(parser["global"])
-    assert told["index-url"] == "https://index.example/simple"
-    assert told["extra-index-url"] == "https://more.example/simple"
-    assert told["trusted-host"] == "index.example"
-    assert "find-links" not in told
+    global_settings = dict(parser["global"])
+    assert global_settings["index-url"] == "https://index.example/simple"
+    assert global_settings["extra-index-url"] == "https://more.example/simple"
+    assert global_settings["trusted-host"] == "index.example"
+    assert "find-links" not in global_settings
 
 
 def test_only_torch_wheels_are_taken_from_local_folders(tmp_path: Path) -> None:
     for name in ("torch-1+cpu-cp311.whl", "numpy-1-cp311.whl"):
         (tmp_path / name).touch()
-    found = local_wheels([*SETTINGS, ("find-links", f"https://links.example file://{tmp_path} {tmp_path}")])
-    assert found == [tmp_path / "torch-1+cpu-cp311.whl"]
+    wheels = local_wheels([*SETTINGS, ("find-links", f"https://links.example file://{tmp_path} {tmp_path}")])
+    assert wheels == [tmp_path / "torch-1+cpu-cp311.whl"]

@@ -35,10 +35,10 @@ def trajectory(*spans: Span, tokens: int, logprobs: int, reward: float = 1.0) ->
 
 
 def test_the_loss_mask_is_true_for_model_tokens() -> None:
-    made = trajectory(context(2), written(3, 4), context(1), written(1, 5), tokens=7, logprobs=4)
-    assert made.loss_mask().tolist() == [False, False, True, True, True, False, True]
-    assert made.loss_mask().dtype == np.bool_
-    assert made.model_tokens == 4
+    built_trajectory = trajectory(context(2), written(3, 4), context(1), written(1, 5), tokens=7, logprobs=4)
+    assert built_trajectory.loss_mask().tolist() == [False, False, True, True, True, False, True]
+    assert built_trajectory.loss_mask().dtype == np.bool_
+    assert built_trajectory.model_tokens == 4
 
 
 def test_the_oldest_version_is_the_minimum_over_the_spans() -> None:

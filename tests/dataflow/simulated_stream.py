@@ -24,7 +24,7 @@ def _unchanged(step: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What is simulated. Times in seconds; the functions take the number of the step and return a factor."""
+    """Simulated nodes and speeds. Times in seconds; the functions take the number of the step and return a factor."""
 
     nodes: int
     max_staleness: int

@@ -1,4 +1,4 @@
-"""What keeps a trainer without a batch is named within 15 seconds."""
+"""Reports name the constraint that keeps a trainer without a batch within 15 seconds."""
 
 from dataclasses import replace
 from typing import Any

@@ -45,10 +45,10 @@ class Target:
     def connections(self) -> int:
         """Connections to the enrolment port that the service process has established. Count."""
         port = int(self.enrolment.rpartition(":")[2])
-        found = self.process.net_connections(kind="tcp")
+        tcp_connections = self.process.net_connections(kind="tcp")
         return sum(
             net_connection.laddr.port == port and net_connection.status == psutil.CONN_ESTABLISHED
-            for net_connection in found
+            for net_connection in tcp_connections
         )
 
     async def answers(self) -> bool:

@@ -176,8 +176,8 @@ async def test_an_evaluation_does_not_change_training_counts(tmp_path: Path) -> 
         assert after.flows == before.flows
         assert after.held_bytes == 0
         page = await work.run.samples.page(TrajectoryQuery(limit=100))
-        found = {(sample.outcome, sample.step, sample.flow) for sample in page.trajectories}
-        assert found == {("evaluated", None, HELD_OUT)}
+        sample_facts = {(sample.outcome, sample.step, sample.flow) for sample in page.trajectories}
+        assert sample_facts == {("evaluated", None, HELD_OUT)}
 
 
 async def test_evaluations_get_only_their_share_of_a_node_during_training(tmp_path: Path) -> None:
@@ -357,8 +357,8 @@ async def test_a_stopped_round_keeps_only_scores_of_complete_prompts(tmp_path: P
         await work.step_to(2)
         tasks = await work.lease(5)
         await work.push([answer(tasks[0]), answer(tasks[1]), answer(tasks[2], reward=0.0)])
-        told = work.evaluator.stop(HELD_OUT, actor="ada", reason="enough")
-        assert "2 of 6" in told
+        stop_message = work.evaluator.stop(HELD_OUT, actor="ada", reason="enough")
+        assert "2 of 6" in stop_message
         assert work.states() == [(1, "stopped")]
         assert values(work.ended()[0])["avg@2"] == 1.0
         assert await work.push([answer(tasks[3]), answer(tasks[2])]) == ["late", "late"]

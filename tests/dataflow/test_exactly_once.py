@@ -244,12 +244,12 @@ class RunUnderFire(RuleBasedStateMachine):
             return
         report = build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
         flow, stream = report.flows[0], report.streams[0]
-        found = {
+        active_plugins = {
             PluginSlot.SELECTOR: [flow.selector],
             PluginSlot.FILTERS: [*flow.filters],
             PluginSlot.SAMPLER: [stream.sampler],
         }
-        assert found == self.specs
+        assert active_plugins == self.specs
         assert {
             planned_change.slot: [*planned_change.specs] for planned_change in (*flow.planned, *stream.planned)
         } == self.planned

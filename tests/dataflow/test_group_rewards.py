@@ -1,4 +1,4 @@
-"""Group rewards change the rewards of finished groups before the filters, beside the service, and lose nothing."""
+"""Group rewards change the rewards of finished groups before the filters, concurrently with the service."""
 
 import asyncio
 import math
@@ -37,12 +37,12 @@ FLOW = "train-solver"
 
 
 class NoOptions(Config):
-    """None."""
+    """Options of a reward that has none."""
 
 
 @group_rewards.register("test_length", options=NoOptions)
 class Length:
-    """Scores the length of the text; a test may hold it back or let it fail."""
+    """Scores the length of the text. A test can delay it with `gate` or make it fail with `faults`."""
 
     gate: asyncio.Event | None = None
     faults: list[Any] = []  # noqa: RUF012
@@ -74,7 +74,7 @@ def _reset() -> None:
 
 
 def compared(*, filters: tuple[dict[str, Any], ...] = ({"kind": "keep_all"},), **options: Any) -> DataflowConfig:
-    """Returns a run with one flow with a group reward, in batches of two groups of two."""
+    """Returns a run with one flow that has a group reward; a batch has two groups of two episodes."""
     base = config(max_staleness=3)
     reward = GroupRewardConfig(reward={"kind": "test_length"}, **options)
     flow = base.flows[FLOW].model_copy(update={"group_reward": reward, "filters": filters})
@@ -82,7 +82,7 @@ def compared(*, filters: tuple[dict[str, Any], ...] = ({"kind": "keep_all"},), *
 
 
 def completed(task: Task, *, text: str | None = None, is_sampled: bool = False, **fields: Any) -> Episode:
-    """Returns a result with a text of one or three letters."""
+    """Returns the result of a task, by default with a text of one or three letters."""
     trajectory = replace(
         make.trajectory(reward=float(task.member)),
         prompt_text="?",
@@ -117,7 +117,7 @@ async def until(service: Service, condition: Callable[[Report], bool]) -> Report
 
 async def holds(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (the scorer notifies nobody)
+        while not condition():  # noqa: ASYNC110 (the scorer sends no notification)
             await asyncio.sleep(0.01)
 
 
@@ -228,11 +228,11 @@ async def test_texts_of_sampled_groups_alone_are_kept(tmp_path: Path) -> None:
 
 async def test_groups_are_compared_by_policy_and_role() -> None:
     def two_roles(member: int) -> Episode:
-        def made(role: str, policy: str = "solver") -> Trajectory:
+        def trajectory_of(role: str, policy: str = "solver") -> Trajectory:
             text = f"{role}{policy}{member}"
             return replace(make.trajectory(policy=policy), role=role, completion_text=text)
 
-        trajectories = (made("first"), made("second"), made("", "verifier"))
+        trajectories = (trajectory_of("first"), trajectory_of("second"), trajectory_of("", "verifier"))
         return Episode(task=make.task(member=member).id, node=NodeId("any"), trajectories=trajectories)
 
     group = group_of(two_roles(0), two_roles(1))

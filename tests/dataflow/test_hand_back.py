@@ -124,12 +124,12 @@ async def test_partial_rollouts_and_attempts_survive_a_restart(tmp_path: Path, m
             "stored_bytes": 24,
         }
         bob = (await service.nodes.join(facts("bob"))).node
-        found: dict[str, Task] = {}
-        while not {tasks[0].id, tasks[1].id} <= found.keys():
-            found |= {task.id: task for task in (await service.nodes.lease(bob, 8, wait_s=1)).tasks}
-        assert tasks[2].id not in found
-        assert (found[tasks[0].id].attempt, found[tasks[0].id].resume_from) == (1, ())
-        (kept,) = found[tasks[1].id].resume_from
+        leased_tasks: dict[str, Task] = {}
+        while not {tasks[0].id, tasks[1].id} <= leased_tasks.keys():
+            leased_tasks |= {task.id: task for task in (await service.nodes.lease(bob, 8, wait_s=1)).tasks}
+        assert tasks[2].id not in leased_tasks
+        assert (leased_tasks[tasks[0].id].attempt, leased_tasks[tasks[0].id].resume_from) == (1, ())
+        (kept,) = leased_tasks[tasks[1].id].resume_from
         assert kept.generation.tokens.tolist() == [*b"abc"]
 
 

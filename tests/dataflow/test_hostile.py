@@ -241,7 +241,7 @@ def invalid_heartbeats(node: NodeId) -> Iterator[pb.HeartbeatRequest]:
         yield pb.HeartbeatRequest(node=node, counters={"busy_s": value})
         yield pb.HeartbeatRequest(node=node, gauges={"tokens_per_s": value})
         yield pb.HeartbeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1", fetch_s=value)])
-    yield pb.HeartbeatRequest(node=node, counters={f"counter-{place}": 1.0 for place in range(65)})
+    yield pb.HeartbeatRequest(node=node, counters={f"counter-{index}": 1.0 for index in range(65)})
     yield pb.HeartbeatRequest(node=node, gauges={"x" * 129: 1.0})
     yield pb.HeartbeatRequest(node=node, errors=["x"] * 9)
     yield pb.HeartbeatRequest(node=node, errors=["x" * 4096])
@@ -305,7 +305,7 @@ async def test_an_invalid_step_report_is_refused_completely(tmp_path: Path) -> N
         broken = [
             *(pb.ReportStepRequest(**step, metrics={"loss": value}) for value in (NAN, INF, 1.7e308)),
             pb.ReportStepRequest(**step, compute_s=NAN),
-            pb.ReportStepRequest(**step, metrics={f"m{place}": 0.0 for place in range(1025)}),
+            pb.ReportStepRequest(**step, metrics={f"m{index}": 0.0 for index in range(1025)}),
         ]
         for report in broken:
             assert isinstance(await stranger.send("ReportStep", report.SerializeToString()), InvalidInput)
@@ -314,7 +314,7 @@ async def test_an_invalid_step_report_is_refused_completely(tmp_path: Path) -> N
 
 async def test_too_large_heartbeats_of_one_node_do_not_delay_other_nodes(tmp_path: Path) -> None:
     """Refuses large heartbeats by their size alone, without decoding them."""
-    large = pb.HeartbeatRequest(counters={f"counter-{place:07}": 1.0 for place in range(2**20)}).SerializeToString()
+    large = pb.HeartbeatRequest(counters={f"counter-{index:07}": 1.0 for index in range(2**20)}).SerializeToString()
     async with running(tmp_path, config(lease_s=2.0)) as service, dial(service.link.address, token=TOKEN) as hostile:
         node = (await service.nodes.join(facts())).node
         attacks = [asyncio.create_task(Stranger(hostile.channel).send("Heartbeat", large)) for _ in range(6)]

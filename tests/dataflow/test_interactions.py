@@ -45,7 +45,9 @@ async def test_endings_and_terms_of_pushed_episodes_are_reported_and_survive_a_r
         assert batch is not None
         await trainer.report_step(step_of(batch))
         report = await service.control.report()
-        found = await service.control.trajectories(TrajectoryQuery(ending=Ending.TURNS, term="format", min_term=1.0))
+        sample_page = await service.control.trajectories(
+            TrajectoryQuery(ending=Ending.TURNS, term="format", min_term=1.0)
+        )
         histogram = await service.control.rewards(RewardQuery(matching=TrajectoryQuery(), term="format"))
 
     (flow,), (stream,) = report.flows, report.streams
@@ -54,7 +56,7 @@ async def test_endings_and_terms_of_pushed_episodes_are_reported_and_survive_a_r
     assert stream.metrics["ending_won"] == pytest.approx(2 / 3)
     assert stream.metrics["ending_turns"] == pytest.approx(1 / 3)
     assert (stream.metrics["reward_term_format"], stream.metrics["reward_term_lengths/a"]) == (0.75, -1.0)
-    assert [sample.ending for sample in found.trajectories] == [Ending.TURNS]
+    assert [sample.ending for sample in sample_page.trajectories] == [Ending.TURNS]
     assert (histogram.endings, histogram.terms) == ({"won": 2, "turns": 1}, {"format": 4, "lengths/a": 4})
     async with running(tmp_path) as service:
         assert (await service.control.report()).flows[0].endings == {"won": 2, "turns": 1}

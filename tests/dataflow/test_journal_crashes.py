@@ -61,15 +61,15 @@ class Asked:
 async def reopened(folder: Path) -> tuple[int, dict[int, bytes]]:
     """Returns the number of actions in a journal and its payloads, and checks them after one more reopening."""
     journal = Journal(folder / "journal.sqlite")
-    found = dict(journal.payloads())
+    stored_payloads = dict(journal.payloads())
     state = journal.saved_state("actions")
     working = asyncio.create_task(journal.run())
     await asyncio.sleep(0)
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
     again = Journal(folder / "journal.sqlite")
-    assert dict(again.payloads()) == found
-    return (state["done"] if state else 0), found
+    assert dict(again.payloads()) == stored_payloads
+    return (state["done"] if state else 0), stored_payloads
 
 
 numbers = st.integers(0, 30)
@@ -94,9 +94,9 @@ def test_after_a_kill_the_journal_has_all_durable_changes(
         run = Asked(folder / "run", folder / "kills")
         asyncio.run(run.carry_out(asked))
         for kill in run.files.kills:
-            done, found = asyncio.run(reopened(kill.folder))
+            done, stored_payloads = asyncio.run(reopened(kill.folder))
             assert kill.durable <= done
-            assert found == run.history[done]
+            assert stored_payloads == run.history[done]
         shutil.rmtree(folder)
 
 
@@ -118,11 +118,11 @@ def test_the_files_of_a_long_run_stay_within_a_few_times_the_needed_size(tmp_pat
                 journal.drop_payload(number)
             await journal.wait_durable()
             largest = max(largest, sum(path.stat().st_size for path in (tmp_path / "payload").iterdir()))
-        found = dict(journal.payloads())
+        stored_payloads = dict(journal.payloads())
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
-        assert list(found) == kept
-        return largest, found
+        assert list(stored_payloads) == kept
+        return largest, stored_payloads
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(segments, "SEGMENT_BYTES", segment_bytes)

@@ -333,7 +333,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
                 member.holder = member.held_until = None
 
     def _open(self) -> None:
-        made = config(
+        dataflow_config = config(
             batch_groups=20,
             max_staleness=MAX_STALENESS,
             group_size=GROUP_SIZE,
@@ -343,7 +343,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
         self.journal = Journal(self.folder / "journal.sqlite")
         self.writing = commits_of(self.journal)
         self.archive = Archive(self.folder / "history.sqlite", clock=self.clock)
-        self.run: Run = build_run(made, journal=self.journal, archive=self.archive, clock=self.clock)
+        self.run: Run = build_run(dataflow_config, journal=self.journal, archive=self.archive, clock=self.clock)
         self.run.restore(grace_s=GRACE_S)
         self.side, self.trainers = NodeOperations(self.run), TrainerOperations(self.run)
         self.committing = self.loop.get_loop().create_task(self.journal.run())

@@ -75,9 +75,9 @@ def test_every_ended_minute_has_one_point_despite_a_restart(seconds: list[int]) 
 
 
 def test_each_version_is_in_the_point_of_its_minute() -> None:
-    told = [make.weights_report(1, 2, 3, 4, first_at=6058.0)]
+    weights_reports = [make.weights_report(1, 2, 3, 4, first_at=6058.0)]
     first = replace(report(59), weights=(make.weights_report(1, 2, first_at=6058.0),))
-    second = replace(report(119), weights=tuple(told))
+    second = replace(report(119), weights=tuple(weights_reports))
 
     assert [version.version for version in point([first], before=None).weights[0].versions] == [1, 2]
     assert [version.version for version in point([second], before=first).weights[0].versions] == [3, 4]

@@ -91,16 +91,16 @@ def test_samples_have_the_values_of_the_report() -> None:
 
 def test_departed_nodes_have_no_samples_and_lost_ones_are_not_ready() -> None:
     gone, lost = (make.node_report(f"{state.value}.1", state=state) for state in (NodeState.GONE, NodeState.LOST))
-    found = samples(make.report(nodes=(gone, lost)))
-    ready = {labels: value for (name, labels), value in found.items() if name == "astraflow_node_ready"}
+    metric_samples = samples(make.report(nodes=(gone, lost)))
+    ready = {labels: value for (name, labels), value in metric_samples.items() if name == "astraflow_node_ready"}
     assert ready == {frozenset({("node", "lost.1"), ("pool", "local")}): 0.0}
 
 
 def test_special_characters_are_escaped_in_label_values() -> None:
     node = replace(make.node_report(), id=NodeId("n/1:a-b"))
     flow = replace(make.flow_report(), dropped={'a "quoted"\nreason\\': 1})
-    found = samples(make.report(nodes=(node,), flows=(flow,)))
-    assert any(("reason", 'a "quoted"\nreason\\') in labels for _, labels in found)
+    metric_samples = samples(make.report(nodes=(node,), flows=(flow,)))
+    assert any(("reason", 'a "quoted"\nreason\\') in labels for _, labels in metric_samples)
 
 
 def test_every_counter_and_gauge_of_nodes_has_a_family() -> None:
@@ -167,15 +167,15 @@ def test_addresses_beyond_loopback_with_a_token_and_off_are_accepted() -> None:
 async def test_a_service_serves_metrics_and_refuses_a_port_in_use(tmp_path: Path) -> None:
     endpoint = MetricsEndpoint(host="127.0.0.1", port=0)
     async with serving_metrics(endpoint, full_report, Losses()) as taken:
-        place = taken.removeprefix("http://").removesuffix("/metrics")
+        used_address = taken.removeprefix("http://").removesuffix("/metrics")
         with pytest.raises(ExceptionGroup) as refused:
-            async with running(tmp_path, config().model_copy(update={"metrics": place})):
+            async with running(tmp_path, config().model_copy(update={"metrics": used_address})):
                 pass
         (problem,) = refused.value.exceptions
         assert isinstance(problem, InvalidInput)
         assert problem.code == "listen.address_unavailable"
-    async with running(tmp_path, config().model_copy(update={"metrics": place})), httpx.AsyncClient() as client:
-        text = (await client.get(f"http://{place}/metrics")).text
+    async with running(tmp_path, config().model_copy(update={"metrics": used_address})), httpx.AsyncClient() as client:
+        text = (await client.get(f"http://{used_address}/metrics")).text
     names = {sample.name: sample.value for family in parsed_text(text) for sample in family.samples}
     assert names["astraflow_flow_issued_groups_total"] == 0
 
@@ -186,6 +186,6 @@ async def test_a_failed_scrape_is_counted_and_the_next_one_succeeds() -> None:
     endpoint = MetricsEndpoint(host="127.0.0.1", port=0)
     async with serving_metrics(endpoint, lambda: reports.pop(0), losses) as address, httpx.AsyncClient() as client:
         assert (await client.get(address)).status_code == 503
-        told = (await client.get(address)).text
+        response = (await client.get(address)).text
     assert losses.counts["metrics"] == 1
-    assert 'astraflow_run_lost_reports_total{kind="metrics"} 1.0' in told
+    assert 'astraflow_run_lost_reports_total{kind="metrics"} 1.0' in response

@@ -14,11 +14,11 @@ PLENTY = Demand(nodes=40, max_staleness=8, step_s=2.0, step_noise=0.1, episode_s
 
 def simulated(demand: Demand) -> tuple[float, float]:
     """Returns the mean age of the rows in versions, and the share of time that the trainer waited for groups."""
-    found = SimulatedStream(demand)
-    found.run(steps=STEPS)
+    stream = SimulatedStream(demand)
+    stream.run(steps=STEPS)
     begin = STEPS // 5
-    waits = [max(0.0, wait - 0.03) for wait in found.waits_s[begin:]]  # a pull takes 0.03 s
-    return mean(found.ages[begin:]), sum(waits) / (sum(waits) + sum(found.steps_s[begin:]))
+    waits = [max(0.0, wait - 0.03) for wait in stream.waits_s[begin:]]  # a pull takes 0.03 s
+    return mean(stream.ages[begin:]), sum(waits) / (sum(waits) + sum(stream.steps_s[begin:]))
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_with_too_few_nodes_nothing_changes() -> None:
 
 def test_the_trainer_is_supplied_again_after_its_demand_doubled() -> None:
     demand = replace(PLENTY, nodes=80, is_paced=True, step_factor=lambda step: 1.0 if step < STEPS // 2 else 0.5)
-    found = SimulatedStream(demand)
-    found.run(steps=STEPS)
-    assert mean(found.waits_s[-30:]) < 0.03 + 0.02 * demand.step_s
+    stream = SimulatedStream(demand)
+    stream.run(steps=STEPS)
+    assert mean(stream.waits_s[-30:]) < 0.03 + 0.02 * demand.step_s
 
 
 def measured(*, max_staleness: int = 8, duration_s: float = 2.0, usable: float = 1.0) -> Pacer:

@@ -28,7 +28,7 @@ from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.buffer import BufferedGroup
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.trainer_operations import TrainerOperations
-from astraflow.recipe import load_recipe
+from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.config import Config
 from tests import make
 from tests.dataflow.running import config, facts, opened, running

@@ -50,8 +50,8 @@ def course(second: int, *, nodes: int = NODES) -> Report:
     stream = make.stream_report(
         steps=steps, admitted=second, trained=20 * steps, wait_s=10.0 * steps, compute_s=10.0 * steps, publish_s=0.0
     )
-    told = {"episodes_done": 0.4 * second, "busy_s": float(second)}
-    members = tuple(make.node_report(f"node-{n}.{n}", counters=told) for n in range(nodes))
+    node_facts = {"episodes_done": 0.4 * second, "busy_s": float(second)}
+    members = tuple(make.node_report(f"node-{n}.{n}", counters=node_facts) for n in range(nodes))
     return replace(make.report(stream, flows=(flow,), nodes=members), at=1000.0 + second)
 
 
@@ -83,11 +83,11 @@ async def test_a_limit_on_the_target_is_recorded_at_its_start_and_end(tmp_path: 
         again = Recommender(spec(), journal=journal, events=run.events)
         for second in range(600, 1200):
             again.observe(course(second))
-        told = [event for event in rules(run) if event.ordinal > capped.ordinal]
-        assert [event.kind for event in told] == ["target_moved", "limit_ended"]
-        assert LIMIT_TEXTS[LimitInEffect.MAX_NODES] in told[1].message
-        assert "8 minutes" in told[1].message
-        assert "22" in told[1].message
+        later_events = [event for event in rules(run) if event.ordinal > capped.ordinal]
+        assert [event.kind for event in later_events] == ["target_moved", "limit_ended"]
+        assert LIMIT_TEXTS[LimitInEffect.MAX_NODES] in later_events[1].message
+        assert "8 minutes" in later_events[1].message
+        assert "22" in later_events[1].message
 
 
 async def test_a_trainer_at_the_staleness_gate_causes_one_event_and_no_growth(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ async def test_a_trainer_at_the_staleness_gate_causes_one_event_and_no_growth(tm
         recommender = Recommender(spec(), journal=journal, events=run.events)
         for second in range(900):
             report = course(second, nodes=22)
-            told = {"episodes_done": 0.2 * second, "busy_s": second / 2, "blocked_s": second / 2}
-            nodes = tuple(replace(node, counters=told) for node in report.nodes)
+            node_facts = {"episodes_done": 0.2 * second, "busy_s": second / 2, "blocked_s": second / 2}
+            nodes = tuple(replace(node, counters=node_facts) for node in report.nodes)
             stream = replace(report.streams[0], issue_headroom=0)
             recommender.observe(replace(report, nodes=nodes, streams=(stream,)))
         (advice,) = recommender.latest

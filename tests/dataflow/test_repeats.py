@@ -21,8 +21,8 @@ def test_repeats_are_counted_until_the_window_ends() -> None:
 
 def test_many_subjects_at_once_become_one_event() -> None:
     folding = RepeatFilter()
-    told = [folding.is_reported("node_joined", f"node-{number}", "", now=0) for number in range(1000)]
-    assert sum(told) == MAX_EVENTS_PER_WINDOW
+    reported = [folding.is_reported("node_joined", f"node-{number}", "", now=0) for number in range(1000)]
+    assert sum(reported) == MAX_EVENTS_PER_WINDOW
     (fold,) = folding.due(now=WINDOW_S)
     assert (fold.subject, fold.count) == (SEVERAL_SUBJECTS, 1000 - MAX_EVENTS_PER_WINDOW)
     assert folding.is_reported("trainer_attached", "solver", "", now=0)
@@ -37,12 +37,12 @@ happenings = st.lists(
 @given(happenings)
 def test_reported_and_counted_events_add_up_to_all_events(happened: list[tuple[str, str, int]]) -> None:
     folding, now = RepeatFilter(), 0.0
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     for kind, subject, pause in happened:
         now += pause
         for fold in folding.due(now=now):
-            told[fold.kind] += fold.count
-        told[kind] += folding.is_reported(kind, subject, "", now=now)
+            reported[fold.kind] += fold.count
+        reported[kind] += folding.is_reported(kind, subject, "", now=now)
     for fold in folding.all_pending():
-        told[fold.kind] += fold.count
-    assert told == Counter(kind for kind, _, _ in happened)
+        reported[fold.kind] += fold.count
+    assert reported == Counter(kind for kind, _, _ in happened)

@@ -16,9 +16,9 @@ def test_rewards_and_metrics_are_means_over_the_trajectories_of_a_role() -> None
         replace(make.trajectory(reward=0.0), role="verifier", metrics={"approves": 0.0}),
     ]
 
-    found = role_metrics(said)
+    metrics_by_role = role_metrics(said)
 
-    assert found == {
+    assert metrics_by_role == {
         "reward_mean_solver": 0.5,
         "reward_mean_solver_retry": 0.5,
         "reward_mean_verifier": 0.5,

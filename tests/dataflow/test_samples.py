@@ -112,12 +112,12 @@ def interaction(
 
 async def test_the_fields_of_an_interaction_and_its_tokens_are_read_back(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
-    made = interaction(1, role="solver.retry", ending=Ending.WON, terms={"format": 0.25})
-    samples.add(made, {SOLVER: "buffered"}, at=1.0)
+    stored_group = interaction(1, role="solver.retry", ending=Ending.WON, terms={"format": 0.25})
+    samples.add(stored_group, {SOLVER: "buffered"}, at=1.0)
     child, root = (await samples.page(TrajectoryQuery(task="train:1/0", with_tokens=True))).trajectories
     (listed, _) = (await samples.page(TrajectoryQuery())).trajectories
     archive.close()
-    source = made.episodes[0].trajectories[1]
+    source = stored_group.episodes[0].trajectories[1]
     assert (root.index, root.parent, root.ending, root.token_ends) == (0, None, None, ())
     assert (child.index, child.parent, child.parent_turn, child.role) == (1, 0, 0, "solver.retry")
     assert (child.turn_rewards, child.reward_terms, child.labels) == ((0.5,), {"format": 0.25}, {"state": "a key"})
@@ -128,13 +128,13 @@ async def test_the_fields_of_an_interaction_and_its_tokens_are_read_back(tmp_pat
 
 async def test_tokens_count_for_the_size_limit_and_misfitting_ones_are_left_out(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
-    made = interaction(1)
-    episode = made.episodes[0]
+    stored_group = interaction(1)
+    episode = stored_group.episodes[0]
     root, child = episode.trajectories
     long_ends = tuple(range(1, child.model_tokens + 2))
     misfit = replace(episode, trajectories=(root, replace(child, token_ends=long_ends)))
-    samples.add(made, {SOLVER: "buffered"}, at=1.0)
-    samples.add(replace(made, id=GroupId("train:2"), episodes=(misfit,)), {SOLVER: "buffered"}, at=1.0)
+    samples.add(stored_group, {SOLVER: "buffered"}, at=1.0)
+    samples.add(replace(stored_group, id=GroupId("train:2"), episodes=(misfit,)), {SOLVER: "buffered"}, at=1.0)
     misfitting, _, fitting, _ = (await samples.page(TrajectoryQuery(with_tokens=True))).trajectories
     sizes = [size for (size,) in archive.rows("select size_bytes from samples order by ordinal")]
     archive.close()
@@ -162,12 +162,12 @@ async def test_interactions_are_found_by_ending_role_and_reward_term(tmp_path: P
         {"term": "nan"},
         {"ending": Ending.WON, "term": "a", "group": "train:1"},
     ]
-    found = [[name.partition("/")[0][6:] for name in await task_names(samples, **query)] for query in asked]
+    matching_tasks = [[name.partition("/")[0][6:] for name in await task_names(samples, **query)] for query in asked]
     everything = await samples.rewards(RewardQuery(matching=TrajectoryQuery()))
     of_term = await samples.rewards(RewardQuery(matching=TrajectoryQuery(), term="a"))
     won = await samples.rewards(RewardQuery(matching=TrajectoryQuery(ending=Ending.WON), term="nothing"))
     archive.close()
-    assert found == [["3", "1"], ["2", "1"], ["3"], ["2", "1"], ["1"], ["2"], ["3"], [], ["1"]]
+    assert matching_tasks == [["3", "1"], ["2", "1"], ["3"], ["2", "1"], ["1"], ["2"], ["3"], [], ["1"]]
     assert everything.endings == {"won": 2, "lost": 1}
     assert everything.roles == {"solver": 2, 'it\'s "x"': 1}
     assert everything.terms == {"a": 2, 'b"$.]': 1}
@@ -310,10 +310,12 @@ async def test_the_calls_of_a_failed_session_are_stored_for_one_of_its_policies(
 async def test_samples_are_found_by_their_attributes(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     for number in range(1, 5):
-        made = group(number, (number / 4, 0.0), text="50% done" if number == 2 else "other", node=f"node-{number}")
-        samples.add(made, {SOLVER: "buffered"}, at=1.0)
+        stored_group = group(
+            number, (number / 4, 0.0), text="50% done" if number == 2 else "other", node=f"node-{number}"
+        )
+        samples.add(stored_group, {SOLVER: "buffered"}, at=1.0)
         if number < 4:
-            samples.set_outcome(SOLVER, made.id, outcome="trained", step=10 * number)
+            samples.set_outcome(SOLVER, stored_group.id, outcome="trained", step=10 * number)
     assert await task_names(samples, step=20) == ["train:2/1", "train:2/0"]
     assert await task_names(samples, first_step=20, last_step=29) == ["train:2/1", "train:2/0"]
     assert await task_names(samples, first_step=30) == ["train:3/1", "train:3/0"]

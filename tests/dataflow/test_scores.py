@@ -45,8 +45,8 @@ def majority_by_trying(prompt: Samples) -> float:
 
 @given(prompt=samples_of_a_prompt, k=st.integers(1, 8))
 def test_pass_at_k_matches_enumeration(prompt: Samples, k: int) -> None:
-    found = pass_at(k, samples=len(prompt), correct=sum(map(is_right, prompt)))
-    assert found is None if k > len(prompt) else found == pytest.approx(float(pass_by_trying(prompt, k)))
+    estimate = pass_at(k, samples=len(prompt), correct=sum(map(is_right, prompt)))
+    assert estimate is None if k > len(prompt) else estimate == pytest.approx(float(pass_by_trying(prompt, k)))
 
 
 @given(prompt=samples_of_a_prompt)
@@ -64,23 +64,23 @@ def test_the_order_of_samples_does_not_matter(prompt: list[Sample], order: rando
 @settings(max_examples=60)
 @given(prompts=st.lists(samples_of_a_prompt | st.just([]), max_size=6), samples=st.integers(1, 9))
 def test_scores_are_means_over_prompts_with_standard_errors(prompts: list[list[Sample]], samples: int) -> None:
-    found = scores(prompts, samples=samples, correct_threshold=RIGHT_FROM)
+    round_scores = scores(prompts, samples=samples, correct_threshold=RIGHT_FROM)
     sampled = [prompt for prompt in prompts if prompt]
     means = [fmean(sample.reward for sample in prompt) for prompt in sampled]
-    assert found.get(f"avg@{samples}") == approximately(means)
+    assert round_scores.get(f"avg@{samples}") == approximately(means)
     for k in (1, 2, 4, 8, samples):
         values = [float(pass_by_trying(prompt, k)) for prompt in sampled if len(prompt) >= k]
-        assert k > samples or found.get(f"pass@{k}") == approximately(values)
+        assert k > samples or round_scores.get(f"pass@{k}") == approximately(values)
     has_answers = any(sample.answer for prompt in sampled for sample in prompt)
     votes = [majority_by_trying(prompt) for prompt in sampled] if has_answers else []
-    assert found.get(f"maj@{samples}") == approximately(votes)
-    assert len(found) <= 2 + len({1, 2, 4, 8, samples})
+    assert round_scores.get(f"maj@{samples}") == approximately(votes)
+    assert len(round_scores) <= 2 + len({1, 2, 4, 8, samples})
 
 
 @given(prompt=samples_of_a_prompt)
 def test_pass_at_k_does_not_decrease_with_k(prompt: Samples) -> None:
-    found = scores([prompt], samples=len(prompt), correct_threshold=RIGHT_FROM)
-    passes = [found[name].value for name in found if name.startswith("pass@")]
+    round_scores = scores([prompt], samples=len(prompt), correct_threshold=RIGHT_FROM)
+    passes = [round_scores[name].value for name in round_scores if name.startswith("pass@")]
     assert passes == sorted(passes)
 
 
@@ -90,8 +90,8 @@ def test_a_tied_vote_scores_its_expected_value() -> None:
 
 
 def test_a_single_prompt_has_no_standard_error() -> None:
-    found = scores([[Sample(reward=0.5)]], samples=1, correct_threshold=RIGHT_FROM)
-    assert found == {"avg@1": Estimate(value=0.5, error=None), "pass@1": Estimate(value=1.0, error=None)}
+    round_scores = scores([[Sample(reward=0.5)]], samples=1, correct_threshold=RIGHT_FROM)
+    assert round_scores == {"avg@1": Estimate(value=0.5, error=None), "pass@1": Estimate(value=1.0, error=None)}
 
 
 def approximately(values: list[float]) -> object:

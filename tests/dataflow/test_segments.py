@@ -59,7 +59,7 @@ def test_records_round_trip(tmp_path: Path, sizes: list[int]) -> None:
     for _ in range(2):
         placed = segment_map.append([(number, len(body)) for number, body in bodies.items()])
         files.write(zip(placed, bodies.values(), strict=True))
-        assert {number: files.read(place) for number, place in zip(bodies, placed, strict=True)} == bodies
+        assert {number: files.read(location) for number, location in zip(bodies, placed, strict=True)} == bodies
         for number in bodies:
             segment_map.drop(number)
     files.close()
@@ -68,31 +68,31 @@ def test_records_round_trip(tmp_path: Path, sizes: list[int]) -> None:
 @pytest.mark.parametrize("offset", [0, 5, 12, 100])
 def test_a_damaged_record_is_refused(tmp_path: Path, offset: int) -> None:
     files, segment_map = SegmentFiles(tmp_path), SegmentMap()
-    (place,) = segment_map.append([(1, 100)])
-    files.write([(place, b"x" * 100)])
+    (location,) = segment_map.append([(1, 100)])
+    files.write([(location, b"x" * 100)])
     files.close()
     (path,) = tmp_path.iterdir()
     body = bytearray(path.read_bytes())
     body[offset] ^= 1
     path.write_bytes(body)
     with pytest.raises(CorruptData) as caught:
-        files.read(place)
+        files.read(location)
     assert caught.value.code == "journal.damaged"
 
 
 def test_truncated_and_missing_segments_are_refused(tmp_path: Path) -> None:
     files, segment_map = SegmentFiles(tmp_path), SegmentMap()
-    (place,) = segment_map.append([(1, 10_000)])
-    files.write([(place, b"x" * 10_000)])
+    (location,) = segment_map.append([(1, 10_000)])
+    files.write([(location, b"x" * 10_000)])
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(CorruptData) as caught:
-        files.read(place)
+        files.read(location)
     assert caught.value.code == "journal.damaged"
     files.remove([1, 2])
     files.close()
     with pytest.raises(CorruptData) as caught:
-        files.read(place)
+        files.read(location)
     assert caught.value.code == "journal.unreadable"
 
 
@@ -102,16 +102,16 @@ def test_an_unneeded_segment_file_is_reused(tmp_path: Path, monkeypatch: pytest.
     files, segment_map = SegmentFiles(tmp_path), SegmentMap()
     inodes = set[int]()
     for number in range(20):
-        (place,) = segment_map.append([(number, 2 * PAGE_BYTES)])
-        files.write([(place, bytes([number]) * 2 * PAGE_BYTES)])
-        inodes.add((tmp_path / f"{place.segment:08d}.segment").stat().st_ino)
-        assert files.read(place) == bytes([number]) * 2 * PAGE_BYTES
+        (location,) = segment_map.append([(number, 2 * PAGE_BYTES)])
+        files.write([(location, bytes([number]) * 2 * PAGE_BYTES)])
+        inodes.add((tmp_path / f"{location.segment:08d}.segment").stat().st_ino)
+        assert files.read(location) == bytes([number]) * 2 * PAGE_BYTES
         segment_map.drop(number)
         files.remove(segment_map.take_unneeded_segments())
     assert len(inodes) <= 3
-    (place,) = segment_map.append([(100, 10)])
-    files.write([(place, b"0123456789")])
-    unwritten = RecordLocation(segment=place.segment, offset=PAGE_BYTES, length=100)
+    (location,) = segment_map.append([(100, 10)])
+    files.write([(location, b"0123456789")])
+    unwritten = RecordLocation(segment=location.segment, offset=PAGE_BYTES, length=100)
     with pytest.raises(CorruptData) as caught:
         files.read(unwritten)
     assert caught.value.code == "journal.damaged"
@@ -124,8 +124,8 @@ def test_spare_segments_are_truncated_gradually(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(segments, "SHRINK_BYTES", 2 * PAGE_BYTES)
     files, segment_map = SegmentFiles(tmp_path), SegmentMap()
     placed = segment_map.append([(number, 4 * PAGE_BYTES - 12) for number in range(6)])
-    files.write((place, b"x" * place.length) for place in placed)
-    assert len({place.segment for place in placed}) == 6
+    files.write((location, b"x" * location.length) for location in placed)
+    assert len({location.segment for location in placed}) == 6
     sizes = list[int]()
     files.remove(range(1, 6))
     while not sizes or sizes[-1] > segments.MAX_SPARE_SEGMENTS * 4 * PAGE_BYTES:
@@ -140,10 +140,10 @@ def test_a_file_system_without_direct_writes_uses_buffered_writes(tmp_path: Path
     """Uses /dev/shm, which does not support direct writes."""
     shared = Path("/dev/shm") / f"astraflow-{tmp_path.name}"  # noqa: S108 (its own folder, removed below)
     files, segment_map = SegmentFiles(shared), SegmentMap()
-    (place,) = segment_map.append([(1, 5)])
+    (location,) = segment_map.append([(1, 5)])
     try:
-        files.write([(place, b"hello")])
-        assert files.read(place) == b"hello"
+        files.write([(location, b"hello")])
+        assert files.read(location) == b"hello"
     finally:
         files.remove(files.segment_numbers())
         files.close()
@@ -173,10 +173,10 @@ def test_files_stay_within_a_few_times_the_needed_size(data: st.DataObject) -> N
             segment_map.take_unneeded_segments()
             spread = {number: segment_map.location(number) for number in needed}
             assert not overlapping(list(spread.values()))
-            used = sum(place.size_bytes for place in spread.values())
+            used = sum(location.size_bytes for location in spread.values())
             assert segment_map.size_bytes <= used / MIN_NEEDED_SHARE + 20 * PAGE_BYTES
 
 
 def overlapping(segment_map: list[RecordLocation]) -> bool:
-    ordered = sorted((place.segment, place.offset, place.size_bytes) for place in segment_map)
+    ordered = sorted((location.segment, location.offset, location.size_bytes) for location in segment_map)
     return any(a[0] == b[0] and a[1] + a[2] > b[1] for a, b in pairwise(ordered))

@@ -257,10 +257,10 @@ class SlowCurriculum:
         return drawn[distances.index(min(distances))]
 
     def observe(self, index: int, rewards: Rewards) -> None:
-        found = [sum(scores) / len(scores) for scores in rewards.values()]
-        if found:
-            distances = [abs(mean - 0.5) for mean in found]
-            self.results.append((index, found[distances.index(min(distances))]))
+        mean_scores = [sum(scores) / len(scores) for scores in rewards.values()]
+        if mean_scores:
+            distances = [abs(mean - 0.5) for mean in mean_scores]
+            self.results.append((index, mean_scores[distances.index(min(distances))]))
 
     def mean(self, index: int) -> float:
         own = [mean for of, mean in self.results if of == index]

@@ -457,7 +457,7 @@ async def test_lease_expiries_are_one_event_per_node(tmp_path: Path) -> None:
 
 
 async def test_reported_versions_and_links_of_nodes_are_in_the_report(tmp_path: Path) -> None:
-    (told,) = make.weights_report(0).versions
+    (reported_version,) = make.weights_report(0).versions
     async with running(tmp_path) as service:
         await produce(service, 2)
         node = (await service.nodes.join(facts("other"))).node
@@ -468,15 +468,15 @@ async def test_reported_versions_and_links_of_nodes_are_in_the_report(tmp_path: 
         await trainer.attach(version=Version(0), backend="local", is_simulated=False)
         batch = await trainer.pull_batch(version=Version(0), wait_s=2)
         assert batch is not None
-        step = replace(step_of(batch), metrics={"loss": 0.25, **told.metrics()})
+        step = replace(step_of(batch), metrics={"loss": 0.25, **reported_version.metrics()})
         assert await trainer.report_step(step)
         report = await service.control.report()
-        assert report.weights == (WeightsReport(policy=PolicyId("solver"), versions=(told,)),)
+        assert report.weights == (WeightsReport(policy=PolicyId("solver"), versions=(reported_version,)),)
         assert {node.facts.name: node.links for node in report.nodes}["other"] == (make.link_report(),)
         assert [report.lag(node) for node in report.nodes if node.facts.name == "other"] == [{PolicyId("solver"): 1}]
 
     async with running(tmp_path) as service:
-        assert (await service.control.report()).weights[0].versions == (told,)
+        assert (await service.control.report()).weights[0].versions == (reported_version,)
 
 
 async def test_reports_that_fail_to_build_or_encode_are_left_out(

@@ -15,9 +15,9 @@ from tests.stateful import machine_test
 def feed(*, nodes: int, max_staleness: int) -> SimulatedStream:
     """Returns the state after 300 simulated seconds. The demand step of `tests/benchmarks/fleet_following --nodes 10`:
     8.5 groups a second, episodes lognormal."""
-    found = SimulatedStream(Demand(nodes=nodes, max_staleness=max_staleness))
-    found.run(seconds=300.0)
-    return found
+    stream = SimulatedStream(Demand(nodes=nodes, max_staleness=max_staleness))
+    stream.run(seconds=300.0)
+    return stream
 
 
 def test_a_too_tight_bound_keeps_the_trainer_waiting_with_any_number_of_nodes() -> None:
@@ -42,10 +42,10 @@ def test_the_bound_of_littles_law_feeds_the_trainer_with_the_same_nodes() -> Non
 
 @pytest.mark.parametrize("max_staleness", [2, 3])
 def test_groups_in_progress_follow_littles_law(max_staleness: int) -> None:
-    found = feed(nodes=100, max_staleness=max_staleness)
-    rate = len(found.group_s) / found.now
-    in_work = rate * sum(found.group_s) / len(found.group_s)
-    assert in_work <= max_staleness * found.demand.batch_groups
+    stream = feed(nodes=100, max_staleness=max_staleness)
+    rate = len(stream.group_s) / stream.now
+    in_work = rate * sum(stream.group_s) / len(stream.group_s)
+    assert in_work <= max_staleness * stream.demand.batch_groups
 
 
 class GateUnderFire(RuleBasedStateMachine):

@@ -137,10 +137,10 @@ async def test_a_completed_run_stays_complete_after_a_restart(tmp_path: Path) ->
     chosen = config(max_staleness=4, stop=StopConfig(steps=2))
     async with running(tmp_path, chosen) as service:
         await trained(service, 2)
-        told = await service.nodes.heartbeat(
+        heartbeat_reply = await service.nodes.heartbeat(
             NodeStatus(node=NodeId("producer.1"), running=(), versions={SOLVER: Version(1)})
         )
-        assert told.action == "leave"
+        assert heartbeat_reply.action == "leave"
         assert not (await service.nodes.lease(NodeId("producer.1"), 2, wait_s=0.1)).tasks
         before = await seen_complete(service)
     async with running(tmp_path, chosen) as service:

@@ -40,6 +40,6 @@ def write_shards(folder: Path, rows: Rows = ROWS, *, shard_rows: int = 20, group
 def save_to_disk(folder: Path, rows: Rows = ROWS, *, split: str = "") -> Path:
     """Saves a split, or a dictionary with one, as the `datasets` library does."""
     library.disable_progress_bars()
-    found = library.Dataset.from_list([dict(row) for row in rows])
-    (library.DatasetDict({split: found}) if split else found).save_to_disk(str(folder))
+    table = library.Dataset.from_list([dict(row) for row in rows])
+    (library.DatasetDict({split: table}) if split else table).save_to_disk(str(folder))
     return folder

@@ -23,8 +23,8 @@ def games(tmp_path: Path) -> Path:
 
 
 def questions(spec: dict[str, Any]) -> list[str]:
-    found = datasets.build({"kind": "alfworld", **spec}, 0)
-    return [str(found.prompt(index).fields["question"]) for index in range(found.size)]
+    loaded_dataset = datasets.build({"kind": "alfworld", **spec}, 0)
+    return [str(loaded_dataset.prompt(index).fields["question"]) for index in range(loaded_dataset.size)]
 
 
 def test_games_are_selected_by_split_and_task_type(games: Path) -> None:
@@ -85,25 +85,25 @@ def test_invalid_options_are_refused(spec: dict[str, Any], code: str, quoted: st
 
 
 def test_webshop_splits_are_the_published_ones() -> None:
-    found = {
+    dataset_by_split = {
         split: datasets.build({"kind": "webshop", "split": split}, 0) for split in ("test", "eval", "train", "all")
     }
-    assert {split: dataset.size for split, dataset in found.items()} == {
+    assert {split: dataset.size for split, dataset in dataset_by_split.items()} == {
         "test": 500,
         "eval": 1000,
         "train": 10_587,
         "all": 12_087,
     }
-    firsts = {split: dataset.prompt(0).fields["goal"] for split, dataset in found.items()}
+    firsts = {split: dataset.prompt(0).fields["goal"] for split, dataset in dataset_by_split.items()}
     assert firsts == {"test": 0, "eval": 500, "train": 1500, "all": 0}
 
 
 def test_webshop_goals_can_come_from_a_file(tmp_path: Path) -> None:
     rows = [{"asin": f"A{number}", "instruction_text": f"buy {number}"} for number in range(502)]
     path = tables.write_jsonl(tmp_path / "goals.jsonl", rows)
-    found = datasets.build({"kind": "webshop", "split": "eval", "path": str(path)}, 0)
-    assert found.size == 2
-    assert found.prompt(1).fields == {"question": "buy 501", "answer": "", "goal": 501, "asin": "A501"}
+    loaded_dataset = datasets.build({"kind": "webshop", "split": "eval", "path": str(path)}, 0)
+    assert loaded_dataset.size == 2
+    assert loaded_dataset.prompt(1).fields == {"question": "buy 501", "answer": "", "goal": 501, "asin": "A501"}
 
 
 def test_a_webshop_with_few_goals_has_no_training_split() -> None:

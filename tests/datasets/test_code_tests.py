@@ -32,8 +32,8 @@ class Touch:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_packed_tests_of_every_pickle_protocol_are_parsed(protocol: int) -> None:
     private = packed(pickle.dumps(json.dumps([*STDIN, {"input": "é\n", "output": ""}]), protocol))
-    found = livecodebench_tests(json.dumps(STDIN), private, "{}", "row 1")
-    assert found == [EXPECTED, EXPECTED, {"kind": "stdin", "input": "é\n", "output": ""}]
+    parsed_tests = livecodebench_tests(json.dumps(STDIN), private, "{}", "row 1")
+    assert parsed_tests == [EXPECTED, EXPECTED, {"kind": "stdin", "input": "é\n", "output": ""}]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_truncated_packed_tests_are_refused() -> None:
 
 def test_the_arguments_of_a_call_are_read_by_line() -> None:
     tests = [{"input": '[1, 2]\n"x"', "output": "null", "testtype": "functional"}]
-    found = livecodebench_tests(json.dumps(tests), "[]", '{"func_name": "f"}', "row 1")
-    assert found == [{"kind": "call", "function": "f", "arguments": [[1, 2], "x"], "expected": [None]}]
+    parsed_tests = livecodebench_tests(json.dumps(tests), "[]", '{"func_name": "f"}', "row 1")
+    assert parsed_tests == [{"kind": "call", "function": "f", "arguments": [[1, 2], "x"], "expected": [None]}]
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ def test_the_largest_tests_are_left_out_first(tests: list[str], max_bytes: int) 
 
 @pytest.mark.parametrize("name", ["deepcoder", "deepcoder_taco", "humaneval"])
 def test_sample_solutions_pass_their_tests(name: str) -> None:
-    found = datasets.build({"kind": "code", "name": name, "is_sample": True}, 0)
-    for index in range(found.size):
-        fields = found.prompt(index).fields
+    loaded_dataset = datasets.build({"kind": "code", "name": name, "is_sample": True}, 0)
+    for index in range(loaded_dataset.size):
+        fields = loaded_dataset.prompt(index).fields
         for test in fields["tests"]:  # type: ignore[union-attr]  # a list
-            assert passes(str(fields["answer"]), test), (found.prompt(index).id, test)
+            assert passes(str(fields["answer"]), test), (loaded_dataset.prompt(index).id, test)
 
 
 def passes(solution: str, test: Any) -> bool:

@@ -24,8 +24,8 @@ def dataset(path: Path | str, **options: Any) -> Dataset:
     return datasets.build({"kind": "huggingface", "path": str(path), **options}, 0)
 
 
-def fields_of(found: Dataset) -> list[dict[str, Any]]:
-    return [dict(found.prompt(index).fields) for index in range(found.size)]
+def fields_of(loaded_dataset: Dataset) -> list[dict[str, Any]]:
+    return [dict(loaded_dataset.prompt(index).fields) for index in range(loaded_dataset.size)]
 
 
 def test_datasets_of_save_to_disk_are_read(tmp_path: Path) -> None:

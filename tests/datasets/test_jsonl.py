@@ -20,11 +20,17 @@ def test_lines_become_prompts_with_all_their_fields(tmp_path: Path) -> None:
     lines = [{"problem": "1+1", "solution": 2, "level": [3]}, {"problem": "é", "solution": "x"}]
     content = "\ufeff" + "\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
 
-    found = dataset(tmp_path / "a.jsonl", content.encode(), question_field="problem", answer_field="solution")
+    loaded_dataset = dataset(tmp_path / "a.jsonl", content.encode(), question_field="problem", answer_field="solution")
 
-    assert found.size == 2
-    assert found.prompt(0).fields == {"problem": "1+1", "solution": 2, "level": [3], "question": "1+1", "answer": "2"}
-    assert found.prompt(1).id == "line:3"
+    assert loaded_dataset.size == 2
+    assert loaded_dataset.prompt(0).fields == {
+        "problem": "1+1",
+        "solution": 2,
+        "level": [3],
+        "question": "1+1",
+        "answer": "2",
+    }
+    assert loaded_dataset.prompt(1).id == "line:3"
 
 
 @pytest.mark.parametrize(
@@ -56,9 +62,9 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_blank_lines_between_records_are_skipped(tmp_path: Path) -> None:
     first, second = b'{"question": "a", "answer": "1"}', b'{"question": "b", "answer": "2"}'
-    found = dataset(tmp_path / "a.jsonl", b"\n" + first + b"\r\n\x0c\n \n" + second)
+    loaded_dataset = dataset(tmp_path / "a.jsonl", b"\n" + first + b"\r\n\x0c\n \n" + second)
 
-    assert [(found.prompt(index).id, found.prompt(index).fields["question"]) for index in (0, 1)] == [
+    assert [(loaded_dataset.prompt(index).id, loaded_dataset.prompt(index).fields["question"]) for index in (0, 1)] == [
         ("line:2", "a"),
         ("line:5", "b"),
     ]
@@ -66,12 +72,12 @@ def test_blank_lines_between_records_are_skipped(tmp_path: Path) -> None:
 
 def test_fields_and_limit_select_columns_and_rows(tmp_path: Path) -> None:
     path = tables.write_jsonl(tmp_path / "a.jsonl")
-    found = datasets.build({"kind": "jsonl", "path": str(path), "fields": ["answer"], "limit": 7}, 0)
+    loaded_dataset = datasets.build({"kind": "jsonl", "path": str(path), "fields": ["answer"], "limit": 7}, 0)
 
-    assert found.size == 7
-    assert found.prompt(6).fields == {"question": "What is 6 + 6?", "answer": "12"}
+    assert loaded_dataset.size == 7
+    assert loaded_dataset.prompt(6).fields == {"question": "What is 6 + 6?", "answer": "12"}
     with pytest.raises(InvalidInput) as caught:
-        found.prompt(7)
+        loaded_dataset.prompt(7)
     assert caught.value.code == "dataset.index_out_of_range"
 
 
@@ -80,33 +86,33 @@ def test_memory_does_not_grow_with_the_length_of_lines(tmp_path: Path) -> None:
     path = tables.write_jsonl(tmp_path / "a.jsonl", rows)
     tracemalloc.start()
     try:
-        found = datasets.build({"kind": "jsonl", "path": str(path)}, 0)
+        loaded_dataset = datasets.build({"kind": "jsonl", "path": str(path)}, 0)
         held, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert found.size == 300
+    assert loaded_dataset.size == 300
     assert held < peak < path.stat().st_size / 4
 
 
 def test_a_file_modified_while_in_use_is_refused(tmp_path: Path) -> None:
     path = tables.write_jsonl(tmp_path / "a.jsonl")
-    found = datasets.build({"kind": "jsonl", "path": str(path)}, 0)
+    loaded_dataset = datasets.build({"kind": "jsonl", "path": str(path)}, 0)
     with path.open("a") as more:
         more.write('{"question": "q", "answer": "a"}\n')
 
     with pytest.raises(InvalidInput) as caught:
-        found.prompt(0)
+        loaded_dataset.prompt(0)
     assert caught.value.code == "dataset.modified"
 
 
 def test_a_replaced_file_can_still_be_read(tmp_path: Path) -> None:
     path = tables.write_jsonl(tmp_path / "a.jsonl")
-    found = datasets.build({"kind": "jsonl", "path": str(path)}, 0)
+    loaded_dataset = datasets.build({"kind": "jsonl", "path": str(path)}, 0)
     tables.write_jsonl(tmp_path / "b.jsonl", tables.ROWS[:3]).replace(path)
 
-    assert found.prompt(49).fields["answer"] == "98"
-    assert datasets.build({"kind": "jsonl", "path": str(path)}, 0).fingerprint != found.fingerprint
+    assert loaded_dataset.prompt(49).fields["answer"] == "98"
+    assert datasets.build({"kind": "jsonl", "path": str(path)}, 0).fingerprint != loaded_dataset.fingerprint
 
 
 def test_a_copy_has_the_same_fingerprint(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     folder = tables.write_shards(tmp_path / "shards")
     for path in (folder, folder / "part-*.parquet"):
-        found = dataset(path)
-        assert [found.prompt(index).fields for index in range(found.size)] == tables.ROWS
+        loaded_dataset = dataset(path)
+        assert [loaded_dataset.prompt(index).fields for index in range(loaded_dataset.size)] == tables.ROWS
 
 
 def test_a_single_file_is_read(tmp_path: Path) -> None:
@@ -50,8 +50,10 @@ def test_a_remote_filesystem_is_read_like_a_folder() -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(tables.ROWS), content, row_group_size=8)
     memory.pipe("/shelf/part-0.parquet", content.getvalue().to_pybytes())
     try:
-        found = dataset("memory://shelf/*.parquet", shuffle_window=2)
-        answers = sorted(int(str(found.prompt(index).fields["answer"])) for index in range(found.size))
+        loaded_dataset = dataset("memory://shelf/*.parquet", shuffle_window=2)
+        answers = sorted(
+            int(str(loaded_dataset.prompt(index).fields["answer"])) for index in range(loaded_dataset.size)
+        )
     finally:
         memory.rm("/shelf", recursive=True)
     assert answers == [2 * number for number in range(50)]
@@ -80,9 +82,9 @@ def test_a_row_group_larger_than_the_cache_is_read_once_for_consecutive_rows(
 
 
 def test_windows_are_shuffled_and_read_each_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = dataset(tables.write_shards(tmp_path / "shards"), shuffle_window=3)
+    loaded_dataset = dataset(tables.write_shards(tmp_path / "shards"), shuffle_window=3)
     reads = count_reads(monkeypatch)
-    ids = [found.prompt(index).id for index in range(found.size)]
+    ids = [loaded_dataset.prompt(index).id for index in range(loaded_dataset.size)]
 
     assert len(reads) == 3 + 3 + 2  # files of 20, 20 and 10 rows, row groups of eight
     assert ids != sorted(ids, key=lambda name: int(name.removeprefix("row:")))
@@ -157,10 +159,10 @@ def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_a_shard_modified_while_in_use_is_refused(tmp_path: Path) -> None:
     path = tables.write_parquet(tmp_path / "a.parquet")
-    found = dataset(path)
+    loaded_dataset = dataset(path)
     tables.write_parquet(path, tables.ROWS[:20])
     with raises_code(InvalidInput, "dataset.modified", "a.parquet"):
-        found.prompt(0)
+        loaded_dataset.prompt(0)
 
 
 def test_the_fingerprint_depends_on_rows_and_shuffle_window(tmp_path: Path) -> None:

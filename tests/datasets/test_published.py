@@ -75,12 +75,14 @@ def test_every_dataset_has_the_same_fields_from_every_file_format(
     published = getattr(known, "published", known)
     path = copy(tmp_path, rows_of(name), published.split)
 
-    found = datasets.build({"kind": kind, "name": name, "path": str(path), "cache": str(tmp_path / "cache")}, 0)
+    loaded_dataset = datasets.build(
+        {"kind": kind, "name": name, "path": str(path), "cache": str(tmp_path / "cache")}, 0
+    )
 
-    assert fields_of(found) == fields_of(sample)
-    assert all(set(fields) == SHAPES[kind] for fields in fields_of(found))
+    assert fields_of(loaded_dataset) == fields_of(sample)
+    assert all(set(fields) == SHAPES[kind] for fields in fields_of(loaded_dataset))
     assert all(sample.prompt(index).id.startswith(f"sample/{name}:") for index in range(sample.size))
-    assert found.prompt(0).id.startswith(f"{name}:")
+    assert loaded_dataset.prompt(0).id.startswith(f"{name}:")
 
 
 def test_a_downloaded_repository_is_read_by_its_dataset_card(tmp_path: Path) -> None:
@@ -101,8 +103,10 @@ def test_without_a_usable_dataset_card_the_known_file_is_read(tmp_path: Path) ->
 
 
 def test_the_question_follows_the_template() -> None:
-    found = datasets.build({"kind": "math", "name": "amc", "is_sample": True, "template": "Solve {x}: {question}"}, 0)
-    fields = found.prompt(0).fields
+    loaded_dataset = datasets.build(
+        {"kind": "math", "name": "amc", "is_sample": True, "template": "Solve {x}: {question}"}, 0
+    )
+    fields = loaded_dataset.prompt(0).fields
     assert fields["question"] == f"Solve {{x}}: {fields['problem']}"
     assert fields["answer"] == "120"
 
@@ -127,16 +131,18 @@ def test_tests_beyond_the_limit_are_left_out_and_counted() -> None:
 
 
 def test_the_own_instruction_of_a_problem_is_removed() -> None:
-    found = datasets.build({"kind": "math", "name": "dapo_filter", "is_sample": True, "template": "{question}"}, 0)
-    assert found.prompt(0).fields["question"] == (
+    loaded_dataset = datasets.build(
+        {"kind": "math", "name": "dapo_filter", "is_sample": True, "template": "{question}"}, 0
+    )
+    assert loaded_dataset.prompt(0).fields["question"] == (
         "The product of two consecutive even integers is $168$. What is the smaller one, if both are positive?"
     )
-    assert [found.prompt(index).fields["answer"] for index in range(3)] == ["12", "10", "8"]
+    assert [loaded_dataset.prompt(index).fields["answer"] for index in range(3)] == ["12", "10", "8"]
 
 
 def test_the_box_around_a_whole_answer_is_removed(tmp_path: Path) -> None:
-    found = datasets.build({"kind": "math", "name": "olympiadbench", "is_sample": True}, 0)
-    assert [found.prompt(index).fields["answer"] for index in range(3)] == ["9", "24", r"\frac{1}{4}"]
+    loaded_dataset = datasets.build({"kind": "math", "name": "olympiadbench", "is_sample": True}, 0)
+    assert [loaded_dataset.prompt(index).fields["answer"] for index in range(3)] == ["9", "24", r"\frac{1}{4}"]
     two = r"$\boxed{1}$,$\boxed{2}$"
     path = tables.write_jsonl(tmp_path / "a.jsonl", [{"problem": "p", "solution": two}])
     prompt = datasets.build({"kind": "math", "name": "olympiadbench", "path": str(path)}, 0).prompt(0)
@@ -157,12 +163,12 @@ def test_a_problem_without_question_or_answer_is_refused(tmp_path: Path, row: di
 
 
 def test_the_tests_of_a_problem_with_inputs_and_outputs_are_calls_or_programs() -> None:
-    found = datasets.build({"kind": "code", "name": "lcb_v5", "is_sample": True}, 0)
-    assert found.prompt(0).fields["tests"] == [
+    loaded_dataset = datasets.build({"kind": "code", "name": "lcb_v5", "is_sample": True}, 0)
+    assert loaded_dataset.prompt(0).fields["tests"] == [
         {"kind": "stdin", "input": "7 4\n", "output": "3\n"},
         {"kind": "stdin", "input": "1 9\n", "output": "-8\n"},
     ]
-    assert found.prompt(1).fields["function"] == "rest"
+    assert loaded_dataset.prompt(1).fields["function"] == "rest"
 
 
 def test_duplicate_answers_are_removed() -> None:

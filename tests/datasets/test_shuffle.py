@@ -10,7 +10,7 @@ from astraflow.datasets.shuffle import Shuffle
 def test_every_item_appears_exactly_once(size: int, seed: int) -> None:
     order = Shuffle(size, seed=seed)
 
-    assert sorted(order.item(place) for place in range(size)) == list(range(size))
+    assert sorted(order.item(index) for index in range(size)) == list(range(size))
 
 
 @given(size=st.integers(10**20, 10**40), place=st.integers(0, 10**20 - 1))
@@ -21,7 +21,7 @@ def test_huge_orders_need_no_memory(size: int, place: int) -> None:
 def test_the_order_follows_from_the_seed() -> None:
     def order(seed: int) -> list[int]:
         shuffle = Shuffle(100, seed=seed)
-        return [shuffle.item(place) for place in range(100)]
+        return [shuffle.item(index) for index in range(100)]
 
     assert order(1) == order(1)
     assert order(1) != order(2)

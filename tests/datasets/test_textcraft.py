@@ -29,23 +29,27 @@ def fields_of(index: int, **changed: Any) -> dict[str, Any]:
 
 def carry_out(plan: str, recipes: Recipes) -> Counter[str]:
     """Returns the inventory at the end; fails when a command cannot be carried out."""
-    made = {recipe["item"]: recipe for recipe in recipes}
+    recipe_by_item = {recipe["item"]: recipe for recipe in recipes}
     has: Counter[str] = Counter()
     for command in plan.splitlines():
         verb, count, item = re.match(r"(get|craft) (\d+) ([a-z ]+?)(?: using .*)?$", command).groups()  # type: ignore[union-attr]  # a command
         if verb == "get":
-            assert item not in made, command
+            assert item not in recipe_by_item, command
         else:
-            assert made[item]["count"] == int(count), command
-            has.subtract({part["item"]: part["count"] for part in made[item]["inputs"]})
+            assert recipe_by_item[item]["count"] == int(count), command
+            has.subtract({part["item"]: part["count"] for part in recipe_by_item[item]["inputs"]})
             assert min(has.values()) >= 0, command
         has[item] += int(count)
     return has
 
 
 def depth_of(item: str, recipes: Recipes) -> int:
-    made = {recipe["item"]: recipe for recipe in recipes}
-    return 1 + max(depth_of(part["item"], recipes) for part in made[item]["inputs"]) if item in made else 0
+    recipe_by_item = {recipe["item"]: recipe for recipe in recipes}
+    return (
+        1 + max(depth_of(part["item"], recipes) for part in recipe_by_item[item]["inputs"])
+        if item in recipe_by_item
+        else 0
+    )
 
 
 @settings(max_examples=30)

@@ -14,7 +14,7 @@ def test_every_row_appears_exactly_once_and_each_group_within_one_window(
     sizes: list[int], window: int, seed: int
 ) -> None:
     order = WindowShuffle(np.array(sizes), window=window, seed=seed)
-    rows = [order.item(place) for place in range(sum(sizes))]
+    rows = [order.item(index) for index in range(sum(sizes))]
     group_of = np.repeat(np.arange(len(sizes)), sizes)
     visited = [int(group_of[row]) for row in rows]
 
@@ -27,8 +27,8 @@ def test_every_row_appears_exactly_once_and_each_group_within_one_window(
 def test_rows_can_be_read_in_any_order() -> None:
     sizes = np.array([5, 3, 8, 1])
     forwards, backwards = (WindowShuffle(sizes, window=2, seed=1) for _ in range(2))
-    expected = [forwards.item(place) for place in range(17)]
-    assert [backwards.item(place) for place in reversed(range(17))][::-1] == expected
+    expected = [forwards.item(index) for index in range(17)]
+    assert [backwards.item(index) for index in reversed(range(17))][::-1] == expected
 
 
 def test_an_index_out_of_range_is_refused() -> None:

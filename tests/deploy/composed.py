@@ -89,8 +89,8 @@ class Composed:
     @property
     def services(self) -> dict[str, Json]:
         """Services by name."""
-        found: dict[str, Json] = self.file["services"]
-        return found
+        service_tables: dict[str, Json] = self.file["services"]
+        return service_tables
 
     @property
     def home(self) -> Path:
@@ -198,12 +198,12 @@ class Composed:
 
     def left(self) -> list[psutil.Process]:
         """Returns the remaining processes, which a container would end with its first process."""
-        found = []
+        remaining = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if process.environ().get("HOME") == str(self.home) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+                    remaining.append(process)
+        return remaining
 
     def kill(self) -> None:
         """Kills all remaining processes."""

@@ -76,7 +76,7 @@ def test_services_have_matching_ports_and_certificates_for_their_names() -> None
     addresses = {f"{name}:{port}" for name, port in listening.items()} | {
         f"dataflow:{options('dataflow')['enroll-port']}"
     }
-    told = {found for name in SERVICES for found in re.findall(r"\b[a-z]+:\d{4}\b", str(SERVICES[name]["command"]))}
+    told = {address for name in SERVICES for address in re.findall(r"\b[a-z]+:\d{4}\b", str(SERVICES[name]["command"]))}
     assert told == addresses
     assert {options(name)["advertise"] for name in listening} == set(listening)
     joining = f"dataflow:{options('dataflow')['enroll-port']}"
@@ -316,9 +316,9 @@ def check_page_shows_the_run(run: Composed) -> None:
 def check_pool_can_be_changed(run: Composed) -> None:
     """Makes the fleet service start a node in its container; the node joins with its own token."""
     at = ["--address", "fleet:7003", "--json"]
-    made = run.done("fleet", PROGRAM, "fleet", "plan", "here", "--target", "1", "--reason", "a test", *at)
-    assert made.returncode == 0, made
-    applied = run.done("fleet", PROGRAM, "fleet", "apply", json.loads(made.stdout)["id"], *at)
+    plan_output = run.done("fleet", PROGRAM, "fleet", "plan", "here", "--target", "1", "--reason", "a test", *at)
+    assert plan_output.returncode == 0, plan_output
+    applied = run.done("fleet", PROGRAM, "fleet", "apply", json.loads(plan_output.stdout)["id"], *at)
     assert applied.returncode == 0, applied
     run.until(lambda: "here" in pools(run), "a node of the fleet's")
 
@@ -333,10 +333,10 @@ def keys_of(run: Composed) -> dict[str, bytes]:
 def test_keys_are_created_once_and_only_public_ones_are_readable(run: Composed) -> None:
     run.start("keys")
     assert run.processes["keys"].wait() == 0
-    found = keys_of(run)
+    key_files = keys_of(run)
     run.start("keys")
     assert run.processes["keys"].wait() == 0
-    assert keys_of(run) == found
+    assert keys_of(run) == key_files
     assert Authority.load(run.volume("keys") / "authority").pin == (run.volume("public") / "ca.hash").read_text()
     private = [path for path in run.volume("keys").rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o777 for path in private} == {0o600}

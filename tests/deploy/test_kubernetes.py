@@ -45,8 +45,8 @@ def manifests(name: str) -> list[Json]:
 
 def one(name: str, kind: str) -> Json:
     """Returns the only manifest of a kind in a file."""
-    (found,) = [given for given in manifests(name) if given["kind"] == kind]
-    return found
+    (manifest,) = [given for given in manifests(name) if given["kind"] == kind]
+    return manifest
 
 
 def pods() -> list[tuple[str, Json]]:
@@ -114,9 +114,9 @@ def test_services_start_with_valid_options(role: str) -> None:
     (container,) = [given for given in containers if given["name"] == role]
     program, *words = container["command"]
     assert (program, words[:2]) == ("astraflow", ["serve", role])
-    told = parsed([*words, *container["args"]]).params
-    assert told["host"] == "0.0.0.0"  # noqa: S104 (in the pod)
-    assert f"{told['port']}" in f"{container['readinessProbe']}"
+    options = parsed([*words, *container["args"]]).params
+    assert options["host"] == "0.0.0.0"  # noqa: S104 (in the pod)
+    assert f"{options['port']}" in f"{container['readinessProbe']}"
 
 
 def test_services_use_the_ports_and_names_of_the_kubernetes_service() -> None:
@@ -201,16 +201,16 @@ def test_the_trainer_signs_versions_and_all_readers_verify_them() -> None:
 def test_trainer_and_page_join_the_run_and_store_their_identity_in_a_volume(name: str, kind: str) -> None:
     spec = one(name, kind)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    told = parsed(words_of(container)).params
+    options = parsed(words_of(container)).params
     ports = {given["name"]: given["port"] for given in one("run.yaml", "Service")["spec"]["ports"]}
-    assert told["dataflow"] == f"run.astraflow.svc:{ports['join']}"
+    assert options["dataflow"] == f"run.astraflow.svc:{ports['join']}"
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     lasting = "/var/lib/astraflow"
-    assert told["credential_folder"].is_relative_to(lasting)
-    assert told["directory"].is_relative_to(lasting)
+    assert options["credential_folder"].is_relative_to(lasting)
+    assert options["directory"].is_relative_to(lasting)
     volume = mounts[lasting]["name"]
     assert "emptyDir" not in next((given for given in spec["volumes"] if given["name"] == volume), {})
-    assert told["token_file"].is_relative_to("/secret")
+    assert options["token_file"].is_relative_to("/secret")
     assert mounts["/secret"]["readOnly"] is True
 
 
@@ -224,11 +224,11 @@ def test_a_completed_trainer_is_not_restarted_and_only_one_runs_at_a_time() -> N
 def test_keda_nodes_join_with_a_token_of_their_pool() -> None:
     (deployment,) = [given for given in yaml.safe_load_all(KEDA.read_text()) if given["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    told = parsed(words_of(container)).params
-    assert told["pool"] == "gpu"
-    assert told["token_file"] == Path("/secret/token")
-    assert not told["ca_hash"]  # the token contains the hash
-    assert told["drain_s"] < deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    options = parsed(words_of(container)).params
+    assert options["pool"] == "gpu"
+    assert options["token_file"] == Path("/secret/token")
+    assert not options["ca_hash"]  # the token contains the hash
+    assert options["drain_s"] < deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
 
 
 @pytest.mark.parametrize("file", [DEPLOY / "trainer.yaml", DEPLOY / "web.yaml", KEDA], ids=lambda file: file.name)
@@ -249,18 +249,18 @@ def test_only_the_fleet_container_has_a_cluster_token() -> None:
 
 
 def test_the_pod_template_matches_the_provider_and_the_restricted_standard() -> None:
-    told = fleet_config()
-    options = providers.check(told.providers["here"])
+    provider_config = fleet_config()
+    options = providers.check(provider_config.providers["here"])
     assert isinstance(options, KubernetesOptions)
     template = one("node-pod.yaml", "PodTemplate")["template"]
     order = json.loads(template["metadata"]["annotations"][ORDER])
-    pool = told.pools[order["tags"]["pool"]]
+    pool = provider_config.pools[order["tags"]["pool"]]
     node = NodePlan(dataflow="run.astraflow.svc:7000", drain_s=pool.drain_s)
     spec = LaunchSpec(tags=Tags(**order["tags"]), node=node, type=pool.type)
     expires_in_s = template["spec"]["activeDeadlineSeconds"]
-    made = pod_manifest(options, spec, order["launch_id"], now=order["tags"]["expires_at"] - expires_in_s)
-    assert made["spec"] == template["spec"]
-    assert {key: made["metadata"][key] for key in template["metadata"]} == template["metadata"]
+    pod = pod_manifest(options, spec, order["launch_id"], now=order["tags"]["expires_at"] - expires_in_s)
+    assert pod["spec"] == template["spec"]
+    assert {key: pod["metadata"][key] for key in template["metadata"]} == template["metadata"]
     (container,) = template["spec"]["containers"]
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
     assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -269,8 +269,8 @@ def test_the_pod_template_matches_the_provider_and_the_restricted_standard() -> 
 
 def rules() -> list[Json]:
     """Returns the RBAC rules of the fleet service."""
-    found: list[Json] = one("nodes.yaml", "Role")["rules"]
-    return found
+    role_rules: list[Json] = one("nodes.yaml", "Role")["rules"]
+    return role_rules
 
 
 def rights() -> list[tuple[str, str]]:

@@ -139,14 +139,14 @@ async def test_output_of_an_environment_does_not_disturb_its_answers() -> None:
 async def test_episodes_wait_for_a_free_worker_and_may_share_one() -> None:
     async with faulty_workers(episodes_per_worker=3) as factory:
         assert factory.limits.concurrency == 3
-        made = [factory.make() for _ in range(4)]
-        first = await asyncio.gather(*(environment.begin(PROMPT, 0) for environment in made[:3]))
+        environments = [factory.make() for _ in range(4)]
+        first = await asyncio.gather(*(environment.begin(PROMPT, 0) for environment in environments[:3]))
         assert len({observation.text for observation in first}) == 1
-        waiting = asyncio.create_task(made[3].begin(PROMPT, 0))
+        waiting = asyncio.create_task(environments[3].begin(PROMPT, 0))
         await asyncio.sleep(0)
-        assert [(await environment.act("go")).text for environment in made[:3]] == ["1", "1", "1"]
+        assert [(await environment.act("go")).text for environment in environments[:3]] == ["1", "1", "1"]
         assert not waiting.done()
-        await made[0].close()
+        await environments[0].close()
         assert await waiting == first[0]
 
 

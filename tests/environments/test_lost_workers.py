@@ -78,7 +78,7 @@ MARKS = {
     "alfworld": (pytest.mark.long,),
     "scienceworld": (pytest.mark.long, pytest.mark.needs("java")),
 }
-"""They take seconds to start, three times."""
+"""Real workers take seconds to start, three times."""
 
 
 class ActingEngine(FakeEngine):

@@ -11,7 +11,7 @@ from astraflow.contract.trajectories import Ending
 from astraflow.environments import environments
 from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import play
-from astraflow.recipe import EXAMPLES, PACKAGED
+from astraflow.recipe.files import EXAMPLES, PACKAGED
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins
 
 pytestmark = pytest.mark.anyio

@@ -127,8 +127,8 @@ async def test_games_at_the_same_time_do_not_disturb_each_other_nor_the_process(
 async def test_a_player_may_correct_one_mistake_but_not_two() -> None:
     game = FACTORY.make()
     begun = await game.begin(prompt_of("TicTacToe-v0"), 0)
-    told = await game.act(0, "I take [9]")
-    assert (told.player, told.observation.is_malformed, told.is_over) == (0, True, False)
+    reply = await game.act(0, "I take [9]")
+    assert (reply.player, reply.observation.is_malformed, reply.is_over) == (0, True, False)
     moved = await game.act(0, "Better [4].")
     assert (moved.player, moved.observation.is_malformed) == (1, False)
     assert begun.observation.actions == tuple(f"[{cell}]" for cell in range(9))

@@ -29,8 +29,12 @@ TASKS = datasets.build({"kind": "textcraft", "size": 1000}, 0)
 def prompt_of(recipes: dict[str, tuple[int, dict[str, int]]], goal: str, count: int = 1) -> Prompt:
     """Returns a prompt as the dataset writes it. recipes: item -> its count and its inputs."""
     rows: list[Any] = [
-        {"item": item, "count": made, "inputs": [{"item": name, "count": needed} for name, needed in inputs.items()]}
-        for item, (made, inputs) in recipes.items()
+        {
+            "item": item,
+            "count": recipe_by_item,
+            "inputs": [{"item": name, "count": needed} for name, needed in inputs.items()],
+        }
+        for item, (recipe_by_item, inputs) in recipes.items()
     ]
     return Prompt(id=PromptId("t:0"), fields={"question": "?", "goal": {"item": goal, "count": count}, "recipes": rows})
 

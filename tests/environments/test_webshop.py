@@ -105,8 +105,10 @@ async def test_buying_another_product_gives_a_part_of_the_reward() -> None:
     goal = store.goal(0)
     environment = factory.make()
     await environment.begin(GOALS.prompt(0), 0)
-    found = await environment.act(f"search[{goal.product.query}]")
-    other = next(action for action in found.actions if "[b0" in action and goal.product.asin.lower() not in action)
+    results_page = await environment.act(f"search[{goal.product.query}]")
+    other = next(
+        action for action in results_page.actions if "[b0" in action and goal.product.asin.lower() not in action
+    )
     await environment.act(other)
     bought = await environment.act("click[buy now]")
     assert bought.ending is Ending.LOST and 0.0 <= bought.reward < 1.0

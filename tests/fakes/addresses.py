@@ -9,10 +9,10 @@ from astraflow.runtime.hosts import is_loopback
 
 def beyond_loopback() -> str:
     """Returns an IPv4 address of a network interface other than loopback; empty when the machine has none."""
-    found = (
+    candidates = (
         address.address
         for addresses in psutil.net_if_addrs().values()
         for address in addresses
         if address.family == socket.AF_INET
     )
-    return next((address for address in found if not is_loopback(address)), "")
+    return next((address for address in candidates if not is_loopback(address)), "")

@@ -117,7 +117,7 @@ def _trajectory(
         tokens = math.ceil(len(text) / 4)
         if speaker == "model":
             spans.append(Span(author=Author.MODEL, length=tokens, version=Version(version)))
-            token_ends += [min(end, end - len(text) + 4 * (place + 1)) for place in range(tokens)]
+            token_ends += [min(end, end - len(text) + 4 * (index + 1)) for index in range(tokens)]
         else:
             spans.append(Span(author=Author.CONTEXT, length=tokens, speaker=speaker))
     return Trajectory(

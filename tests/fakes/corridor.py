@@ -18,7 +18,7 @@ class CorridorOptions(Config):
     begin_s: float = 30.0
     act_s: float = 30.0
     fault: str = ""
-    """What goes wrong: `hangs`, `raises`, `nan`, `many_metrics`, `hangs_at_begin`, `raises_at_close`, or nothing."""
+    """Injected fault: `hangs`, `raises`, `nan`, `many_metrics`, `hangs_at_begin`, `raises_at_close`, or nothing."""
     lists_actions: bool = True
     text: str = ""
     """Text of each observation, instead of the position."""

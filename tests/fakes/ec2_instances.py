@@ -194,21 +194,21 @@ class InstanceRunner:
         )
         assert ends["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
         assert "shutdown -h" not in script, "it would end this machine"
-        metadata, place = MetadataService(), self.directory / instance_id
-        place.mkdir(parents=True)
-        script = script.replace(METADATA, metadata.url).replace(SECRETS, str(place / "secrets"))
-        (place / "user-data").write_text(script)
+        metadata, instance_folder = MetadataService(), self.directory / instance_id
+        instance_folder.mkdir(parents=True)
+        script = script.replace(METADATA, metadata.url).replace(SECRETS, str(instance_folder / "secrets"))
+        (instance_folder / "user-data").write_text(script)
         environment = {key: os.environ[key] for key in _INHERITED_VARIABLES if key in os.environ}
-        with (place / "log").open("wb") as log:
+        with (instance_folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                ["/bin/sh", str(place / "user-data")],
+                ["/bin/sh", str(instance_folder / "user-data")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment,
                 start_new_session=True,
             )
-        return Machine(directory=place, process=process, metadata=metadata)
+        return Machine(directory=instance_folder, process=process, metadata=metadata)
 
 
 @contextmanager

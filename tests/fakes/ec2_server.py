@@ -102,9 +102,9 @@ class Ec2Server:
                 return known[1]
             answer = Response.from_app(self._moto, request.environ)
             self._launched[region, token] = asked, answer
-            for found in ElementTree.fromstring(answer.get_data()).iter():  # noqa: S314 (moto wrote it)
-                if found.tag.endswith("instanceId") and found.text:
-                    self._since[found.text] = time.monotonic()
+            for element in ElementTree.fromstring(answer.get_data()).iter():  # noqa: S314 (moto wrote it)
+                if element.tag.endswith("instanceId") and element.text:
+                    self._since[element.text] = time.monotonic()
             return answer
 
     def _without_fresh(self, answer: Response) -> Response:

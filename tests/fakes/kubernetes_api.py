@@ -245,15 +245,15 @@ class FakeCluster:
     def _answered(self, method: str, target: str, body: bytes, token: str) -> Json:
         url = urlsplit(target)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        found = _PATH.fullmatch(url.path)
-        resource, _, name = found["rest"].partition("/") if found else ("", "", "")
-        if found is None or resource not in KINDS:
+        path_match = _PATH.fullmatch(url.path)
+        resource, _, name = path_match["rest"].partition("/") if path_match else ("", "", "")
+        if path_match is None or resource not in KINDS:
             raise ApiRefusal(404, "NotFound", "the server could not find the requested resource")
-        self._authorise(token, method, found["group"] or "", resource, is_one=bool(name))
+        self._authorise(token, method, path_match["group"] or "", resource, is_one=bool(name))
         fault = self._fault(method, resource)
         if fault is not None and not fault.is_after:
             raise ApiRefusal(fault.status, fault.reason, fault.message)
-        answer = self._done(method, resource, found["namespace"] or "", name, query, json.loads(body or b"{}"))
+        answer = self._done(method, resource, path_match["namespace"] or "", name, query, json.loads(body or b"{}"))
         if fault is not None:
             raise ApiRefusal(fault.status, fault.reason, fault.message)
         return answer

@@ -134,12 +134,12 @@ class TranscriptBuilder:
 
 def transcript(wakes: int = 1, *, text: str = "two nodes here instead") -> tuple[TranscriptEntry, ...]:
     """Returns a complete transcript."""
-    told = TranscriptBuilder()
-    told.add("opened", {"run": "run-1", "model": "scripted good", "is_simulated": True, "system": "x"}, wake="")
-    told.add("orders", {"mode": "propose", "kill": "none"}, wake="")
+    transcript = TranscriptBuilder()
+    transcript.add("opened", {"run": "run-1", "model": "scripted good", "is_simulated": True, "system": "x"}, wake="")
+    transcript.add("orders", {"mode": "propose", "kill": "none"}, wake="")
     for number in range(wakes):
-        told.add_wake(f"w-{number + 1:08d}", text=text)
-    return tuple(told.entries)
+        transcript.add_wake(f"w-{number + 1:08d}", text=text)
+    return tuple(transcript.entries)
 
 
 async def keep(fleet: FleetPlaneClient, entries: tuple[TranscriptEntry, ...]) -> str:

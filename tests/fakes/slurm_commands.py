@@ -70,8 +70,8 @@ class Cluster:
 
     def config(self) -> Json:
         """Returns the configuration of the cluster."""
-        found: Json = json.loads((self.directory / "cluster.json").read_text())
-        return found
+        cluster_config: Json = json.loads((self.directory / "cluster.json").read_text())
+        return cluster_config
 
     def configure(self, **changes: Any) -> None:
         """Changes the configuration."""
@@ -84,8 +84,8 @@ class Cluster:
 
     def job(self, number: str) -> Json:
         """Returns one job."""
-        found: Json = json.loads((self.directory / "jobs" / number / "job.json").read_text())
-        return found
+        job_record: Json = json.loads((self.directory / "jobs" / number / "job.json").read_text())
+        return job_record
 
     def change(self, number: int, **changes: Any) -> Json:
         """Changes one job."""
@@ -98,12 +98,12 @@ class Cluster:
         """Adds a pending job and starts its slurmd."""
         with self.locked():
             number = 1 + max((job["id"] for job in self.jobs()), default=1000)
-            place = self.directory / "jobs" / str(number)
+            job_folder = self.directory / "jobs" / str(number)
             draft = self.directory / f".{number}"
             draft.mkdir()
             said = {"id": number, "state": "PENDING", "reason": "None", "submit": int(time.time()), "code": "0:0"}
             _write(draft / "job.json", job | said)
-            draft.rename(place)
+            draft.rename(job_folder)
         self.start(number)
         return number
 
@@ -288,8 +288,8 @@ def pending_reason(cluster: Cluster, job: Json) -> str:
 
 def run(cluster: Cluster, job: Json) -> None:
     """Runs the batch step."""
-    place, kill_wait_s = cluster.directory / "jobs" / str(job["id"]), cluster.config()["kill_wait_s"]
-    script = place / "slurm_script"
+    job_folder, kill_wait_s = cluster.directory / "jobs" / str(job["id"]), cluster.config()["kill_wait_s"]
+    script = job_folder / "slurm_script"
     script.write_text(job["script"])
     script.chmod(0o700)
     environment = {**job["environment"], "SLURM_JOB_ID": str(job["id"]), "SLURM_JOB_NAME": job["name"]}
@@ -374,11 +374,11 @@ def inject_fault(cluster: Cluster, name: str) -> Json | None:
     """Makes the next call of that command fail."""
     with cluster.locked():
         config = cluster.config()
-        found: Json | None = next((fault for fault in config["faults"] if fault["command"] == name), None)
-        if found is not None:
-            config["faults"].remove(found)
+        matching_fault: Json | None = next((fault for fault in config["faults"] if fault["command"] == name), None)
+        if matching_fault is not None:
+            config["faults"].remove(matching_fault)
             _write(cluster.directory / "cluster.json", config)
-        return found
+        return matching_fault
 
 
 if __name__ == "__main__":

@@ -86,10 +86,10 @@ def _sample(
         tokens = math.ceil(len(text) / 4)
         if speaker == "model":
             spans.append(Span(author=Author.MODEL, length=tokens, version=version))
-            token_ends += [min(end, end - len(text) + 4 * (place + 1)) for place in range(tokens)]
+            token_ends += [min(end, end - len(text) + 4 * (position + 1)) for position in range(tokens)]
         else:
             spans.append(Span(author=Author.CONTEXT, length=tokens, speaker=speaker))
-    first = next(place for place, (speaker, _) in enumerate(parts) if speaker == "model")
+    first = next(position for position, (speaker, _) in enumerate(parts) if speaker == "model")
     return replace(
         base,
         ordinal=base.ordinal * MEMBERS + index,

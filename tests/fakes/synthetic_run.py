@@ -134,9 +134,9 @@ class SyntheticRun:
 
     def trajectories(self, sequence: int, query: TrajectoryQuery) -> TrajectoryPage:
         """Returns one page of trajectories, as the service would."""
-        found = [sample for sample in self.samples(sequence) if _matches(sample, query)]
-        older = [sample for sample in found if query.before is None or sample.ordinal < query.before]
-        newer = [sample for sample in found if query.after is not None and sample.ordinal > query.after]
+        matching_samples = [sample for sample in self.samples(sequence) if _matches(sample, query)]
+        older = [sample for sample in matching_samples if query.before is None or sample.ordinal < query.before]
+        newer = [sample for sample in matching_samples if query.after is not None and sample.ordinal > query.after]
         page = newer[-query.limit :] if query.after is not None else older[: query.limit]
         if not query.with_tokens:
             page = [replace(sample, token_ends=(), logprobs=()) for sample in page]
@@ -144,8 +144,8 @@ class SyntheticRun:
             page = [replace(sample, calls=()) for sample in page]
         return TrajectoryPage(
             trajectories=tuple(page),
-            has_older=bool(page) and page[-1].ordinal != found[-1].ordinal,
-            has_newer=bool(page) and page[0].ordinal != found[0].ordinal,
+            has_older=bool(page) and page[-1].ordinal != matching_samples[-1].ordinal,
+            has_newer=bool(page) and page[0].ordinal != matching_samples[0].ordinal,
         )
 
     def groups(self, sequence: int, query: GroupQuery) -> GroupPage:
@@ -158,30 +158,30 @@ class SyntheticRun:
 
     def rewards(self, sequence: int, query: RewardQuery) -> RewardHistogram:
         """Returns tenths, as the service does for rewards from 0 to 1."""
-        found = [sample for sample in self.samples(sequence) if _matches(sample, query.matching)]
+        matching_samples = [sample for sample in self.samples(sequence) if _matches(sample, query.matching)]
         bins: dict[int, list[SampledTrajectory]] = {}
-        values = {sample.ordinal: _value(sample, query.term) for sample in found}
-        for sample in found:
+        values = {sample.ordinal: _value(sample, query.term) for sample in matching_samples}
+        for sample in matching_samples:
             value = values[sample.ordinal]
             if value is not None:
                 bins.setdefault(math.floor(value / 0.1), []).append(sample)
         return RewardHistogram(
             bins=tuple(
                 RewardBin(
-                    begin=place * 0.1,
-                    end=(place + 1) * 0.1,
+                    begin=index * 0.1,
+                    end=(index + 1) * 0.1,
                     lowest=min(values[member.ordinal] or 0.0 for member in members),
                     highest=max(values[member.ordinal] or 0.0 for member in members),
                     trajectories=len(members),
                     groups=len({(member.policy, member.group) for member in members}),
                 )
-                for place, members in sorted(bins.items())
+                for index, members in sorted(bins.items())
             ),
-            failed=sum(sample.failure is not None for sample in found),
-            endings=Counter(sample.ending.value for sample in found if sample.ending),
-            roles=Counter(sample.role for sample in found if sample.role),
-            terms=Counter(term for sample in found for term in sample.reward_terms),
-            calls=Counter(outcome for sample in found for outcome in sample.call_outcomes),
+            failed=sum(sample.failure is not None for sample in matching_samples),
+            endings=Counter(sample.ending.value for sample in matching_samples if sample.ending),
+            roles=Counter(sample.role for sample in matching_samples if sample.role),
+            terms=Counter(term for sample in matching_samples for term in sample.reward_terms),
+            calls=Counter(outcome for sample in matching_samples for outcome in sample.call_outcomes),
         )
 
     def act(self, sequence: int, kind: str, subject: str, message: str) -> None:

@@ -14,8 +14,9 @@ from astraflow.datasets import datasets
 from astraflow.fetching import recipe_downloads
 from astraflow.fetching.recipe_downloads import fetch_sources, verify_sources
 from astraflow.models import fetched, packages
-from astraflow.recipe import Check, load_recipe, plugin_specs
-from astraflow.recipe_sources import remote_sources
+from astraflow.recipe.loading import Check, load_recipe
+from astraflow.recipe.plugins import plugin_specs
+from astraflow.recipe.sources import remote_sources
 from astraflow.runtime.data_root import MANIFEST, DataRoot, FetchedSource, RemoteSource
 from astraflow.runtime.locks import exclusive_lock
 from tests.datasets import tables

@@ -79,10 +79,10 @@ def main() -> None:
     for kind in KINDS:
         command = [sys.executable, "-m", "tests.gpu.lora_speed", "--device", chosen.device, "--kind", kind]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+        figures = json.loads(done.stdout.splitlines()[-1])
         sys.stdout.write(
-            f"{kind:18} {found['tokens_per_s']:10,.0f} tokens/s {found['published'] / 1e6:9,.2f} MB published "
-            f"{found['peak'] / 2**30:7.2f} GiB peak\n"
+            f"{kind:18} {figures['tokens_per_s']:10,.0f} tokens/s {figures['published'] / 1e6:9,.2f} MB published "
+            f"{figures['peak'] / 2**30:7.2f} GiB peak\n"
         )
 
 

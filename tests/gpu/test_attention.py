@@ -90,11 +90,11 @@ def _assert_same_as_dense(
     expected = dense(exact[0], exact[1], exact[2], segments, HEAD_SIZE**-0.5)
 
     _assert_close(output, expected)
-    found = torch.autograd.grad(output, rounded, values[3].to(device))
-    for one, other in zip(found, torch.autograd.grad(expected, exact, values[3].float()), strict=True):
+    gradients = torch.autograd.grad(output, rounded, values[3].to(device))
+    for one, other in zip(gradients, torch.autograd.grad(expected, exact, values[3].float()), strict=True):
         _assert_close(one, other)
 
 
-def _assert_close(found: Tensor, expected: Tensor) -> None:
-    difference = (found.detach().float().cpu() - expected.detach()).abs().max()
+def _assert_close(actual: Tensor, expected: Tensor) -> None:
+    difference = (actual.detach().float().cpu() - expected.detach()).abs().max()
     assert float(difference) <= BOUND * float(expected.detach().abs().max())

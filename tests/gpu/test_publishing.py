@@ -41,5 +41,5 @@ def test_the_probe_of_a_device_is_that_of_a_cpu(device: torch.device) -> None:
 
     bound = 1e-5 if device.type == "cpu" else 0.1
     assert probes[0].tokens == probes[1].tokens
-    found, expected = (np.frombuffer(probe.logprobs, dtype="<f4") for probe in probes)
-    assert float(np.abs(found - expected).max()) <= bound
+    actual, expected = (np.frombuffer(probe.logprobs, dtype="<f4") for probe in probes)
+    assert float(np.abs(actual - expected).max()) <= bound

@@ -110,8 +110,8 @@ class Scene:
 
     async def journal(self, kind: str) -> list[Decision]:
         """Returns the entries of a kind in the fleet's journal, oldest first."""
-        found = await self.fleet.decisions(limit=1000)
-        return [entry for entry in reversed(found) if entry.kind == kind]
+        decisions = await self.fleet.decisions(limit=1000)
+        return [entry for entry in reversed(decisions) if entry.kind == kind]
 
     async def pass_time(self, duration_s: float, *, step_s: float = 5.0) -> None:
         """Runs the fleet service and the maintainer in virtual time."""

@@ -478,9 +478,9 @@ async def test_the_status_has_the_models_evaluation(tmp_path: Path) -> None:
     board = tmp_path / "leaderboard.json"
     async with scene(tmp_path, llm="good", config={"scorecard": {"leaderboard": str(board)}}) as here:
         await here.pass_time(10.0)
-        told = here.maintainer.status()
-        assert (told.evaluation, told.evaluation_source) == (None, str(board))
-        assert str(board) in told.evaluation_problem
+        status = here.maintainer.status()
+        assert (status.evaluation, status.evaluation_source) == (None, str(board))
+        assert str(board) in status.evaluation_problem
         line = {"model": "scripted good", "right_ratio": 1.0, "blind_ratio": 0.9, "violations": 0, "out_of_scope": 0}
         cases = {"scripted good": [{"case": "steady", "group": "right", "objections": []}]}
         board.write_text(json.dumps({**leaderboard_stamp(1_800_000_000.0), "lines": [line], "cases": cases}))

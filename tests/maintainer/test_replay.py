@@ -56,9 +56,9 @@ def test_every_scene_has_a_stored_transcript() -> None:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_the_guard_gives_stored_plans_their_stored_verdicts(name: str) -> None:
-    found = replay_transcript(kept(name))
-    assert found.verdicts > 0
-    assert found.differences == (), "\n".join([LOOK, *(difference.text() for difference in found.differences)])
+    replayed = replay_transcript(kept(name))
+    assert replayed.verdicts > 0
+    assert replayed.differences == (), "\n".join([LOOK, *(difference.text() for difference in replayed.differences)])
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -76,15 +76,15 @@ async def test_a_scene_writes_the_same_transcript_every_time(tmp_path: Path) -> 
 
 
 def test_the_stored_transcripts_have_every_finding_for_agents() -> None:
-    found = [body for name in SCENES for body in verdicts(kept(name))]
-    assert {finding[0] for body in found for finding in body["findings"]} == FINDINGS
-    assert {body["verdict"] for body in found} == {"allowed", "needs_approval", "refused"}
-    assert {body["phase"] for body in found} == {"plan", "apply"}
+    replayed = [body for name in SCENES for body in verdicts(kept(name))]
+    assert {finding[0] for body in replayed for finding in body["findings"]} == FINDINGS
+    assert {body["verdict"] for body in replayed} == {"allowed", "needs_approval", "refused"}
+    assert {body["phase"] for body in replayed} == {"plan", "apply"}
 
 
 def test_a_guard_without_findings_fails_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_inputs, "judge", lambda situation, proposal, limits: ())
-    found = [difference for name in SCENES for difference in replay_transcript(kept(name)).differences]
+    replayed = [difference for name in SCENES for difference in replay_transcript(kept(name)).differences]
     refused = [body for name in SCENES for body in verdicts(kept(name)) if body["verdict"] != "allowed"]
-    assert len(found) == len(refused)
-    assert "+allowed" in found[0].text()
+    assert len(replayed) == len(refused)
+    assert "+allowed" in replayed[0].text()

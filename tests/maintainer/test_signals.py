@@ -70,8 +70,8 @@ def stragglers(nodes: tuple[NodeReport, ...], *, for_s: float = 2 * WATCH.stragg
 
 
 def test_a_region_is_slow_though_it_has_most_nodes_and_they_are_alike() -> None:
-    found = stragglers((*region("eu", 0.2, 0.25, 0.2, 0.2), *region("us", 1.0, 1.0)))
-    assert found == {"eu-0": 0.2, "eu-1": 0.25, "eu-2": 0.2, "eu-3": 0.2}
+    slow_nodes = stragglers((*region("eu", 0.2, 0.25, 0.2, 0.2), *region("us", 1.0, 1.0)))
+    assert slow_nodes == {"eu-0": 0.2, "eu-1": 0.25, "eu-2": 0.2, "eu-3": 0.2}
 
 
 def test_one_node_is_slow_compared_with_its_region() -> None:

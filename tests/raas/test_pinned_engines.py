@@ -120,8 +120,12 @@ async def test_tasks_of_one_version_share_an_engine_loaded_once() -> None:
         pass
     assert [len(engine.loads) for engine in bench.engines] == [1]
     assert (bench.shelf.asked, bench.shelf.committed) == ([3], [3])
-    found = bench.counters.counters()
-    assert (found["evaluation_loads"], found["evaluation_bytes"], found["weight_bytes_full"]) == (1, 110, 0)
+    counter_values = bench.counters.counters()
+    assert (
+        counter_values["evaluation_loads"],
+        counter_values["evaluation_bytes"],
+        counter_values["weight_bytes_full"],
+    ) == (1, 110, 0)
     assert bench.counters.gauges()["evaluation_running"] == 0
 
 
@@ -130,8 +134,8 @@ async def test_other_versions_are_loaded_when_idle_in_the_order_of_requests() ->
     served: list[int] = []
 
     async def work(version: int) -> None:
-        async with bench.at(version) as found:
-            served.append(found or -1)
+        async with bench.at(version) as engine:
+            served.append(engine or -1)
 
     async with bench.at(1):
         waiting = [asyncio.create_task(work(version)) for version in (2, 1, 2)]
@@ -151,16 +155,16 @@ async def test_a_cancelled_wait_does_not_block_others() -> None:
         await settle()
         waiting.cancel()
         await settle()
-        async with bench.at(1) as found:
-            assert found == 1
+        async with bench.at(1) as engine:
+            assert engine == 1
     bench.shelf.gate.clear()
     loading = asyncio.create_task(bench.at(4).__aenter__())
     await settle()
     loading.cancel()
     await settle()
     bench.shelf.gate.set()
-    async with bench.at(1) as found:
-        assert found == 1
+    async with bench.at(1) as engine:
+        assert engine == 1
     assert bench.counters.gauges()["evaluation_running"] == 0
 
 
@@ -188,8 +192,8 @@ async def test_an_idle_engine_is_closed_and_rebuilt_on_demand() -> None:
     assert not bench.engines[0].is_closed, "the engine was used recently"
     await clock.pass_time(IDLE_S * 1.5)
     assert bench.engines[0].is_closed
-    async with bench.at(1) as found:
-        assert found == 1
+    async with bench.at(1) as engine:
+        assert engine == 1
     assert len(bench.engines) == 2
     closing.cancel()
     await asyncio.gather(closing, return_exceptions=True)
@@ -204,8 +208,8 @@ async def test_a_missing_version_fails_only_its_tasks() -> None:
                 pass
         assert broke.value.boundary is Boundary.ENGINE
     assert not bench.pinned.is_backing_off, "another version may be stored"
-    async with bench.at(2) as found:
-        assert found == 2
+    async with bench.at(2) as engine:
+        assert engine == 2
 
 
 async def test_a_node_that_cannot_build_an_engine_backs_off_from_evaluations() -> None:
@@ -223,8 +227,8 @@ async def test_a_node_that_cannot_build_an_engine_backs_off_from_evaluations() -
     assert rests == [2, 4, 8, 16, 32, 60, 60]
     assert "MemoryError: full" in bench.counters.errors()[-1]
     bench.build_problem = None
-    async with bench.at(1) as found:
-        assert found == 1
+    async with bench.at(1) as engine:
+        assert engine == 1
 
 
 async def test_an_engine_with_a_logprob_gap_serves_no_evaluation() -> None:

@@ -73,9 +73,13 @@ async def test_a_complete_recorded_generation_is_replayed_without_the_engine() -
     engine, counters = FakeEngine(version=3), NodeCounters()
     recorder = RolloutRecorder([recorded("done")])
 
-    found = await port(recorder, engine, counters).generate(PROMPT, SAMPLING)
+    generation = await port(recorder, engine, counters).generate(PROMPT, SAMPLING)
 
-    assert (text(found.tokens), found.finish, [span.version for span in found.spans]) == ("done", Finish.STOP, [1])
+    assert (text(generation.tokens), generation.finish, [span.version for span in generation.spans]) == (
+        "done",
+        Finish.STOP,
+        [1],
+    )
     assert not engine.requests
     assert recorder.continued_tokens == 4
     assert {name: counters.counters()[name] for name in ("tokens_continued", "tokens_generated")} == {
@@ -89,11 +93,11 @@ async def test_a_partial_generation_is_continued_with_the_remaining_length() -> 
     engine.reply = "ba"
     recorder = RolloutRecorder([recorded("dc", finish=Finish.ABORT)])
 
-    found = await port(recorder, engine, counters).generate(PROMPT, SAMPLING)
+    generation = await port(recorder, engine, counters).generate(PROMPT, SAMPLING)
 
-    assert (text(found.tokens), found.finish) == ("dcba", Finish.STOP)
-    assert [(span.version, span.length) for span in found.spans] == [(1, 2), (3, 3)]
-    assert len(found.logprobs) == 5
+    assert (text(generation.tokens), generation.finish) == ("dcba", Finish.STOP)
+    assert [(span.version, span.length) for span in generation.spans] == [(1, 2), (3, 3)]
+    assert len(generation.logprobs) == 5
     assert [text(prompt) for prompt in engine.prompts] == ["askdc"]
     assert engine.samplings[0].max_new_tokens == SAMPLING.max_new_tokens - 2
     assert engine.requests == ["train:0/0.0.solver.0+2"], "otherwise the random numbers of the first part would repeat"
@@ -103,8 +107,8 @@ async def test_a_partial_generation_is_continued_with_the_remaining_length() -> 
 async def test_a_partial_generation_of_the_full_length_is_complete() -> None:
     engine = FakeEngine(version=3)
     whole = "x" * SAMPLING.max_new_tokens
-    found = await port(RolloutRecorder([recorded(whole, finish=Finish.ABORT)]), engine).generate(PROMPT, SAMPLING)
-    assert (text(found.tokens), found.finish, engine.requests) == (whole, Finish.LENGTH, [])
+    generation = await port(RolloutRecorder([recorded(whole, finish=Finish.ABORT)]), engine).generate(PROMPT, SAMPLING)
+    assert (text(generation.tokens), generation.finish, engine.requests) == (whole, Finish.LENGTH, [])
 
 
 async def test_a_recorded_generation_is_used_once_and_only_for_its_request() -> None:
@@ -141,8 +145,8 @@ async def test_a_generation_can_be_returned_and_continued_twice() -> None:
     assert [span.version for span in once.generation.spans] == [1, 3]
     engine.gate.set()
     engine.reply = "a"
-    found = await port(RolloutRecorder(first.generations_to_hand_back()), engine).generate(PROMPT, SAMPLING)
-    assert text(found.tokens) == "dcba"
+    generation = await port(RolloutRecorder(first.generations_to_hand_back()), engine).generate(PROMPT, SAMPLING)
+    assert text(generation.tokens) == "dcba"
 
 
 async def test_a_stopped_recorder_starts_and_continues_no_generation() -> None:

@@ -59,13 +59,13 @@ def ends_of_the_loop(arrivals: Sequence[tuple[float, float]], *, half_speed_requ
 def test_request_times_match_a_reference_implementation(
     arrivals: list[tuple[float, float]], half_speed_requests: float
 ) -> None:
-    found = asyncio.run(ends(arrivals, half_speed_requests=half_speed_requests))
-    assert found == pytest.approx(ends_of_the_loop(arrivals, half_speed_requests=half_speed_requests), abs=0.05)
+    end_times = asyncio.run(ends(arrivals, half_speed_requests=half_speed_requests))
+    assert end_times == pytest.approx(ends_of_the_loop(arrivals, half_speed_requests=half_speed_requests), abs=0.05)
 
 
 def test_without_load_slowdown_requests_are_independent() -> None:
-    found = asyncio.run(ends([(0.0, 1.0), (0.25, 0.5), (0.5, 2.0)], half_speed_requests=None))
-    assert found == [1.0, 0.75, 2.5]
+    end_times = asyncio.run(ends([(0.0, 1.0), (0.25, 0.5), (0.5, 2.0)], half_speed_requests=None))
+    assert end_times == [1.0, 0.75, 2.5]
 
 
 @pytest.mark.anyio

@@ -67,11 +67,11 @@ async def test_a_reply_has_the_configured_duration_and_length() -> None:
     await clock.pass_time(1.95)
     assert not task.done()
     await clock.pass_time(0.1)
-    found = task.result()
+    generation = task.result()
 
-    assert TOKENIZER.decode(found.tokens) == "right"
-    assert (len(found.tokens), found.finish, found.spans) == (11, Finish.STOP, spans((4, 11)))
-    assert found.logprobs.tolist() == (await ready.score(found.tokens, 0)).tolist()
+    assert TOKENIZER.decode(generation.tokens) == "right"
+    assert (len(generation.tokens), generation.finish, generation.spans) == (11, Finish.STOP, spans((4, 11)))
+    assert generation.logprobs.tolist() == (await ready.score(generation.tokens, 0)).tolist()
 
 
 @pytest.mark.anyio
@@ -197,9 +197,9 @@ async def test_an_invalid_speed_file_is_reported(tmp_path: Path, said: str) -> N
 
 @pytest.mark.anyio
 async def test_a_length_limit_cuts_the_reply() -> None:
-    found = await request(await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0), max_new_tokens=4)
+    generation = await request(await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0), max_new_tokens=4)
 
-    assert (len(found.tokens), found.finish) == (4, Finish.LENGTH)
+    assert (len(generation.tokens), generation.finish) == (4, Finish.LENGTH)
 
 
 @pytest.mark.anyio
@@ -223,9 +223,9 @@ async def test_accuracy_rises_with_the_version_and_falls_with_difficulty() -> No
 async def test_the_engine_verifies_answers_to_its_questions(answer: str, reply: str) -> None:
     ready = await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0)
 
-    found = await request(ready, text=verification_prompt("item 3, difficulty=0.00: say right", answer))
+    generation = await request(ready, text=verification_prompt("item 3, difficulty=0.00: say right", answer))
 
-    assert TOKENIZER.decode(found.tokens) == reply
+    assert TOKENIZER.decode(generation.tokens) == reply
 
 
 @pytest.mark.anyio

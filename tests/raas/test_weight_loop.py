@@ -157,11 +157,11 @@ async def test_versions_are_loaded_measured_and_served() -> None:
     assert node.policies.versions() == {SOLVER: 3}
     assert [weights.base for weights in node.engine.loads] == [None, 0]
     assert node.source.committed == [0, 3]
-    found = node.counters.counters()
-    assert (found["weight_updates_full"], found["weight_updates_delta"]) == (1, 1)
-    assert (found["weight_bytes_full"], found["weight_bytes_delta"]) == (100, 10)
-    assert (found["weight_fetch_s"], found["weight_verify_s"]) == (2.0, 1.75)
-    assert found["weight_pause_s"] == 0.25, "the first load pauses no request"
+    counter_values = node.counters.counters()
+    assert (counter_values["weight_updates_full"], counter_values["weight_updates_delta"]) == (1, 1)
+    assert (counter_values["weight_bytes_full"], counter_values["weight_bytes_delta"]) == (100, 10)
+    assert (counter_values["weight_fetch_s"], counter_values["weight_verify_s"]) == (2.0, 1.75)
+    assert counter_values["weight_pause_s"] == 0.25, "the first load pauses no request"
     assert node.counters.gauges()["logprob_gap"] == pytest.approx(5e-4, rel=1e-3)
 
 

@@ -17,10 +17,10 @@ from tests import make
     ],
 )
 def test_truncated_answers_score_zero(completion: str, finish: Finish, score: float) -> None:
-    """What was not ended is no answer at all."""
+    """A truncated completion has no answer, even if its text contains one."""
     answer = completion if finish is Finish.STOP else ""
-    found = rewards.build({"kind": "exact_match"}).score(make.prompt(), completion, finish)
-    assert found == Score(value=score, answer=answer)
+    reward_score = rewards.build({"kind": "exact_match"}).score(make.prompt(), completion, finish)
+    assert reward_score == Score(value=score, answer=answer)
 
 
 def test_a_prompt_without_an_answer_is_refused() -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 MIGRATIONS = Path(db.__file__).parent / "migrations"
 
 
-def made(folder: Path) -> Database:
+def open_in(folder: Path) -> Database:
     return Database(open_database(f"sqlite:///{folder}/a.sqlite", migrations=MIGRATIONS, repair_hint="move it away"))
 
 
@@ -27,7 +27,7 @@ def count(session: Session) -> int:
 
 
 async def test_a_read_and_its_write_are_one_transaction(tmp_path: Path) -> None:
-    database = made(tmp_path)
+    database = open_in(tmp_path)
     database.write_sync(lambda session: session.execute(text("INSERT INTO preferences VALUES ('n', '0')")))
 
     def add_one(session: Session) -> None:
@@ -40,7 +40,7 @@ async def test_a_read_and_its_write_are_one_transaction(tmp_path: Path) -> None:
 
 
 async def test_readers_do_not_wait_for_writers(tmp_path: Path) -> None:
-    database = made(tmp_path)
+    database = open_in(tmp_path)
     database.write_sync(lambda session: session.execute(text("INSERT INTO preferences VALUES ('n', '1')")))
 
     def write(session: Session) -> int:
@@ -53,7 +53,7 @@ async def test_readers_do_not_wait_for_writers(tmp_path: Path) -> None:
 
 
 async def test_a_failed_transaction_is_rolled_back(tmp_path: Path) -> None:
-    database = made(tmp_path)
+    database = open_in(tmp_path)
 
     def fails(session: Session) -> None:
         session.execute(text("INSERT INTO preferences VALUES ('n', '1')"))
@@ -66,10 +66,10 @@ async def test_a_failed_transaction_is_rolled_back(tmp_path: Path) -> None:
 
 
 async def test_the_database_uses_a_write_ahead_log_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    made(tmp_path).close()
+    open_in(tmp_path).close()
     with sqlite3.connect(tmp_path / "a.sqlite") as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
     (tmp_path / "a.sqlite").write_bytes(b"no database" * 500)
     with raises_code(InvalidInput, "database.unusable"):
-        made(tmp_path)
+        open_in(tmp_path)

@@ -75,9 +75,9 @@ def test_the_duration_of_a_step_excludes_its_wait() -> None:
     observer.observe(report(0.0, of=stream()))
     observer.observe(report(60.0, of=stream(1, wait_s=20.0, compute_s=35.0, publish_s=5.0)))
     observer.observe(report(200.0, of=stream(3, wait_s=20.0, compute_s=125.0, publish_s=15.0)))
-    (found,) = observer.signals().streams
-    assert found.compute_s == (40.0, 50.0, 50.0)
-    assert found.wait_share_of_steps == pytest.approx(20 / 160)
+    (stream_signals,) = observer.signals().streams
+    assert stream_signals.compute_s == (40.0, 50.0, 50.0)
+    assert stream_signals.wait_share_of_steps == pytest.approx(20 / 160)
 
 
 def test_a_wait_counts_once_also_while_it_lasts() -> None:
@@ -98,9 +98,9 @@ def test_filtered_groups_raise_the_required_production() -> None:
     observer.observe(report(0.0, node(done=0), of=stream()))
     observer.signals()
     observer.observe(report(30.0, node(done=80), of=stream(1, admitted=12, trained=8, dropped={"stale": 2})))
-    (found,) = observer.signals().streams
-    assert found.produced_per_usable == pytest.approx((20 + 4) / (10 + 4))  # a batch of four counts as typical
-    assert found.groups_per_step == 8
+    (stream_signals,) = observer.signals().streams
+    assert stream_signals.produced_per_usable == pytest.approx((20 + 4) / (10 + 4))  # a batch of four counts as typical
+    assert stream_signals.groups_per_step == 8
 
 
 def test_a_run_is_paused_only_if_every_flow_is() -> None:

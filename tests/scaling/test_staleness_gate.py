@@ -120,13 +120,18 @@ def test_gate_slots_and_group_times_are_measured_over_the_latest_steps() -> None
     for second in range(241):
         observer.observe(course(second))
         if second % 30 == 0:
-            found = observer.signals().gate
-    assert found is not None
-    assert (found.policy, found.waiting_policy, found.is_own_gate, found.max_staleness) == (SOLVER, SOLVER, True, 2)
-    assert found.closed_share == pytest.approx(0.75, abs=0.02)
-    assert found.wait_share == pytest.approx(0.25, abs=0.03)
-    assert (found.idle_slots, found.slots) == pytest.approx((4.0, 8.0))
-    assert found.group_s == pytest.approx(10.0)
+            gate_signals = observer.signals().gate
+    assert gate_signals is not None
+    assert (gate_signals.policy, gate_signals.waiting_policy, gate_signals.is_own_gate, gate_signals.max_staleness) == (
+        SOLVER,
+        SOLVER,
+        True,
+        2,
+    )
+    assert gate_signals.closed_share == pytest.approx(0.75, abs=0.02)
+    assert gate_signals.wait_share == pytest.approx(0.25, abs=0.03)
+    assert (gate_signals.idle_slots, gate_signals.slots) == pytest.approx((4.0, 8.0))
+    assert gate_signals.group_s == pytest.approx(10.0)
 
 
 def test_without_two_recent_ticks_nothing_is_measured() -> None:
@@ -134,9 +139,9 @@ def test_without_two_recent_ticks_nothing_is_measured() -> None:
     observer.observe(course(100))
     assert observer.signals().gate is None
     observer.observe(course(1000))  # the time in between is unknown
-    found = observer.signals().gate
-    assert found is not None
-    assert (found.closed_share, found.group_s) == (0.0, 0.0)
+    gate_signals = observer.signals().gate
+    assert gate_signals is not None
+    assert (gate_signals.closed_share, gate_signals.group_s) == (0.0, 0.0)
 
 
 def test_slots_of_joining_and_leaving_nodes_are_counted_proportionally() -> None:
@@ -146,6 +151,6 @@ def test_slots_of_joining_and_leaving_nodes_are_counted_proportionally() -> None
     other = make.node_report("node-2.2", counters={"busy_s": 500.0, "blocked_s": 900.0})
     observer.observe(course(60, nodes=(*course(60).nodes, other)))
     observer.observe(course(120))
-    found = observer.signals().gate
-    assert found is not None
-    assert found.slots == pytest.approx(8.0)
+    gate_signals = observer.signals().gate
+    assert gate_signals is not None
+    assert gate_signals.slots == pytest.approx(8.0)

@@ -75,10 +75,10 @@ async def test_documents_are_found_by_meaning_through_the_service(tmp_path: Path
     search = open_search(options)
     assert isinstance(search, DenseIndex)
     async with serving_search(search, ServiceAddress(port=0)) as url, JsonClient(url) as client:
-        found = await SearchClient(client).retrieve(["a dog", " ", "soup"], 2)
+        answer = await SearchClient(client).retrieve(["a dog", " ", "soup"], 2)
         pages = await SearchClient(client).access(["https://a.example/moon", "https://a.example/mars"])
-    assert [[hit.document.id for hit in hits][:1] for hits in found] == [["cat"], [], ["bread"]]
-    assert found[0][0].score > 0.99 > found[0][1].score
+    assert [[hit.document.id for hit in hits][:1] for hits in answer] == [["cat"], [], ["bread"]]
+    assert answer[0][0].score > 0.99 > answer[0][1].score
     assert [page.text if page else None for page in pages] == ["moon", None]
 
 

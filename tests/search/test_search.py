@@ -147,8 +147,8 @@ async def test_a_service_answers_as_the_index_in_the_process() -> None:
         ((hit, *_), none) = await search.retrieve([page.title, "zebra"], 5)
         assert hit.document == index.search(page.title, 1)[0].document
         assert none == []
-        found = await search.access([page.url, "https://none"])
-        assert [document.text if document else None for document in found] == [page.text, None]
+        answer = await search.access([page.url, "https://none"])
+        assert [document.text if document else None for document in answer] == [page.text, None]
         (cut,) = await search.access(["long"])
         assert cut is not None and len(cut.text) == MAX_PAGE_CHARACTERS
         plain = await raw.post("/retrieve", {"queries": [page.title], "topk": 1}, limit_s=5)

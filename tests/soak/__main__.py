@@ -44,12 +44,12 @@ def main() -> int:
     say(f"seed {chosen.seed}; logs and state in {directory}")
     length = SoakLength(seconds=60 * chosen.minutes, kills=chosen.kills)
     outcome = asyncio.run(soak(chosen.seed, length, directory, say))
-    found = figures(outcome, seed=chosen.seed)
+    run_figures = figures(outcome, seed=chosen.seed)
     if chosen.json is not None:
         violations = [str(violation) for violation in outcome.violations]
-        chosen.json.write_text(json.dumps({**as_json(found), "violations": violations}, indent=2) + "\n")
-    sys.stdout.write(table(found) + "\n")
-    return _judged(outcome, found.discarded_share, chosen)
+        chosen.json.write_text(json.dumps({**as_json(run_figures), "violations": violations}, indent=2) + "\n")
+    sys.stdout.write(table(run_figures) + "\n")
+    return _judged(outcome, run_figures.discarded_share, chosen)
 
 
 def _arguments() -> argparse.Namespace:

@@ -100,38 +100,50 @@ def figures(outcome: Outcome, *, seed: int) -> Figures:
     )
 
 
-def table(found: Figures) -> str:
+def table(run_figures: Figures) -> str:
     """Formats the figures as a table."""
-    kills = ", ".join(f"{count} {role}" for role, count in found.kills.items())
-    problems = ", ".join(f"{count} {kind}" for kind, count in found.disturbed.items())
-    steps = ", ".join(f"{count} {policy}" for policy, count in found.steps.items())
+    kills = ", ".join(f"{count} {role}" for role, count in run_figures.kills.items())
+    problems = ", ".join(f"{count} {kind}" for kind, count in run_figures.disturbed.items())
+    steps = ", ".join(f"{count} {policy}" for policy, count in run_figures.steps.items())
     lines = [
-        ("storm", f"{found.storm_s:.0f} s, seed {found.seed}"),
-        ("kills", f"{found.total_kills} ({kills})"),
-        ("stops, endings", f"{found.stops}, {found.ends}"),
-        ("links disturbed", f"{sum(found.disturbed.values())} ({problems})"),
+        ("storm", f"{run_figures.storm_s:.0f} s, seed {run_figures.seed}"),
+        ("kills", f"{run_figures.total_kills} ({kills})"),
+        ("stops, endings", f"{run_figures.stops}, {run_figures.ends}"),
+        ("links disturbed", f"{sum(run_figures.disturbed.values())} ({problems})"),
         ("steps", steps),
-        ("groups, results", f"{found.groups} issued, {found.episodes} counted, {found.leased} tasks handed out"),
-        ("came too late", f"{found.duplicates} results refused as duplicates, {found.redelivered} batches redelivered"),
-        ("discarded", f"{found.discarded} groups, {found.discarded_share:.2%}; {found.shed} shares shed"),
-        ("dataflow", f"{found.rss_max_mib:.0f} MiB at most, {found.rss_slope_mib_per_min:+.2f} MiB a minute"),
-        ("its directory", f"{found.disk_max_mib:.0f} MiB at most"),
-        ("reports", f"{found.reports} looked at"),
+        (
+            "groups, results",
+            f"{run_figures.groups} issued, {run_figures.episodes} counted, {run_figures.leased} tasks handed out",
+        ),
+        (
+            "came too late",
+            f"{run_figures.duplicates} results refused as duplicates, {run_figures.redelivered} batches redelivered",
+        ),
+        (
+            "discarded",
+            f"{run_figures.discarded} groups, {run_figures.discarded_share:.2%}; {run_figures.shed} shares shed",
+        ),
+        (
+            "dataflow",
+            f"{run_figures.rss_max_mib:.0f} MiB at most, {run_figures.rss_slope_mib_per_min:+.2f} MiB a minute",
+        ),
+        ("its directory", f"{run_figures.disk_max_mib:.0f} MiB at most"),
+        ("reports", f"{run_figures.reports} looked at"),
     ]
     lines += [
         (
             f"recovery, {role}",
             f"{recovery.median:.1f} s median, {recovery.p99:.1f} s p99, {recovery.longest:.1f} s longest",
         )
-        for role, recovery in found.recoveries.items()
+        for role, recovery in run_figures.recoveries.items()
     ]
-    lines += [(promise, str(count)) for promise, count in found.broken.items()]
+    lines += [(promise, str(count)) for promise, count in run_figures.broken.items()]
     return "\n".join(f"{name:18}  {value}" for name, value in lines)
 
 
-def as_json(found: Figures) -> dict[str, object]:
+def as_json(run_figures: Figures) -> dict[str, object]:
     """Returns the figures as JSON."""
-    return {**asdict(found), "total_kills": found.total_kills}
+    return {**asdict(run_figures), "total_kills": run_figures.total_kills}
 
 
 def _discarded(outcome: Outcome) -> int:
@@ -164,7 +176,7 @@ def _recoveries(outcome: Outcome) -> dict[str, Recovery]:
             kinds = [role_of(name), "all"] + ["alone"] * _was_alone(outcome, at, until=max(later), policies=needing)
             for kind in kinds:
                 seconds.setdefault(kind, []).append(max(later) - at)
-    return {kind: _recovery(found) for kind, found in sorted(seconds.items())}
+    return {kind: _recovery(run_figures) for kind, run_figures in sorted(seconds.items())}
 
 
 def _was_alone(outcome: Outcome, at: float, *, until: float, policies: Sequence[PolicyId]) -> bool:

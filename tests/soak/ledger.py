@@ -104,11 +104,11 @@ class Ledger:
         self, policy: PolicyId, kept: Sequence[VersionNotice], published_before: Mapping[Version, bytes]
     ) -> Iterator[Violation]:
         """Checks that stored versions exist with the same bits, except for versions that the store may retire."""
-        found = {notice.version: notice.root_hash for notice in kept}
-        newest = max([*published_before, *found], default=-1)
+        stored_hashes = {notice.version: notice.root_hash for notice in kept}
+        newest = max([*published_before, *stored_hashes], default=-1)
         due = [v for v in published_before if v > newest - self._rules.retained_versions]
-        lost = [version for version in due if version not in found]
-        changed = [v for v, root in found.items() if root != self.lineages[policy].expected(v)]
+        lost = [version for version in due if version not in stored_hashes]
+        changed = [v for v, root in stored_hashes.items() if root != self.lineages[policy].expected(v)]
         if lost or changed:
             message = f"{policy}: the store lost versions {lost} and has other bits under {changed}"
             yield Violation(promise=Invariant.VERSIONS, message=message)
@@ -146,18 +146,20 @@ class Ledger:
 
     def _check_stream(self, stream: StreamReport, report: Report) -> Iterator[Violation]:
         policy, lineage = stream.policy, self.lineages[stream.policy]
-        found = self.group_counts(policy)
+        ledger_counts = self.group_counts(policy)
         flows = [flow for flow in report.flows if policy in self._rules.flows[flow.id].policies]
         failed = sum(sum(flow.dropped.values()) for flow in flows)
         stale = stream.dropped.get("stale", 0)
         others = sum(stream.dropped.values()) - stale
-        told = {"buffered": stream.buffered, "stale": stale, "failed": failed}
+        reported_counts = {"buffered": stream.buffered, "stale": stale, "failed": failed}
         if stream.steps != lineage.steps or len(lineage.trained_in) != stream.trained + stream.in_batch:
             message = f"{policy}: {lineage.steps} steps with {len(lineage.trained_in)} groups were seen, told: {stream}"
             yield Violation(promise=Invariant.LOST, message=message)
-        for place, count in told.items():
-            if not count - found.uncertain <= getattr(found, place) <= count + others:
-                message = f"{policy}: {count} groups are said to be {place}; of what was acknowledged {found} remain"
+        for index, count in reported_counts.items():
+            if not count - ledger_counts.uncertain <= getattr(ledger_counts, index) <= count + others:
+                message = (
+                    f"{policy}: {count} groups are said to be {index}; of what was acknowledged {ledger_counts} remain"
+                )
                 yield Violation(promise=Invariant.LOST, message=message)
 
     def _without_result(self, flow: FlowId) -> Iterator[Violation]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from astraflow.contract.ids import FlowId, PolicyId
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend
 from astraflow.workflows import workflows

@@ -11,7 +11,7 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports import Report
-from astraflow.recipe import load_recipe
+from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.retries import retry
 from astraflow.weights.puller import Puller
 from astraflow.weights.weight_sources import WeightSource, WeightSources
@@ -173,7 +173,7 @@ def _same(before: Report, after: Report) -> list[Violation]:
 
 async def _fetch_all(outcome: Outcome, topology: Topology, policy: PolicyId) -> list[Violation]:
     """Checks that every stored version can be fetched and verified, and that the newest is the last trained one."""
-    found: list[Violation] = []
+    violations: list[Violation] = []
     lineage = outcome.ledger.lineages[policy]
     async with dial(topology.weights, token=TOKEN_OF_RUN) as link:
         client = WeightPlaneClient(link)
@@ -183,11 +183,11 @@ async def _fetch_all(outcome: Outcome, topology: Topology, policy: PolicyId) -> 
                 await _fetch(client, policy, notice.version)
             except AstraFlowError as problem:
                 message = f"{policy}: version {notice.version} cannot be had: {problem}"
-                found.append(Violation(promise=Invariant.VERSIONS, message=message))
+                violations.append(Violation(promise=Invariant.VERSIONS, message=message))
     if not kept or kept[-1].version != lineage.steps:
         message = f"{policy}: {lineage.steps} steps were acknowledged, the newest version kept is {kept[-1:]}"
-        found.append(Violation(promise=Invariant.VERSIONS, message=message))
-    return found
+        violations.append(Violation(promise=Invariant.VERSIONS, message=message))
+    return violations
 
 
 async def _fetch(client: WeightPlaneClient, policy: PolicyId, version: Version) -> None:

@@ -12,7 +12,7 @@ from astraflow.contract.reports import Report
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Episode
 from astraflow.contract.weights import Manifest, VersionNotice
-from astraflow.recipe import load_recipe
+from astraflow.recipe.loading import load_recipe
 from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import build_layout
 from tests import make

@@ -16,7 +16,7 @@ from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
 from astraflow.contract.weights import Manifest
-from astraflow.recipe import load_recipe
+from astraflow.recipe.loading import load_recipe
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.publisher import PublishConfig, Publisher
 from astraflow.weights.service import running as store_running

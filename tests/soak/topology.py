@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.cli.ports import free_ports
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 from tests.soak.ledger import Ledger
 from tests.soak.processes import FaultCounts, Process, program
 from tests.soak.proxy import Link

@@ -53,4 +53,4 @@ class DatasetSuite:
 
 def sample_of(dataset: Dataset) -> list[int]:
     """Returns indices from the whole data set; all of them when it is small."""
-    return sorted({place * dataset.size // SAMPLE_SIZE for place in range(SAMPLE_SIZE)})
+    return sorted({index * dataset.size // SAMPLE_SIZE for index in range(SAMPLE_SIZE)})

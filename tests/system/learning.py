@@ -197,8 +197,8 @@ def main() -> None:
     for least, most in chosen.lag or [(0, 0), (2, 4)]:
         for seed in range(chosen.seeds):
             setup = Setup(seed=seed, lag=(least, most), learning_rate=chosen.learning_rate)
-            found = asyncio.run(Learning(setup).run())
-            sys.stdout.write(_line(setup, found))
+            learned = asyncio.run(Learning(setup).run())
+            sys.stdout.write(_line(setup, learned))
             sys.stdout.flush()
 
 

@@ -30,8 +30,10 @@ def partial_rollouts(report: Report) -> dict[str, int]:
 
 def assert_all_balances(report: Report) -> None:
     assert_balanced(report)
-    found = partial_rollouts(report)
-    assert found["handed_back"] == sum(found[end] for end in ("stored", "continued", "discarded", "stale"))
+    rollout_counts = partial_rollouts(report)
+    assert rollout_counts["handed_back"] == sum(
+        rollout_counts[end] for end in ("stored", "continued", "discarded", "stale")
+    )
 
 
 def writes(name: str) -> Callable[[Report], bool]:
@@ -68,9 +70,9 @@ async def test_a_preempted_spot_node_drains_before_its_end(tmp_path: Path) -> No
             assert node.wait(timeout=PATIENCE_S) == 0
         report = await run.until(lambda report: partial_rollouts(report)["continued"] > 0)
         assert_all_balances(report)
-        (told,) = (event for event in report.events if event.kind == "node_draining")
-        assert told.subject.startswith("spot.")
-        assert told.message.startswith(f"preempted: the file {notice}")
+        (drain_event,) = (event for event in report.events if event.kind == "node_draining")
+        assert drain_event.subject.startswith("spot.")
+        assert drain_event.message.startswith(f"preempted: the file {notice}")
         (said,) = (event for event in report.events if event.kind == "node_left")
         assert said.message.startswith("preempted: ")
         await run.steps_more(3)

@@ -40,12 +40,12 @@ def headless(recipe: str, folder: Path, *options: str) -> tuple[int, str, dict[s
 
 def processes_of(folder: Path) -> list[str]:
     """Returns the processes that have the folder in their command line."""
-    found = []
+    processes = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or [])
         if str(folder) in line and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(line)
-    return found
+            processes.append(line)
+    return processes
 
 
 @pytest.mark.parametrize("recipe", ["smoke", "smoke/two_policies"])
@@ -110,10 +110,10 @@ async def test_versions_are_evaluated_during_training(tmp_path: Path) -> None:
         ended = await run.steps_more(5)
         out, _ = await asked.communicate()
         last = await run.report()
-    told = json.loads(out)
+    printed = json.loads(out)
     at_start = first.evaluations[0]
     assert (at_start.versions, at_start.done, at_start.failed) == ({"solver": 0}, 400, 0)
-    assert (told["state"], told["versions"], told["done"]) == ("done", {"solver": 3}, 400)
+    assert (printed["state"], printed["versions"], printed["done"]) == ("done", {"solver": 3}, 400)
     assert began.streams[0].version > 3, "an older version is evaluated while newer ones are trained"
     assert ended.streams[0].steps > began.streams[0].steps
     assert_balanced(last)

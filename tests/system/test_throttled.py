@@ -87,14 +87,14 @@ async def test_slow_nodes_are_replaced_in_their_region_when_new_machines_are_fas
 @pytest.mark.timeout(900)
 async def test_a_maintainer_reduces_the_wait_caused_by_a_slow_region(tmp_path: Path) -> None:
     """The rule stays at its cap; the benchmark measures the amount."""
-    found = {}
+    figures_by_sizing = {}
     for has_maintainer in (False, True):
-        place = tmp_path / str(has_maintainer)
-        place.mkdir()
-        found[has_maintainer] = await measure_fault_cost(
-            place, NO_CAPACITY, has_maintainer=has_maintainer, watched_s=WATCHED_S
+        run_folder = tmp_path / str(has_maintainer)
+        run_folder.mkdir()
+        figures_by_sizing[has_maintainer] = await measure_fault_cost(
+            run_folder, NO_CAPACITY, has_maintainer=has_maintainer, watched_s=WATCHED_S
         )
-    alone, beside = found[False], found[True]
+    alone, beside = figures_by_sizing[False], figures_by_sizing[True]
     assert (alone.helped_after_s, alone.tokens) == (None, 0.0), "no launches are possible at the cap"
     assert beside.helped_after_s is not None
     assert beside.tokens > 0
@@ -157,9 +157,11 @@ class Watch:
             assert max(size[region] for size in self._sizes) <= most
             assert min(size[region] for size in self._sizes) >= 1
         path = transcript_of(self._regions)
-        made = [entry for entry in read(path).entries if entry.kind == "verdict" and entry.body["phase"] == "apply"]
-        assert made, "the model made changes"
-        assert all(_is_inside(entry) for entry in made)
+        plan_verdicts = [
+            entry for entry in read(path).entries if entry.kind == "verdict" and entry.body["phase"] == "apply"
+        ]
+        assert plan_verdicts, "the model made changes"
+        assert all(_is_inside(entry) for entry in plan_verdicts)
         again = replay_transcript(path)
         assert (again.differences, again.verdicts > 0) == ((), True)
 
@@ -171,8 +173,8 @@ def transcript_of(regions: Regions) -> Path:
 
 async def applied(regions: Regions) -> list[Decision]:
     """Returns the maintainer's changes, oldest first."""
-    found = await regions.fleet.decisions(limit=500)
-    return [decision for decision in reversed(found) if decision.kind == "apply" and decision.actor.name == AGENT]
+    decisions = await regions.fleet.decisions(limit=500)
+    return [decision for decision in reversed(decisions) if decision.kind == "apply" and decision.actor.name == AGENT]
 
 
 def _why(regions: Regions, change: Decision) -> str:

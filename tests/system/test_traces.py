@@ -18,16 +18,16 @@ async def test_a_group_has_one_trace_from_lease_to_step_across_processes(tmp_pat
     async with running("smoke", tmp_path / "run", *options) as run:
         await run.until(lambda report: report.streams[0].steps > 10)
     spans = _spans(tmp_path / "run" / "traces")
-    ways = [way for way in _by_trace(spans).values() if {span["name"] for span in way} >= set(SPAN_ORDER)]
-    assert ways, f"no group went all the way: {sorted({span['name'] for span in spans})}"
-    for way in ways:
-        begins = {name: min(span["start_time"] for span in way if span["name"] == name) for name in SPAN_ORDER}
+    traces = [trace for trace in _by_trace(spans).values() if {span["name"] for span in trace} >= set(SPAN_ORDER)]
+    assert traces, f"no trace has all spans: {sorted({span['name'] for span in spans})}"
+    for trace in traces:
+        begins = {name: min(span["start_time"] for span in trace if span["name"] == name) for name in SPAN_ORDER}
         assert [begins[name] for name in SPAN_ORDER] == sorted(begins.values())
-        assert len({span["resource"]["attributes"]["process.pid"] for span in way}) >= 3
-        assert {span["attributes"].get("rl.group") for span in way if span["name"] == "rl.episode"} != {None}
+        assert len({span["resource"]["attributes"]["process.pid"] for span in trace}) >= 3
+        assert {span["attributes"].get("rl.group") for span in trace if span["name"] == "rl.episode"} != {None}
     _check_links(spans)
-    versions = [way for way in _by_trace(spans).values() if way[0]["attributes"].get("rl.version") == "solver:3"]
-    assert {span["name"] for way in versions for span in way} >= {
+    versions = [trace for trace in _by_trace(spans).values() if trace[0]["attributes"].get("rl.version") == "solver:3"]
+    assert {span["name"] for trace in versions for span in trace} >= {
         "rl.publish",
         "rl.weights.fetch",
         "rl.weights.verify",
@@ -37,12 +37,12 @@ async def test_a_group_has_one_trace_from_lease_to_step_across_processes(tmp_pat
 
 def _check_links(spans: list[dict[str, Any]]) -> None:
     """Checks that a step links to each of its groups, whose traces have a span that links back."""
-    known = {span["context"]["span_id"]: span for span in spans}
+    span_by_id = {span["context"]["span_id"]: span for span in spans}
     steps = [span for span in spans if span["name"] == "rl.step" and len(span["links"]) > 1]
     assert steps
     for step in steps:
         for link in step["links"]:
-            (back,) = known[link["context"]["span_id"]]["links"]
+            (back,) = span_by_id[link["context"]["span_id"]]["links"]
             assert back["context"]["span_id"] == step["context"]["span_id"]
 
 

@@ -186,8 +186,8 @@ class Regions:
     def machines(self, region: str) -> list[int]:
         """Returns the process groups of the machines that run there."""
         notes = (self.run.directory / "fleet" / "providers" / f"here-{region}").glob("*/machine.json")
-        found = [int(json.loads(note.read_text())["pid"]) for note in notes]
-        return [group for group in found if _is_alive(group)]
+        process_ids = [int(json.loads(note.read_text())["pid"]) for note in notes]
+        return [group for group in process_ids if _is_alive(group)]
 
     async def at_work(self) -> dict[str, int]:
         """Returns the ready nodes, by pool."""

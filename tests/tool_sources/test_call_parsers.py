@@ -1,4 +1,4 @@
-"""Parsers of tool calls: what they read, and that no text breaks them."""
+"""Parsers of tool calls read each form of call, and no text makes them raise."""
 
 from typing import Any
 
@@ -148,7 +148,7 @@ def test_no_text_raises_and_calls_hold_json(text: str, form: CallFormat) -> None
     "piece", ["<tool_call>", "<search>", "</search>", "<access>", "```tool_code\n", "[", "add(", '{"name":', "</think>"]
 )
 def test_a_megabyte_of_anything_is_parsed(form: CallFormat, piece: str) -> None:
-    """With a parser that is not linear, this takes hours."""
+    """Takes hours with a parser whose time is not linear in the text."""
     text = piece * (2**20 // len(piece))
 
     assert all(isinstance(call, UnreadableCall | ToolCall) for call in parse_calls(text, form, TOOLS))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import EXAMPLES, PACKAGED
+from astraflow.recipe.files import EXAMPLES, PACKAGED
 from astraflow.runtime.plugins import import_plugins
 from astraflow.runtime.setting_permissions import SettableBy, settable_by
 from astraflow.tools import tool_sources
@@ -119,7 +119,7 @@ async def opened(*functions: str) -> tuple[Tool, ...]:
 
 @pytest.mark.anyio
 async def test_tools_are_found_by_module_and_attribute() -> None:
-    assert [found.name for found in await opened(f"{__name__}:TOOLS", f"{__name__}:search")] == [
+    assert [tool.name for tool in await opened(f"{__name__}:TOOLS", f"{__name__}:search")] == [
         "search", "title", "search",
     ]  # fmt: skip
 

@@ -44,9 +44,9 @@ async def answer(question: str, tools: dict[str, Tool]) -> str:
     """Answers a question with two hops, as a policy that reads could."""
 
     async def fact(subject: str, pattern: str) -> str:
-        found = await tools["search"].call({"query": subject})
-        url = re.search(rf"\] {subject}\nURL: (\S+)", found)
-        assert url, found
+        result_text = await tools["search"].call({"query": subject})
+        url = re.search(rf"\] {subject}\nURL: (\S+)", result_text)
+        assert url, result_text
         page = await tools["access"].call({"url": url[1]})
         return re.search(pattern, page)[1]  # type: ignore[index]  # every page states its facts
 
@@ -89,9 +89,9 @@ async def test_documents_and_pages_are_cut_and_a_piece_is_shown_once(tmp_path: P
     text = "".join(f"word{n:05} " for n in range(40_000))
     path = corpus(tmp_path / "c.jsonl", text, *[f"word00001 {n}" for n in range(9)])
     async with tools_of({"corpus": path}) as tools:
-        found = await tools["search"].call({"query": "word00001"})
-        assert found.count("URL: ") == 5
-        assert max(len(part) for part in found.split("URL: u")) <= 5000 + 40
+        result_text = await tools["search"].call({"query": "word00001"})
+        assert result_text.count("URL: ") == 5
+        assert max(len(part) for part in result_text.split("URL: u")) <= 5000 + 40
         first = await tools["access"].call({"url": "u0"})
         assert first.endswith(text[:25_000]) and "(piece 1 of 10)" in first
         again = await tools["access"].call({"url": "u0", "piece": 1})

@@ -203,6 +203,6 @@ async def until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def bench(folder: Path, *, batches: int = 3) -> AsyncIterator[Bench]:
-    made = Bench(folder, batches=batches)
-    async with serving(ListenOptions(token="t"), made.data.register) as made.address:
-        yield made
+    trainer_bench = Bench(folder, batches=batches)
+    async with serving(ListenOptions(token="t"), trainer_bench.data.register) as trainer_bench.address:
+        yield trainer_bench

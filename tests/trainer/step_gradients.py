@@ -302,12 +302,12 @@ def _gains(batch: Batch) -> list[float]:
     return [float(row.trajectory.reward - means.get(row.group, 0.0)) for row in batch.rows]
 
 
-def largest_difference(found: Gradients, expected: Gradients) -> float:
+def largest_difference(actual: Gradients, expected: Gradients) -> float:
     """Returns the largest difference of any element, in units of the largest gradient of its model."""
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     shares = []
     for is_critic in (False, True):
         names = [name for name in expected if name.startswith("critic/") is is_critic]
         largest = max((float(expected[name].abs().max()) for name in names), default=1.0)
-        shares += [float((found[name] - expected[name]).abs().max()) / largest for name in names]
+        shares += [float((actual[name] - expected[name]).abs().max()) / largest for name in names]
     return max(shares)

@@ -43,20 +43,20 @@ def masters(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tensor]:
 
 
 def checkpoints(folder: Path, masters: Mapping[str, Tensor], *, backend: str = "local") -> Checkpoints:
-    made = Checkpoints(folder, CheckpointIdentity(policy=PolicyId("solver"), model=MODEL, backend=backend), keep=2)
-    made.folder.mkdir(parents=True, exist_ok=True)
-    return made
+    store = Checkpoints(folder, CheckpointIdentity(policy=PolicyId("solver"), model=MODEL, backend=backend), keep=2)
+    store.folder.mkdir(parents=True, exist_ok=True)
+    return store
 
 
 def saved(folder: Path, masters: Mapping[str, Tensor]) -> Checkpoints:
     prefixes = ("weight", "exp_avg", "critic/weight")
     tensors = {f"{prefix}/{name}": value for name, value in masters.items() for prefix in prefixes}
     index = joined_index([shard_index(tensors, local_shards(tensors, is_first=True), rank=0)])
-    made = checkpoints(folder, masters)
+    store = checkpoints(folder, masters)
     for step in (1, 2):
         state = CapturedFiles(tensors={shard_file(0): tensors}, numbers={INDEX: index})
-        made.save(progress(step), state.write, published=dict.fromkeys(masters, "BF16"))
-    return made
+        store.save(progress(step), state.write, published=dict.fromkeys(masters, "BF16"))
+    return store
 
 
 def progress(step: int) -> TrainingProgress:
@@ -68,20 +68,20 @@ def test_experts_are_exported_under_the_names_of_a_checkpoint(tmp_path: Path) ->
     model = models.build(spec).architecture()
     tensors = {f"weight/{name}": weight.detach() for name, weight in named_weights(model).items()}
     published = published_weights(model)
-    made = Checkpoints(
+    store = Checkpoints(
         tmp_path / "checkpoints", CheckpointIdentity(policy=PolicyId("solver"), model=spec, backend="local"), keep=2
     )
-    made.folder.mkdir(parents=True)
+    store.folder.mkdir(parents=True)
     index = joined_index([shard_index(tensors, local_shards(tensors, is_first=True), rank=0)])
     state = CapturedFiles(tensors={shard_file(0): tensors}, numbers={"state.json": {}, INDEX: index})
-    made.save(progress(1), state.write, published=dict.fromkeys(published, "BF16"))
+    store.save(progress(1), state.write, published=dict.fromkeys(published, "BF16"))
 
-    export_checkpoint(made.folder, tmp_path / "model")
+    export_checkpoint(store.folder, tmp_path / "model")
 
     with safe_open(tmp_path / "model" / "model.safetensors", framework="pt") as file:
         assert set(file.keys()) == set(published)
-    found: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto", output_loading_info=True)
-    loaded, report = found
+    loaded_model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto", output_loading_info=True)
+    loaded, report = loaded_model
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     for name, weight in named_weights(loaded).items():
         assert torch.equal(weight, tensors[f"weight/{name}"].bfloat16()), name
@@ -97,8 +97,8 @@ def assert_published_bits(folder: Path, masters: Mapping[str, Tensor]) -> None:
 
 
 def test_transformers_loads_the_bits_of_the_published_version(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
-    made = saved(tmp_path / "checkpoints", masters)
-    assert export_checkpoint(made.folder, tmp_path / "model") == 2
+    store = saved(tmp_path / "checkpoints", masters)
+    assert export_checkpoint(store.folder, tmp_path / "model") == 2
     assert_published_bits(tmp_path / "model", masters)
     text = "answer 42"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
@@ -106,8 +106,8 @@ def test_transformers_loads_the_bits_of_the_published_version(tmp_path: Path, ma
 
 
 def test_a_checkpoint_can_be_exported_by_its_folder(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
-    made = saved(tmp_path / "checkpoints", masters)
-    assert export_checkpoint(made.folder / "step-00000001", tmp_path / "model") == 1
+    store = saved(tmp_path / "checkpoints", masters)
+    assert export_checkpoint(store.folder / "step-00000001", tmp_path / "model") == 1
 
 
 def test_the_shards_of_ranks_are_joined(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
@@ -126,18 +126,18 @@ def test_the_shards_of_ranks_are_joined(tmp_path: Path, masters: Mapping[str, Te
             save_file(shard, folder / f"{rank}.safetensors")
         write_numbers(folder / INDEX, {"format": 1, "tensors": index})
 
-    made = checkpoints(tmp_path / "checkpoints", masters, backend="fsdp")
-    made.save(progress(1), write, published=dict.fromkeys(masters, "BF16"))
-    export_checkpoint(made.folder, tmp_path / "model")
+    store = checkpoints(tmp_path / "checkpoints", masters, backend="fsdp")
+    store.save(progress(1), write, published=dict.fromkeys(masters, "BF16"))
+    export_checkpoint(store.folder, tmp_path / "model")
     assert_published_bits(tmp_path / "model", masters)
 
 
 def test_an_export_does_not_overwrite_files(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
-    made = saved(tmp_path / "checkpoints", masters)
+    store = saved(tmp_path / "checkpoints", masters)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes.txt").touch()
     with raises_code(InvalidInput, "export.folder_in_use"):
-        export_checkpoint(made.folder, tmp_path / "model")
+        export_checkpoint(store.folder, tmp_path / "model")
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
@@ -146,19 +146,19 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_state_without_weights_is_refused(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
-    made = checkpoints(tmp_path / "checkpoints", masters, backend="scripted")
-    made.save(progress(1), lambda folder: None, published=dict.fromkeys(masters, "BF16"))
+    store = checkpoints(tmp_path / "checkpoints", masters, backend="scripted")
+    store.save(progress(1), lambda folder: None, published=dict.fromkeys(masters, "BF16"))
     with raises_code(InvalidInput, "export.no_weights"):
-        export_checkpoint(made.folder, tmp_path / "model")
+        export_checkpoint(store.folder, tmp_path / "model")
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
-    made = saved(tmp_path / "checkpoints", masters)
-    path = made.folder / "step-00000002" / "state" / shard_file(0)
+    store = saved(tmp_path / "checkpoints", masters)
+    path = store.folder / "step-00000002" / "state" / shard_file(0)
     path.write_bytes(path.read_bytes()[:-1])
     with raises_code(CorruptData, "checkpoint.damaged"):
-        export_checkpoint(made.folder, tmp_path / "model")
-    manifest = json.loads((made.folder / "step-00000001" / "manifest.json").read_text())
+        export_checkpoint(store.folder, tmp_path / "model")
+    manifest = json.loads((store.folder / "step-00000001" / "manifest.json").read_text())
     assert set(manifest["published"].values()) == {"BF16"}
 
 
@@ -169,9 +169,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     for step in (1, 2):
         backend.step(batch(step))
     published = {name: dtype.value for name, (dtype, _) in backend.published_shapes.items()}
-    made = checkpoints(tmp_path_factory.mktemp("adapters"), {})
-    made.save(progress(2), backend.capture().write, published=published)
-    return made
+    store = checkpoints(tmp_path_factory.mktemp("adapters"), {})
+    store.save(progress(2), backend.capture().write, published=published)
+    return store
 
 
 def test_adapters_are_exported_merged_or_alone_with_equal_logits(tmp_path: Path, trained: Checkpoints) -> None:
@@ -208,13 +208,13 @@ def test_adapters_are_not_exported_on_other_weights(
 
 
 def test_a_whole_model_has_no_adapters_to_export(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
-    made = saved(tmp_path / "checkpoints", masters)
+    store = saved(tmp_path / "checkpoints", masters)
     with raises_code(InvalidInput, "export.no_adapters"):
-        export_checkpoint(made.folder, tmp_path / "model", adapters_only=True)
+        export_checkpoint(store.folder, tmp_path / "model", adapters_only=True)
 
 
 def test_the_command_exports_the_newest_checkpoint(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
-    made = saved(tmp_path / "checkpoints", masters)
-    result = CliRunner().invoke(app, ["export", str(made.folder), str(tmp_path / "model")])
+    store = saved(tmp_path / "checkpoints", masters)
+    result = CliRunner().invoke(app, ["export", str(store.folder), str(tmp_path / "model")])
     assert result.exit_code == 0, result.output
     assert_published_bits(tmp_path / "model", masters)

@@ -23,18 +23,18 @@ from tests.trainer.bench import POINTS, Bench, bench, until
 
 @pytest.mark.anyio
 async def test_every_batch_is_trained_published_and_acknowledged_in_order(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        made.assert_exactly_once(await made.run())
-        assert made.data.repeats == []
-        assert made.weights.repeats == 0
-        assert [batch.is_redelivered for batch in made.data.served] == [False] * 3
+    async with bench(tmp_path) as trainer_bench:
+        trainer_bench.assert_exactly_once(await trainer_bench.run())
+        assert trainer_bench.data.repeats == []
+        assert trainer_bench.weights.repeats == 0
+        assert [batch.is_redelivered for batch in trainer_bench.data.served] == [False] * 3
 
 
 @pytest.mark.anyio
 async def test_step_reports_have_the_times_of_the_step(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.run()
-        report = made.data.reports["solver:2"]
+    async with bench(tmp_path) as trainer_bench:
+        await trainer_bench.run()
+        report = trainer_bench.data.reports["solver:2"]
         assert report.compute_s > 0
         assert report.publish_s > 0
         assert report.wait_s > 0
@@ -51,12 +51,12 @@ async def test_step_reports_have_the_times_of_the_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("time", [1, 2, 3])
 async def test_after_a_crash_at_any_point_every_batch_is_trained_once(tmp_path: Path, point: str, time: int) -> None:
-    async with bench(tmp_path) as made:
+    async with bench(tmp_path) as trainer_bench:
         crashes = Crashes((point, time))
         with pytest.raises((Crash, BaseExceptionGroup)):
-            await made.run(crashes)
+            await trainer_bench.run(crashes)
         assert crashes.has_crashed
-        made.assert_exactly_once(await made.run())
+        trainer_bench.assert_exactly_once(await trainer_bench.run())
 
 
 class SlowDisk:
@@ -82,47 +82,47 @@ async def test_the_next_step_computes_while_a_checkpoint_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch, steps=1)
-    async with bench(tmp_path) as made, made.trainer() as (loop, backend):
+    async with bench(tmp_path) as trainer_bench, trainer_bench.trainer() as (loop, backend):
         running = asyncio.create_task(loop.run(asyncio.Event()))
         await until(lambda: len(backend.steps) == 2)
         await asyncio.sleep(0.05)  # leaves time for a publish or a third step, which must not happen
-        assert [batch.id for batch in made.data.served] == ["solver:1", "solver:2"]
+        assert [batch.id for batch in trainer_bench.data.served] == ["solver:1", "solver:2"]
         assert (len(backend.steps), loop.progress.step) == (2, 0)
-        assert (len(made.data.reports), len(made.weights.manifests)) == (0, 1)
+        assert (len(trainer_bench.data.reports), len(trainer_bench.weights.manifests)) == (0, 1)
         disk.free.set()
         await running
-        made.assert_exactly_once(backend)
-        assert [batch.is_redelivered for batch in made.data.served] == [False] * 3
+        trainer_bench.assert_exactly_once(backend)
+        assert [batch.is_redelivered for batch in trainer_bench.data.served] == [False] * 3
 
 
 @pytest.mark.anyio
 async def test_a_crash_during_a_checkpoint_loses_no_open_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with bench(tmp_path) as made:
+    async with bench(tmp_path) as trainer_bench:
         with monkeypatch.context() as patch:
             disk = SlowDisk(patch, steps=1)
             crashes = Crashes(("step ends", 2))
-            running = asyncio.create_task(made.run(crashes))
+            running = asyncio.create_task(trainer_bench.run(crashes))
             await until(lambda: crashes.has_crashed)
             disk.is_killed = True
             disk.free.set()
             with pytest.raises(Crash):
                 await running
-        assert len(made.data.reports) == 0
-        made.assert_exactly_once(await made.run())
-        assert [batch.is_redelivered for batch in made.data.served] == [False, False, True, True, False]
+        assert len(trainer_bench.data.reports) == 0
+        trainer_bench.assert_exactly_once(await trainer_bench.run())
+        assert [batch.is_redelivered for batch in trainer_bench.data.served] == [False, False, True, True, False]
 
 
 @settings(max_examples=15, deadline=None)
 @given(plans=st.lists(st.tuples(st.sampled_from(POINTS), st.integers(1, 3)), max_size=6))
 def test_after_any_number_of_crashes_every_batch_is_trained_once(plans: list[tuple[str, int]]) -> None:
     async def scenario(folder: Path) -> None:
-        async with bench(folder, batches=4) as made:
+        async with bench(folder, batches=4) as trainer_bench:
             for plan in plans:
                 try:
-                    await made.run(Crashes(plan))
+                    await trainer_bench.run(Crashes(plan))
                 except Crash:
                     continue
-            made.assert_exactly_once(await made.run())
+            trainer_bench.assert_exactly_once(await trainer_bench.run())
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(scenario(Path(folder)))
@@ -130,158 +130,160 @@ def test_after_any_number_of_crashes_every_batch_is_trained_once(plans: list[tup
 
 @pytest.mark.anyio
 async def test_a_saved_batch_is_acknowledged_without_training(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
+    async with bench(tmp_path) as trainer_bench:
         with pytest.raises(Crash):
-            await made.run(Crashes(("report before", 2)))
+            await trainer_bench.run(Crashes(("report before", 2)))
         crashes = Crashes()
-        trained = await made.run(crashes)
-        made.assert_exactly_once(trained)
+        trained = await trainer_bench.run(crashes)
+        trainer_bench.assert_exactly_once(trained)
         assert crashes.passed["step begins"] == 1  # only the third batch
-        assert made.data.reports["solver:2"].metrics["loss"] == 2
+        assert trainer_bench.data.reports["solver:2"].metrics["loss"] == 2
 
 
 @pytest.mark.anyio
 async def test_a_redelivered_batch_of_the_checkpoint_is_acknowledged_without_training(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.run()
-        last = made.data.reports.pop("solver:3")  # dataflow lost the acknowledgement while the trainer was attached
-        async with made.trainer(max_steps=4) as (loop, backend):
+    async with bench(tmp_path) as trainer_bench:
+        await trainer_bench.run()
+        last = trainer_bench.data.reports.pop(
+            "solver:3"
+        )  # dataflow lost the acknowledgement while the trainer was attached
+        async with trainer_bench.trainer(max_steps=4) as (loop, backend):
             stop = asyncio.Event()
             running = asyncio.create_task(loop.run(stop))
-            await made.data.until_reported(3)
-            del made.data.reports["solver:3"]
-            await made.data.until_reported(3)
+            await trainer_bench.data.until_reported(3)
+            del trainer_bench.data.reports["solver:3"]
+            await trainer_bench.data.until_reported(3)
             stop.set()
             await running
         assert backend.trained == ["solver:1", "solver:2", "solver:3"]
-        assert made.data.reports["solver:3"].version == last.version
+        assert trainer_bench.data.reports["solver:3"].version == last.version
         assert loop.progress.step == 3
 
 
 @pytest.mark.anyio
 async def test_a_checkpoint_is_written_after_the_previous_version_is_published(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made, made.trainer() as (loop, backend):
-        made.weights.held = 2
+    async with bench(tmp_path) as trainer_bench, trainer_bench.trainer() as (loop, backend):
+        trainer_bench.weights.held = 2
         running = asyncio.create_task(loop.run(asyncio.Event()))
-        await until(lambda: len(backend.steps) == 3 and len(made.data.reports) == 2)
+        await until(lambda: len(backend.steps) == 3 and len(trainer_bench.data.reports) == 2)
         await asyncio.sleep(0.05)  # leaves time for a step that must not happen
-        assert (loop.progress.step, list(made.data.reports)) == (2, ["solver:1", "solver:2"])
-        made.weights.released.set()
+        assert (loop.progress.step, list(trainer_bench.data.reports)) == (2, ["solver:1", "solver:2"])
+        trainer_bench.weights.released.set()
         await running
-        made.assert_exactly_once(backend)
+        trainer_bench.assert_exactly_once(backend)
 
 
 @pytest.mark.anyio
 async def test_stopping_while_waiting_for_a_batch_ends_immediately(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made, made.trainer(max_steps=99) as (loop, _):
+    async with bench(tmp_path) as trainer_bench, trainer_bench.trainer(max_steps=99) as (loop, _):
         stop = asyncio.Event()
         running = asyncio.create_task(loop.run(stop))
-        await made.data.until_reported(3)
+        await trainer_bench.data.until_reported(3)
         stop.set()
         await running
-        assert len(made.weights.manifests) == 4
+        assert len(trainer_bench.weights.manifests) == 4
 
 
 @pytest.mark.anyio
 async def test_an_outage_of_dataflow_loses_no_batch(tmp_path: Path) -> None:
-    made = Bench(tmp_path, batches=4)
-    async with serving(ListenOptions(token="t", drain_s=0.0), made.data.register) as made.address:
-        running = asyncio.create_task(made.run())
-        await made.data.until_reported(2)
-    port = int(made.address.rpartition(":")[2])
-    async with serving(ListenOptions(token="t", port=port), made.data.register):
-        made.assert_exactly_once(await running)
+    trainer_bench = Bench(tmp_path, batches=4)
+    async with serving(ListenOptions(token="t", drain_s=0.0), trainer_bench.data.register) as trainer_bench.address:
+        running = asyncio.create_task(trainer_bench.run())
+        await trainer_bench.data.until_reported(2)
+    port = int(trainer_bench.address.rpartition(":")[2])
+    async with serving(ListenOptions(token="t", port=port), trainer_bench.data.register):
+        trainer_bench.assert_exactly_once(await running)
 
 
 @pytest.mark.anyio
 async def test_a_trainer_attaches_again_after_an_outage_during_a_pull(tmp_path: Path) -> None:
-    made = Bench(tmp_path, batches=1)
-    async with serving(ListenOptions(token="t", drain_s=0.0), made.data.register) as made.address:
-        running = asyncio.create_task(made.run(max_steps=2))
-        await made.data.until_waiting(1)
-    made.data.attached.clear()
-    made.data.batches.append(make.batch(2))
-    port = int(made.address.rpartition(":")[2])
-    async with serving(ListenOptions(token="t", port=port), made.data.register):
-        made.assert_exactly_once(await running)
-    assert [(request.backend, request.version) for request in made.data.attached] == [("recording", 1)]
+    trainer_bench = Bench(tmp_path, batches=1)
+    async with serving(ListenOptions(token="t", drain_s=0.0), trainer_bench.data.register) as trainer_bench.address:
+        running = asyncio.create_task(trainer_bench.run(max_steps=2))
+        await trainer_bench.data.until_waiting(1)
+    trainer_bench.data.attached.clear()
+    trainer_bench.data.batches.append(make.batch(2))
+    port = int(trainer_bench.address.rpartition(":")[2])
+    async with serving(ListenOptions(token="t", port=port), trainer_bench.data.register):
+        trainer_bench.assert_exactly_once(await running)
+    assert [(request.backend, request.version) for request in trainer_bench.data.attached] == [("recording", 1)]
 
 
 @pytest.mark.anyio
 async def test_a_trainer_attaches_again_after_an_outage_during_a_report(tmp_path: Path) -> None:
-    async with bench(tmp_path, batches=3) as made:
-        made.refuse_reports = 1
-        made.assert_exactly_once(await made.run())
-        assert len(made.data.attached) == 2
+    async with bench(tmp_path, batches=3) as trainer_bench:
+        trainer_bench.refuse_reports = 1
+        trainer_bench.assert_exactly_once(await trainer_bench.run())
+        assert len(trainer_bench.data.attached) == 2
 
 
 @pytest.mark.anyio
 async def test_other_weights_under_a_published_version_end_the_training(tmp_path: Path) -> None:
-    async with bench(tmp_path / "one") as made:
-        await made.run()
-        made.folder = tmp_path / "two"
-        made.data.reports.clear()
-        made.data.batches = [make.batch(7)]
+    async with bench(tmp_path / "one") as trainer_bench:
+        await trainer_bench.run()
+        trainer_bench.folder = tmp_path / "two"
+        trainer_bench.data.reports.clear()
+        trainer_bench.data.batches = [make.batch(7)]
         with pytest.raises(Conflict, match="version 1"):
-            await made.run()
+            await trainer_bench.run()
 
 
 @pytest.mark.anyio
 async def test_a_refused_version_is_raised_while_waiting_for_a_batch(tmp_path: Path) -> None:
-    async with bench(tmp_path / "one") as made:
-        await made.run()
-        made.folder = tmp_path / "two"
-        made.data.reports.clear()
-        made.data.batches = [make.batch(7)]
-        async with made.trainer(max_steps=2) as (loop, _):
+    async with bench(tmp_path / "one") as trainer_bench:
+        await trainer_bench.run()
+        trainer_bench.folder = tmp_path / "two"
+        trainer_bench.data.reports.clear()
+        trainer_bench.data.batches = [make.batch(7)]
+        async with trainer_bench.trainer(max_steps=2) as (loop, _):
             with pytest.raises(Conflict):
                 await loop.run(asyncio.Event())
 
 
 @pytest.mark.anyio
 async def test_a_lost_directory_is_refused_when_dataflow_has_acknowledged_steps(tmp_path: Path) -> None:
-    async with bench(tmp_path / "one") as made:
-        await made.run()
-        made.folder = tmp_path / "two"
+    async with bench(tmp_path / "one") as trainer_bench:
+        await trainer_bench.run()
+        trainer_bench.folder = tmp_path / "two"
         with raises_code(InvalidInput, "trainer.checkpoint_mismatch", "3 acknowledged steps"):
-            await made.run()
+            await trainer_bench.run()
 
 
 @pytest.mark.anyio
 async def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        await made.run()
-        made.data.run = "other"
+    async with bench(tmp_path) as trainer_bench:
+        await trainer_bench.run()
+        trainer_bench.data.run = "other"
         with pytest.raises(InvalidInput, match=r"'run'.*'other'"):
-            await made.run()
+            await trainer_bench.run()
 
 
 @pytest.mark.anyio
 async def test_a_batch_of_another_policy_is_refused(tmp_path: Path) -> None:
-    async with bench(tmp_path) as made:
-        made.data.batches[1] = make.batch(2, policy="verifier")
+    async with bench(tmp_path) as trainer_bench:
+        trainer_bench.data.batches[1] = make.batch(2, policy="verifier")
         with pytest.raises(InvalidInput, match="verifier"):
-            await made.run()
+            await trainer_bench.run()
 
 
 @pytest.mark.anyio
 async def test_training_waits_on_a_full_disk_without_acknowledgements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with bench(tmp_path) as made:
+    async with bench(tmp_path) as trainer_bench:
         refused: list[list[str]] = []
         write = RecordedState.write
 
         def full(state: RecordedState, folder: Path) -> None:
             if len(state.steps) == 2 and len(refused) < 2:
                 (folder / "steps.json").write_text("[")
-                refused.append(list(made.data.reports))
+                refused.append(list(trainer_bench.data.reports))
                 raise OSError(28, "No space left on device")
             write(state, folder)
 
         monkeypatch.setattr(RecordedState, "write", full)
         monkeypatch.setattr(SystemClock, "sleep", _no_sleep)
-        made.assert_exactly_once(await made.run())
+        trainer_bench.assert_exactly_once(await trainer_bench.run())
         assert refused == [["solver:1"], ["solver:1"]]
 
 
@@ -293,12 +295,12 @@ async def _no_sleep(clock: SystemClock, duration_s: float) -> None:
 async def test_an_error_of_the_backend_ends_the_training_and_keeps_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with bench(tmp_path) as made:
+    async with bench(tmp_path) as trainer_bench:
         with monkeypatch.context() as patch:
             patch.setattr(RecordingBackend, "step", _broken)
             with pytest.raises(FloatingPointError):
-                await made.run()
-        made.assert_exactly_once(await made.run())
+                await trainer_bench.run()
+        trainer_bench.assert_exactly_once(await trainer_bench.run())
 
 
 def _broken(backend: RecordingBackend, batch: Batch) -> Mapping[str, float]:

@@ -119,18 +119,18 @@ def test_the_activations_of_a_pass_stay_below_the_bound(dtype: torch.dtype, expe
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    found = []
+    measured_bytes = []
 
     def observed(scores: TokenScores) -> Tensor:
-        found.append(sum(kept.values()))
+        measured_bytes.append(sum(kept.values()))
         return loss(scores)
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         engine.learn(pack(), observed, is_last=True)
     logits = 4 * TOKENS * VOCABULARY  # the head keeps a chunk that holds all tokens
     bound = activation_bytes(shape, TrainingSetup(compute_bytes=dtype.itemsize, recompute=recompute), tokens=TOKENS)
-    assert 0 < found[0] - logits <= bound
-    assert recompute == "full" or found[0] - logits > 0.6 * bound
+    assert 0 < measured_bytes[0] - logits <= bound
+    assert recompute == "full" or measured_bytes[0] - logits > 0.6 * bound
 
 
 def test_the_defaults_are_those_of_the_backend() -> None:

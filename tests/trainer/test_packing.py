@@ -212,7 +212,11 @@ def best_saving(prompts: list[tuple[int, ...]]) -> int:
     for chosen in (subset for size in range(len(prompts)) for subset in combinations(others, size)):
         members = [prompts[0], *(prompts[index] for index in chosen)]
         shared = next(
-            (place for place in range(min(map(len, members))) if len({member[place] for member in members}) > 1),
+            (
+                position
+                for position in range(min(map(len, members)))
+                if len({member[position] for member in members}) > 1
+            ),
             min(map(len, members)),
         )
         rest = [prompts[index] for index in others if index not in chosen]

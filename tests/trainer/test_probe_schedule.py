@@ -8,14 +8,14 @@ from astraflow.trainer.probe_schedule import PROBE_TIME_SHARE, ProbeSchedule
 
 def due(schedule: ProbeSchedule, *, versions: int, step_s: float, cost_s: float) -> list[int]:
     """Returns the versions that carry a probe."""
-    found = []
+    due_versions = []
     for version in range(versions):
         if version:
             schedule.record_step(step_s)
         if schedule.is_due(Version(version)):
-            found.append(version)
+            due_versions.append(version)
             schedule.record_probe(cost_s)
-    return found
+    return due_versions
 
 
 def test_probes_have_a_fixed_interval_independent_of_restarts() -> None:
@@ -30,6 +30,6 @@ def test_with_long_steps_every_version_has_a_probe() -> None:
 @pytest.mark.parametrize("cost_s", [0.0031, 0.01, 0.04, 0.2])
 def test_with_short_steps_probes_take_a_bounded_share_of_the_time(cost_s: float) -> None:
     versions = 5000
-    found = due(ProbeSchedule("auto"), versions=versions, step_s=0.15, cost_s=cost_s)
-    assert found[:2] == [0, 1], "the first of a process takes longer, and tells nothing"
-    assert 0.4 * PROBE_TIME_SHARE < cost_s * len(found) / (0.15 * versions) < 1.2 * PROBE_TIME_SHARE
+    due_versions = due(ProbeSchedule("auto"), versions=versions, step_s=0.15, cost_s=cost_s)
+    assert due_versions[:2] == [0, 1], "the first probe of a process takes longer, so its duration is ignored"
+    assert 0.4 * PROBE_TIME_SHARE < cost_s * len(due_versions) / (0.15 * versions) < 1.2 * PROBE_TIME_SHARE

@@ -122,10 +122,12 @@ async def test_the_trainer_publishes_and_acknowledges_until_max_steps(tmp_path: 
 async def test_step_reports_have_the_changed_share_of_the_weights(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=4) as around:
         await around.train(config(max_steps=4))
-        told = [VersionReport.from_metrics(report.metrics) for report in around.data.reports.values()]
+        version_reports = [VersionReport.from_metrics(report.metrics) for report in around.data.reports.values()]
         counted = {notice.version: notice.changed_elements for notice in await around.notices()}
-        assert [version and version.changed_share for version in told[:1]] == [None]  # nothing to compare with
-        for version in told[1:]:
+        assert [version and version.changed_share for version in version_reports[:1]] == [
+            None
+        ]  # nothing to compare with
+        for version in version_reports[1:]:
             assert version is not None and version.changed_share is not None
             assert version.changed_elements == counted[version.version] > 0
             assert 0 < version.changed_share < 1

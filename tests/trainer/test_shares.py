@@ -65,10 +65,10 @@ def plan_of(batch: Batch, *, minibatches: int = 1, data_ranks: int = 1, max_toke
 
 @given(costs=st.lists(st.floats(0, 1e6), max_size=40), parts=st.integers(1, 9))
 def test_every_item_is_in_exactly_one_part(costs: list[float], parts: int) -> None:
-    found = balanced_parts(costs, parts)
+    divided = balanced_parts(costs, parts)
 
-    assert len(found) == parts
-    assert sorted(index for part in found for index in part) == list(range(len(costs)))
+    assert len(divided) == parts
+    assert sorted(index for part in divided for index in part) == list(range(len(costs)))
 
 
 @pytest.mark.parametrize("members", [1, 8])
@@ -149,9 +149,9 @@ def test_a_share_round_trips_through_its_encoding(data_ranks: int) -> None:
         )
         for name in ("row_advantages", "is_own_version", "row_indices", "turn_indices", "behaviour_logprobs"):
             assert torch.equal(getattr(copy, name), getattr(share, name)), name
-        for found, expected in zip(copy.optimizer_batches, share.optimizer_batches, strict=True):
-            assert torch.equal(found.lengths, expected.lengths)
-            for pack, original in zip(found.packs, expected.packs, strict=True):
+        for actual, expected in zip(copy.optimizer_batches, share.optimizer_batches, strict=True):
+            assert torch.equal(actual.lengths, expected.lengths)
+            for pack, original in zip(actual.packs, expected.packs, strict=True):
                 assert pack.segments == original.segments
                 for name in ("input_ids", "positions", "predictors", "targets", "token_indices"):
                     assert torch.equal(getattr(pack, name), getattr(original, name)), name

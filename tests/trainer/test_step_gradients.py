@@ -75,19 +75,19 @@ def test_the_gradient_of_a_step_matches_a_plain_loop(engine: str, case: Case) ->
     assert sorted(row for members in step.members for row in members) == [
         index for index, row in enumerate(case.batch.rows) if row.trajectory.model_tokens
     ]
-    for found, (gradients, _) in zip(step.gradients, expected, strict=True):
-        assert largest_difference(found, gradients) <= BOUND
+    for actual, (gradients, _) in zip(step.gradients, expected, strict=True):
+        assert largest_difference(actual, gradients) <= BOUND
     assert step.loss == pytest.approx(sum(loss for _, loss in expected) / len(expected), rel=1e-5)
 
 
 def test_chosen_layers_only_have_adapters_and_their_gradient_is_that_of_a_plain_loop() -> None:
     case = Case(lora=LORA.model_copy(update={"target_modules": ("q_proj", "down_proj")}), micro_batch_tokens=64)
 
-    (found,) = ENGINES["local"](case).gradients
+    (gradients,) = ENGINES["local"](case).gradients
 
-    assert {name.split(".")[-3] for name in found} == {"q_proj", "down_proj"}
+    assert {name.split(".")[-3] for name in gradients} == {"q_proj", "down_proj"}
     (members,) = ENGINES["local"](case).members
-    assert largest_difference(found, reference_gradients(case, members)[0]) <= BOUND
+    assert largest_difference(gradients, reference_gradients(case, members)[0]) <= BOUND
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -97,7 +97,7 @@ class ServedSite:
 
     def addresses(self) -> list[str]:
         """Returns one address per GET route. A parameter that lacks a value is an error: see `PARAMETER_VALUES`."""
-        found = []
+        links = []
         for route in (route for router in ROUTERS for route in router.routes):
             if isinstance(route, Route) and "GET" in (route.methods or ()) and route.path not in SKIPPED_PATHS:
                 values = {
@@ -106,8 +106,8 @@ class ServedSite:
                     **self.made.get(route.path, {}),
                 }
                 address = PARAMETER.sub(r"{\1}", route.path).format_map(values)
-                found.append(address + QUERY_OF_PATH.get(route.path, ""))
-        return [*found, *EXTRA_ADDRESSES]
+                links.append(address + QUERY_OF_PATH.get(route.path, ""))
+        return [*links, *EXTRA_ADDRESSES]
 
     async def answers(self) -> dict[str, httpx.Response]:
         """Returns the response of each address: pages, page parts and files."""
@@ -115,7 +115,7 @@ class ServedSite:
 
     async def pages(self) -> dict[str, str]:
         """Returns the text of each whole page by address."""
-        found = {}
+        page_by_address = {}
         for address in self.addresses():
             if FILE.search(address):
                 continue
@@ -126,8 +126,8 @@ class ServedSite:
                     answer.status_code,
                     answer.text[-600:],
                 )
-                found[address] = answer.text
-        return found
+                page_by_address[address] = answer.text
+        return page_by_address
 
 
 def is_page(answer: httpx.Response) -> bool:

@@ -49,7 +49,7 @@ def config_of(engine: Engine) -> Config:
 
 def differences(connection: Connection) -> list[Any]:
     """Returns the differences between a database and `web.tables`; ignores tables of the fleet."""
-    ours = {found.__tablename__ for found in vars(tables).values() if hasattr(found, "__tablename__")}
+    ours = {table.__tablename__ for table in vars(tables).values() if hasattr(table, "__tablename__")}
 
     def is_ours(_object: object, name: str | None, kind: str, *_more: object) -> bool:
         return kind != "table" or name in ours
@@ -126,8 +126,8 @@ def test_the_run_directory_is_taken_from_the_launched_run(tmp_path: Path, url: s
         connection.execute(text(f"{launched} VALUES ('run', 'reverse', '/runs/run', 'ada', 1.0, 7, false, true)"))
     engine.dispose()
     database = open_database(tmp_path, url)
-    found = database.read_sync(lambda session: {run.name: run.folder for run in run_records.runs(session)})
-    assert found == {"run": "/runs/run", "other": ""}
+    table = database.read_sync(lambda session: {run.name: run.folder for run in run_records.runs(session)})
+    assert table == {"run": "/runs/run", "other": ""}
     database.close()
 
 

@@ -56,8 +56,8 @@ async def ready(process: asyncio.subprocess.Process, directory: Path) -> str:
 
 def modes_of(folder: Path) -> dict[str, int]:
     """Returns the modes of all paths in a folder by relative path; the folder itself has the empty name."""
-    found = {"": folder, **{str(path.relative_to(folder)): path for path in folder.rglob("*")}}
-    return {name: stat.S_IMODE(path.lstat().st_mode) for name, path in found.items()}
+    path_by_name = {"": folder, **{str(path.relative_to(folder)): path for path in folder.rglob("*")}}
+    return {name: stat.S_IMODE(path.lstat().st_mode) for name, path in path_by_name.items()}
 
 
 @pytest.mark.anyio

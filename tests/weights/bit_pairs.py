@@ -53,18 +53,18 @@ def _values(rng: np.random.Generator, kind: str, width: int, elements: int) -> B
 
 
 def _places(rng: np.random.Generator, where: str, old: BitArray, density: float) -> npt.NDArray[np.bool_]:
-    place = np.arange(len(old))
-    found: npt.NDArray[np.bool_] = rng.random(len(old)) < density
+    index = np.arange(len(old))
+    is_changed: npt.NDArray[np.bool_] = rng.random(len(old)) < density
     match where:
         case "run":
-            found = (place + int(rng.integers(len(old)))) % len(old) < density * len(old)
+            is_changed = (index + int(rng.integers(len(old)))) % len(old) < density * len(old)
         case "alternating":
-            found = place % max(1, round(1 / max(density, 1e-3))) == 0
+            is_changed = index % max(1, round(1 / max(density, 1e-3))) == 0
         case "small":
-            found = (old & old.dtype.type(2 ** (8 * old.itemsize - 1) - 1)) < density * 2 ** (8 * old.itemsize - 1)
+            is_changed = (old & old.dtype.type(2 ** (8 * old.itemsize - 1) - 1)) < density * 2 ** (8 * old.itemsize - 1)
         case "ends":
-            found = (place == 0) | (place == len(old) - 1)
-    return found
+            is_changed = (index == 0) | (index == len(old) - 1)
+    return is_changed
 
 
 def _stepped(rng: np.random.Generator, kind: str, old: BitArray) -> BitArray:

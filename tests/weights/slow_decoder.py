@@ -101,11 +101,11 @@ def _bands(source: _Source, elements: Sequence[int], width: int) -> list[list[in
     first_keys = [0]
     for _ in range(source.number() - 1):
         first_keys.append(first_keys[-1] + source.number())
-    found: list[list[int]] = [[] for _ in first_keys]
+    bands: list[list[int]] = [[] for _ in first_keys]
     for position, bits in enumerate(elements):
         key = 2 * bits % 256 if width == 1 else bits // 2 ** (8 * width - 9) % 256
-        found[max(band for band, first in enumerate(first_keys) if first <= key)].append(position)
-    return found
+        bands[max(band for band, first in enumerate(first_keys) if first <= key)].append(position)
+    return bands
 
 
 def _listing(source: _Source, table: Sequence[_Entry]) -> list[list[int]]:
@@ -129,8 +129,8 @@ def _rice(source: _Source, groups: Sequence[tuple[int, int]]) -> list[list[int]]
     remainders = []
     for size, low_bits in groups:
         values = [0] * size
-        for place in range(low_bits):
-            values = [value + (next(planes) << place) for value in values]
+        for index in range(low_bits):
+            values = [value + (next(planes) << index) for value in values]
         remainders.append(values)
     found = []
     for (_, low_bits), quotient, remainder in zip(groups, quotients, remainders, strict=True):
@@ -149,6 +149,6 @@ def _quotients(bits: Sequence[int]) -> Iterator[int]:
 
 def _moved(bits: int, step: int, width_bits: int) -> int:
     half, all_of_them = 1 << (width_bits - 1), 1 << width_bits
-    place = bits + half if bits < half else all_of_them - 1 - bits
-    place = (place + step) % all_of_them
-    return place - half if place >= half else all_of_them - 1 - place
+    ordered_value = bits + half if bits < half else all_of_them - 1 - bits
+    ordered_value = (ordered_value + step) % all_of_them
+    return ordered_value - half if ordered_value >= half else all_of_them - 1 - ordered_value

@@ -53,8 +53,12 @@ def test_incomplete_adapter_metadata_is_refused() -> None:
 
 
 def test_adapter_pairs_are_matched_with_their_weight() -> None:
-    (found,) = adapted_weights(manifest_of(PAIR), manifest_of(BASE))
-    assert (found.weight.name, found.down.name, found.up.name) == ("a.weight", "a.lora_A.weight", "a.lora_B.weight")
+    (adapted,) = adapted_weights(manifest_of(PAIR), manifest_of(BASE))
+    assert (adapted.weight.name, adapted.down.name, adapted.up.name) == (
+        "a.weight",
+        "a.lora_A.weight",
+        "a.lora_B.weight",
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,16 +29,16 @@ Shown = Callable[[tuple[Manifest, Buffer]], SharedBuffer]
 @pytest.fixture
 def shown() -> Iterator[Shown]:
     """Returns a function that places a version in shared memory, as a publisher does."""
-    made: list[SharedBuffer] = []
+    buffers: list[SharedBuffer] = []
 
     def show(version: tuple[Manifest, Buffer]) -> SharedBuffer:
         buffer = SharedBuffer(version[0].size_bytes)
         buffer.buffer[:] = version[1]
-        made.append(buffer)
+        buffers.append(buffer)
         return buffer
 
     yield show
-    for buffer in made:
+    for buffer in buffers:
         buffer.unlink()
 
 

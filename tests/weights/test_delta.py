@@ -32,7 +32,7 @@ BLOCK_HEAD_BYTES = 32
 def test_a_delta_reproduces_the_target_bit_for_bit(
     kernels: Kernels, seed: int, dtypes: list[Dtype], density: float, block_elements: int, workers: int
 ) -> None:
-    shapes = {f"tensor{place}": (dtype, (place, 29)) for place, dtype in enumerate(dtypes, start=1)}
+    shapes = {f"tensor{index}": (dtype, (index, 29)) for index, dtype in enumerate(dtypes, start=1)}
     old = snapshot(seed, shapes)
     base, buffer = layout(old, 4)
     target, new = layout(stepped(old, seed + 1, density=density), 5)

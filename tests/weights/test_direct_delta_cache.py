@@ -144,9 +144,9 @@ def _direct(size_bytes: int, base: int = 0, target: int = 9) -> DirectDelta:
 
 @pytest.fixture
 def direct_delta_cache(request: pytest.FixtureRequest) -> DirectDeltaCache:
-    found = DirectDeltaCache(count=3, size_bytes=100)
-    request.addfinalizer(found.close)
-    return found
+    cache = DirectDeltaCache(count=3, size_bytes=100)
+    request.addfinalizer(cache.close)
+    return cache
 
 
 def _bases(direct_delta_cache: DirectDeltaCache) -> list[int]:
@@ -154,8 +154,8 @@ def _bases(direct_delta_cache: DirectDeltaCache) -> list[int]:
 
 
 def _make(direct_delta_cache: DirectDeltaCache, base: int, size_bytes: int, target: int = 9) -> None:
-    made = _direct(size_bytes, base, target)
-    direct_delta_cache.make(POLICY, Version(base), Version(target), lambda: made).result(timeout=10)
+    direct_delta = _direct(size_bytes, base, target)
+    direct_delta_cache.make(POLICY, Version(base), Version(target), lambda: direct_delta).result(timeout=10)
 
 
 def test_the_least_recently_planned_deltas_are_evicted_by_count_and_bytes(direct_delta_cache: DirectDeltaCache) -> None:
@@ -174,12 +174,12 @@ def test_the_least_recently_planned_deltas_are_evicted_by_count_and_bytes(direct
 
 
 def test_concurrent_requests_make_a_delta_once(direct_delta_cache: DirectDeltaCache) -> None:
-    made: list[int] = []
+    encoded_bases: list[int] = []
     gate = threading.Event()
 
     def work() -> DirectDelta:
         gate.wait(10)
-        made.append(1)
+        encoded_bases.append(1)
         return _direct(10)
 
     futures = [direct_delta_cache.make(POLICY, Version(0), Version(9), work) for _ in range(5)]
@@ -188,7 +188,7 @@ def test_concurrent_requests_make_a_delta_once(direct_delta_cache: DirectDeltaCa
         future.result(timeout=10)
     direct_delta_cache.make(POLICY, Version(0), Version(9), work).result(timeout=10)
 
-    assert made == [1]
+    assert encoded_bases == [1]
 
 
 def test_a_failed_delta_is_retried_only_for_another_version(

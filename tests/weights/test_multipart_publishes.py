@@ -36,10 +36,10 @@ def snapshot(seed: int = 0) -> SnapshotTensors:
 
 
 def history(count: int) -> list[SnapshotTensors]:
-    found = [snapshot()]
-    while len(found) < count:
-        found.append(stepped(found[-1], len(found)))
-    return found
+    snapshots = [snapshot()]
+    while len(snapshots) < count:
+        snapshots.append(stepped(snapshots[-1], len(snapshots)))
+    return snapshots
 
 
 PLACED: list[PartUpload] = []
@@ -48,10 +48,10 @@ PLACED: list[PartUpload] = []
 
 @pytest.fixture(autouse=True)
 def placing(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = PartUpload.write
+    write = PartUpload.write
 
     def noted(part: PartUpload) -> None:
-        place(part)
+        write(part)
         PLACED.append(part)
 
     monkeypatch.setattr(PartUpload, "write", noted)
@@ -72,8 +72,8 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def client(tmp_path: Path, clock: ManualClock) -> AsyncIterator[WeightPlaneClient]:
-    async with weight_store(tmp_path, clock=clock) as address, client_of(address) as found:
-        yield found
+    async with weight_store(tmp_path, clock=clock) as address, client_of(address) as client:
+        yield client
 
 
 def parts_of(manifest: Manifest, count: int = 3) -> list[Part]:
@@ -182,10 +182,10 @@ async def test_a_version_that_differs_from_its_manifest_is_refused_to_all_publis
     manifest, buffer = layout(snapshot())
     wrong = buffer.copy()
     wrong[5] ^= 1
-    told = await asyncio.gather(
+    errors = await asyncio.gather(
         *(send(client, manifest, wrong, part) for part in parts_of(manifest)), return_exceptions=True
     )
-    assert [type(error) for error in told] == [CorruptData] * 3
+    assert [type(error) for error in errors] == [CorruptData] * 3
     assert await client.versions(POLICY) == ()
     assert await send_all(client, manifest, buffer) == [True] * 3
 

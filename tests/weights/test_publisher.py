@@ -269,11 +269,11 @@ async def test_a_store_on_the_same_host_maps_versions_and_makes_deltas() -> None
     plane = ScriptedPlane(is_on_this_host=True)
     snapshots = history(3)
     async with publisher_of(plane) as publisher:
-        found = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
+        publish_results = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
 
-        assert [stats.kind for stats in found] == [TransferKind.FULL] * 3
-        assert [(stats.sent_bytes, stats.encode_s) for stats in found] == [(0, 0.0)] * 3
-        assert all(stats.is_shared for stats in found)
+        assert [stats.kind for stats in publish_results] == [TransferKind.FULL] * 3
+        assert [(stats.sent_bytes, stats.encode_s) for stats in publish_results] == [(0, 0.0)] * 3
+        assert all(stats.is_shared for stats in publish_results)
         for version, tensors in enumerate(snapshots):
             np.testing.assert_array_equal(plane.adopted[version], layout(tensors)[1])
         plane.adopted.clear()
@@ -318,9 +318,9 @@ async def test_a_remote_store_is_offered_shared_memory_once() -> None:
     plane = ScriptedPlane(is_on_this_host=False)
     snapshots = history(3)
     async with publisher_of(plane) as publisher:
-        found = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
+        publish_results = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
 
-    assert [stats.is_shared for stats in found] == [False] * 3
+    assert [stats.is_shared for stats in publish_results] == [False] * 3
     assert [transfer.kind for transfer in plane.sent] == [TransferKind.FULL, TransferKind.DELTA, TransferKind.DELTA]
     assert plane.shared == [None] * 3
 
@@ -337,9 +337,11 @@ async def test_without_shared_memory_versions_are_sent_as_bytes(
     snapshots = history(4)
     with capture_logs() as logs:
         async with publisher_of(plane) as publisher:
-            found = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
+            publish_results = [
+                await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)
+            ]
 
-    assert [stats.kind for stats in found] == [TransferKind.FULL, *[TransferKind.DELTA] * 3]
+    assert [stats.kind for stats in publish_results] == [TransferKind.FULL, *[TransferKind.DELTA] * 3]
     assert plane.shared == [None] * 4
     assert [entry["problem"] for entry in logs if entry["event"] == "weights_not_shared"] == [str(problem)]
 

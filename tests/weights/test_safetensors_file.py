@@ -26,8 +26,8 @@ UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[SafetensorsFile]:
-    with SafetensorsFile(tmp_path / "model.safetensors") as made:
-        yield made
+    with SafetensorsFile(tmp_path / "model.safetensors") as safetensors_file:
+        yield safetensors_file
 
 
 def whole(tensors: SnapshotTensors, version: int = 0) -> VerifiedWeights:
@@ -51,9 +51,9 @@ def assert_reads(path: Path, weights: VerifiedWeights) -> None:
         assert opened.metadata()["version"] == str(weights.manifest.version)
         assert opened.metadata()["root_hash"] == weights.manifest.root_hash.hex()
         for spec in weights.manifest.tensors:
-            found = opened.get_tensor(spec.name)
-            assert tuple(found.shape) == spec.shape
-            bits = found.flatten().view(UNSIGNED[spec.dtype.size_bytes]).numpy()
+            read_tensor = opened.get_tensor(spec.name)
+            assert tuple(read_tensor.shape) == spec.shape
+            bits = read_tensor.flatten().view(UNSIGNED[spec.dtype.size_bytes]).numpy()
             np.testing.assert_array_equal(bits, tensor_bits(spec, weights.buffer), err_msg=spec.name)
 
 

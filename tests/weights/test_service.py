@@ -46,8 +46,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[WeightPlaneClient]:
-    async with weight_store(tmp_path) as address, client_of(address) as found:
-        yield found
+    async with weight_store(tmp_path) as address, client_of(address) as client:
+        yield client
 
 
 async def _publish_full(client: WeightPlaneClient, version: int, seed: int = 0) -> bool:

@@ -32,44 +32,44 @@ os._exit(9)
 
 
 @pytest.fixture
-def made(request: pytest.FixtureRequest) -> SharedBuffer:
+def shared_buffer(request: pytest.FixtureRequest) -> SharedBuffer:
     buffer = SharedBuffer(4096)
     request.addfinalizer(buffer.unlink)
     return buffer
 
 
-def test_readers_map_a_buffer_read_only_without_a_copy(made: SharedBuffer) -> None:
-    made.buffer[:] = 7
-    seen = map_read_only(made.file)
+def test_readers_map_a_buffer_read_only_without_a_copy(shared_buffer: SharedBuffer) -> None:
+    shared_buffer.buffer[:] = 7
+    seen = map_read_only(shared_buffer.file)
     assert (seen == 7).all()
-    made.buffer[5] = 9
+    shared_buffer.buffer[5] = 9
     assert seen[5] == 9
     with pytest.raises(ValueError, match="read-only"):
         seen[0] = 1
 
 
-def test_a_buffer_is_reclaimed_only_without_readers(made: SharedBuffer) -> None:
-    seen = map_read_only(made.file)
+def test_a_buffer_is_reclaimed_only_without_readers(shared_buffer: SharedBuffer) -> None:
+    seen = map_read_only(shared_buffer.file)
     part = seen[10:20]
     del seen
-    assert not made.reclaim()
-    assert len(map_read_only(made.file)) == 4096, "a refused reclaim leaves it readable"
+    assert not shared_buffer.reclaim()
+    assert len(map_read_only(shared_buffer.file)) == 4096, "a refused reclaim leaves it readable"
     del part
-    assert made.reclaim()
+    assert shared_buffer.reclaim()
     with pytest.raises(UnknownVersion) as caught:
-        map_read_only(made.file)
+        map_read_only(shared_buffer.file)
     assert caught.value.code == "weights.shared_buffer_gone"
-    made.share()
-    assert len(map_read_only(made.file)) == 4096
+    shared_buffer.share()
+    assert len(map_read_only(shared_buffer.file)) == 4096
 
 
-def test_a_removed_buffer_stays_readable_for_its_readers(made: SharedBuffer) -> None:
-    made.buffer[:] = 3
-    seen = map_read_only(made.file)
-    made.unlink()
+def test_a_removed_buffer_stays_readable_for_its_readers(shared_buffer: SharedBuffer) -> None:
+    shared_buffer.buffer[:] = 3
+    seen = map_read_only(shared_buffer.file)
+    shared_buffer.unlink()
     assert (seen == 3).all()
     with pytest.raises(UnknownVersion, match="gone"):
-        map_read_only(made.file)
+        map_read_only(shared_buffer.file)
 
 
 @pytest.mark.parametrize(
@@ -82,38 +82,38 @@ def test_paths_outside_the_shared_folder_are_refused(path: str) -> None:
     assert caught.value.code == "weights.not_a_shared_buffer"
 
 
-def test_links_folders_and_wrong_sizes_are_refused(made: SharedBuffer, tmp_path: Path) -> None:
+def test_links_folders_and_wrong_sizes_are_refused(shared_buffer: SharedBuffer, tmp_path: Path) -> None:
     link = SHARED_FOLDER / f"{PREFIX}link-of-a-test"
-    link.symlink_to(made.file.path)
+    link.symlink_to(shared_buffer.file.path)
     try:
         with pytest.raises(InvalidInput) as caught:
-            map_read_only(replace(made.file, path=str(link)))
+            map_read_only(replace(shared_buffer.file, path=str(link)))
         assert caught.value.code == "weights.not_a_shared_buffer"
     finally:
         link.unlink()
     with pytest.raises(InvalidInput) as caught:
-        map_read_only(replace(made.file, size_bytes=4095))
+        map_read_only(replace(shared_buffer.file, size_bytes=4095))
     assert caught.value.code == "weights.not_a_shared_buffer"
-    Path(made.file.path).chmod(0o644)
+    Path(shared_buffer.file.path).chmod(0o644)
     with pytest.raises(InvalidInput) as caught:
-        map_read_only(made.file)
+        map_read_only(shared_buffer.file)
     assert caught.value.code == "weights.not_a_shared_buffer"
 
 
-def test_a_buffer_of_another_host_is_refused(made: SharedBuffer) -> None:
-    assert is_on_this_host(made.file)
-    elsewhere = replace(made.file, host="other")
+def test_a_buffer_of_another_host_is_refused(shared_buffer: SharedBuffer) -> None:
+    assert is_on_this_host(shared_buffer.file)
+    elsewhere = replace(shared_buffer.file, host="other")
     assert not is_on_this_host(elsewhere)
     with pytest.raises(InvalidInput):
         map_read_only(elsewhere)
 
 
-def test_buffers_of_a_killed_process_are_removed_unless_in_use(made: SharedBuffer) -> None:
+def test_buffers_of_a_killed_process_are_removed_unless_in_use(shared_buffer: SharedBuffer) -> None:
     left = subprocess.run([sys.executable, "-c", _LEAVE_BEHIND], capture_output=True, text=True).stdout.strip()
     assert Path(left).exists()
     remove_unused_buffers()
     assert not Path(left).exists()
-    assert Path(made.file.path).exists()
+    assert Path(shared_buffer.file.path).exists()
 
 
 def test_an_old_empty_buffer_is_removed() -> None:

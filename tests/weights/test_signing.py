@@ -33,8 +33,8 @@ PROBE = Probe(tokens=bytes(8), lengths=(2,), scored_from=(1,), logprobs=bytes(4)
 
 
 def manifest(**changes: object) -> Manifest:
-    made, _ = layout(snapshot(), 3)
-    return replace(made, metadata={"loss": "1", "step": "3"}, probe=PROBE, **changes)  # type: ignore[arg-type]  # fields
+    unsigned, _ = layout(snapshot(), 3)
+    return replace(unsigned, metadata={"loss": "1", "step": "3"}, probe=PROBE, **changes)  # type: ignore[arg-type]  # fields
 
 
 ALTERED: dict[str, Callable[[Manifest], Manifest]] = {
@@ -194,9 +194,9 @@ async def test_a_reader_refuses_altered_manifests_and_keeps_its_version(tmp_path
 async def test_a_signature_survives_a_restart_of_the_store(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         client = await _store(stack, tmp_path, trusted=KEY.public)
-        made, buffer = layout(snapshot())
-        transfer, data = full_file(made, buffer)
-        await client.publish(KEY.sign(made), transfer, split(memoryview(data)))
+        unsigned, buffer = layout(snapshot())
+        transfer, data = full_file(unsigned, buffer)
+        await client.publish(KEY.sign(unsigned), transfer, split(memoryview(data)))
     async with AsyncExitStack() as stack:
         client = await _store(stack, tmp_path, trusted=KEY.public)
         KEY.public.check((await client.plan(POLICY, have=None)).manifest)

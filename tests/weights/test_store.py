@@ -236,8 +236,8 @@ def test_policies_are_stored_separately(tmp_path: Path) -> None:
     others = [PolicyId("verifier"), PolicyId("a/b:c.d")]
     with open_test_store(tmp_path) as store:
         put_full(store, snapshot(0), 0)
-        for place, policy in enumerate(others):
-            manifest, buffer = layout(snapshot(place + 1), 7, policy=policy)
+        for index, policy in enumerate(others):
+            manifest, buffer = layout(snapshot(index + 1), 7, policy=policy)
             put(store, manifest, *full_file(manifest, buffer))
     with open_test_store(tmp_path) as store:
         assert store.notices(POLICY)[0].version == 0

@@ -50,9 +50,9 @@ def test_hashing_on_several_threads_gives_the_same_hashes() -> None:
     tensors = snapshot()
 
     tensor_layout, buffer = layout(tensors)
-    several, _ = build_layout(tensors, policy=POLICY, version=tensor_layout.version, workers=3)
+    threaded_layout, _ = build_layout(tensors, policy=POLICY, version=tensor_layout.version, workers=3)
 
-    assert tensor_layout == several
+    assert tensor_layout == threaded_layout
     verify(tensor_layout, buffer, workers=3)
 
 

@@ -26,11 +26,11 @@ def _chain(snapshots: Sequence[SnapshotTensors]) -> tuple[list[tuple[Manifest, B
 
 
 def _true_changes(manifest: Manifest, old: Buffer, new: Buffer) -> dict[str, list[int]]:
-    found = {
+    changes = {
         spec.name: np.flatnonzero(tensor_bits(spec, old) != tensor_bits(spec, new)).tolist()
         for spec in manifest.tensors
     }
-    return {name: positions for name, positions in found.items() if positions}
+    return {name: positions for name, positions in changes.items() if positions}
 
 
 @pytest.mark.parametrize("versions_behind", [1, 2, 5])
@@ -172,9 +172,9 @@ def test_an_altered_plan_gives_the_true_weights_or_an_error(data: st.DataObject)
     versions, plan, files = _TRUE
     manifest, transfers = plan.manifest, list(plan.transfers)
     if data.draw(st.booleans(), label="about a tensor"):
-        place = data.draw(st.integers(0, len(manifest.tensors) - 1))
+        tensor_index = data.draw(st.integers(0, len(manifest.tensors) - 1))
         lie = {name: data.draw(_TENSOR_LIES[name]) for name in [data.draw(st.sampled_from(sorted(_TENSOR_LIES)))]}
-        tensors = [replace(entry, **lie) if at == place else entry for at, entry in enumerate(manifest.tensors)]
+        tensors = [replace(entry, **lie) if at == tensor_index else entry for at, entry in enumerate(manifest.tensors)]
         manifest = replace(manifest, tensors=tuple(data.draw(st.permutations(tensors))))
         if data.draw(st.booleans(), label="consistently"):
             manifest = replace(manifest, root_hash=root_hash(manifest.tensors))

@@ -46,10 +46,10 @@ def stepped(tensors: SnapshotTensors, seed: int, *, density: float = 0.02) -> Sn
 
 def history(versions: int, *, seed: int = 0, density: float = 0.02) -> list[SnapshotTensors]:
     """Returns that many versions, each a small step after the previous one."""
-    found = [snapshot(seed)]
-    while len(found) < versions:
-        found.append(stepped(found[-1], seed=seed + len(found), density=density))
-    return found
+    snapshots = [snapshot(seed)]
+    while len(snapshots) < versions:
+        snapshots.append(stepped(snapshots[-1], seed=seed + len(snapshots), density=density))
+    return snapshots
 
 
 def layout(tensors: SnapshotTensors, version: int = 0, *, policy: PolicyId = POLICY) -> tuple[Manifest, Buffer]:

@@ -24,11 +24,11 @@ async def cancelled_by_grpc(*_request: Any, **_options: Any) -> Any:
 
 async def test_an_interrupted_call_raises_an_error() -> None:
     async with dial("127.0.0.1:1", token="t") as link:
-        with pytest.raises(ExceptionGroup) as found:
+        with pytest.raises(ExceptionGroup) as caught:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(link.call(cancelled_by_grpc, iter([]), timeout_s=1))
                 await asyncio.sleep(5)
-    (problem,) = found.value.exceptions
+    (problem,) = caught.value.exceptions
     assert isinstance(problem, Unavailable)
     assert problem.code == "channel.interrupted"
 

@@ -20,10 +20,10 @@ def arrays(*trajectories: Trajectory) -> Arrays:
 
 
 def test_arrays_are_read_only_views_of_the_bytes() -> None:
-    found = arrays(make.trajectory())
-    (decoded,) = decode_trajectories([encode_trajectory(make.trajectory())], found)
+    decoded_arrays = arrays(make.trajectory())
+    (decoded,) = decode_trajectories([encode_trajectory(make.trajectory())], decoded_arrays)
     for array in (decoded.tokens, decoded.logprobs):
-        assert np.shares_memory(array, found)
+        assert np.shares_memory(array, decoded_arrays)
         assert not array.flags.writeable
 
 
@@ -69,6 +69,6 @@ def test_an_invalid_trajectory_is_refused(change: dict[str, object], message: st
     ],
 )
 def test_invalid_arrays_are_refused(tokens: list[int], logprobs: list[float], message: str) -> None:
-    found = bytes_of(np.array(tokens, dtype="<i4").tobytes(), np.array(logprobs, dtype="<f4").tobytes())
+    encoded = bytes_of(np.array(tokens, dtype="<i4").tobytes(), np.array(logprobs, dtype="<f4").tobytes())
     with pytest.raises(InvalidInput, match=message):
-        list(decode_trajectories([encode_trajectory(make.trajectory())], found))
+        list(decode_trajectories([encode_trajectory(make.trajectory())], encoded))

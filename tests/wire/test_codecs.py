@@ -153,7 +153,7 @@ def test_every_converted_pair_is_tested() -> None:
 
 
 def test_every_codec_is_tested() -> None:
-    found = {
+    codec_names = {
         (module, name.partition("_")[2])
         for module in (
             codec_common,
@@ -164,7 +164,7 @@ def test_every_codec_is_tested() -> None:
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if name.startswith(("encode_", "decode_")) and function.__module__ == module.__name__
     }
-    assert found == {*CODECS, *OTHERS}
+    assert codec_names == {*CODECS, *OTHERS}
 
 
 @every_codec
@@ -218,10 +218,10 @@ def test_any_batch_pieces_are_decoded_or_refused(pieces: list[data_plane_pb2.Bat
 @given(episodes=st.lists(values_of(Episode), max_size=4), node=names)
 def test_pushed_episodes_round_trip_with_their_node(episodes: list[Episode], node: str) -> None:
     pushed = [replace(episode, node=NodeId(node)) for episode in episodes]
-    sender, found = codec_data.decode_push(codec_data.encode_push(NodeId(node), pushed))
+    sender, decoded = codec_data.decode_push(codec_data.encode_push(NodeId(node), pushed))
     assert sender == node
-    assert len(found) == len(pushed)
-    assert all(same(one, other) for one, other in zip(found, pushed, strict=True))
+    assert len(decoded) == len(pushed)
+    assert all(same(one, other) for one, other in zip(decoded, pushed, strict=True))
 
 
 @settings(max_examples=50)

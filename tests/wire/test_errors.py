@@ -42,19 +42,19 @@ async def answer(problem: Exception, call: Call, *, pieces: int = 0) -> AstraFlo
     """Returns the error that a client raises when a handler raised `problem`."""
     plane = Plane(raising(problem), pieces=pieces)
     async with serving(ListenOptions(token=TOKEN), plane.register) as address, dial(address, token=TOKEN) as link:
-        with pytest.raises(AstraFlowError) as found:
+        with pytest.raises(AstraFlowError) as caught:
             await call(link)
-    return found.value
+    return caught.value
 
 
 @pytest.mark.anyio
 @both_ways
 @pytest.mark.parametrize("kind", TOLD, ids=lambda kind: kind.__name__)
 async def test_every_error_type_keeps_its_type_code_and_message(kind: type[AstraFlowError], call: Call) -> None:
-    found = await answer(kind("found: ä", code="plane.some_place"), call)
-    assert type(found) is kind
-    assert found.code == "plane.some_place"
-    assert str(found) == "found: ä"
+    error = await answer(kind("found: ä", code="plane.some_place"), call)
+    assert type(error) is kind
+    assert error.code == "plane.some_place"
+    assert str(error) == "found: ä"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -80,9 +80,9 @@ async def test_a_subclass_is_sent_as_its_known_base(call: Call) -> None:
 @both_ways
 async def test_an_unexpected_exception_is_sent_without_details_and_logged(call: Call) -> None:
     with structlog.testing.capture_logs() as logs:
-        found = await answer(KeyError("secret detail"), call)
-    assert type(found) is errors.InternalError
-    assert "secret" not in str(found)
+        error = await answer(KeyError("secret detail"), call)
+    assert type(error) is errors.InternalError
+    assert "secret" not in str(error)
     (entry,) = (line for line in logs if line["event"] == "handler_failed")
     assert entry["log_level"] == "error"
     assert "secret detail" in repr(entry["exc_info"])
@@ -92,11 +92,11 @@ def _sqlite_full() -> sqlite3.OperationalError:
     connection = sqlite3.connect(":memory:")
     try:
         connection.execute("pragma max_page_count = 1")
-        with pytest.raises(sqlite3.OperationalError) as found:
+        with pytest.raises(sqlite3.OperationalError) as caught:
             connection.execute("create table t (x)")
     finally:
         connection.close()
-    return found.value
+    return caught.value
 
 
 @pytest.mark.anyio
@@ -107,16 +107,16 @@ def _sqlite_full() -> sqlite3.OperationalError:
     ids=["disk", "quota", "sqlite"],
 )
 async def test_every_kind_of_full_disk_error_is_recognised(make_problem: Callable[[], Exception], call: Call) -> None:
-    found = await answer(make_problem(), call)
-    assert type(found) is errors.StorageFull
-    assert found.code == "storage.disk_full"
+    error = await answer(make_problem(), call)
+    assert type(error) is errors.StorageFull
+    assert error.code == "storage.disk_full"
 
 
 def test_other_os_errors_are_not_a_full_disk(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as found:
+    with pytest.raises(FileNotFoundError) as caught:
         (tmp_path / "missing").read_bytes()
-    assert not is_disk_full(found.value)
-    assert to_status(found.value)[0] is grpc.StatusCode.INTERNAL
+    assert not is_disk_full(caught.value)
+    assert to_status(caught.value)[0] is grpc.StatusCode.INTERNAL
 
 
 @pytest.mark.anyio
@@ -125,17 +125,17 @@ async def test_an_unreachable_service_is_unavailable_with_its_address(call: Call
     async with serving(ListenOptions(token=TOKEN)) as address:
         pass
     async with dial(address, token=TOKEN) as link:
-        with pytest.raises(errors.Unavailable, match=address) as found:
+        with pytest.raises(errors.Unavailable, match=address) as caught:
             await call(link)
-    assert found.value.code == "channel.unreachable"
+    assert caught.value.code == "channel.unreachable"
 
 
 def test_a_stream_interrupted_during_a_write_is_unavailable() -> None:
     nothing = grpc.aio.Metadata()
     broken = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, details="Internal error from Core")
-    found = from_status(broken, peer="127.0.0.1:7000")
-    assert type(found) is errors.Unavailable
-    assert "127.0.0.1:7000" in str(found)
+    error = from_status(broken, peer="127.0.0.1:7000")
+    assert type(error) is errors.Unavailable
+    assert "127.0.0.1:7000" in str(error)
 
 
 @pytest.mark.anyio

@@ -22,9 +22,9 @@ OURS = sorted(
 
 @pytest.fixture(scope="module")
 def compiled() -> bytes:
-    found = find_spec("grpc._cython.cygrpc")
-    assert found is not None and found.origin is not None
-    return Path(found.origin).read_bytes()
+    module_spec = find_spec("grpc._cython.cygrpc")
+    assert module_spec is not None and module_spec.origin is not None
+    return Path(module_spec.origin).read_bytes()
 
 
 @pytest.mark.parametrize("name", OURS)

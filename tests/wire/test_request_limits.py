@@ -110,7 +110,7 @@ def test_requests_of_nodes_have_small_limits(method: str) -> None:
 
 
 def test_the_largest_valid_heartbeat_is_accepted() -> None:
-    running = [f"{'x' * 120}:{place:06}" for place in range(4096)]
+    running = [f"{'x' * 120}:{index:06}" for index in range(4096)]
     errors = ["e" * 2048] * 8
     count = 2**53
     session = common.LiveSession(
@@ -128,7 +128,7 @@ def test_the_largest_valid_heartbeat_is_accepted() -> None:
 
 
 def test_all_numbers_of_a_large_report_are_checked() -> None:
-    nodes = [control.NodeReport(id=f"n.{place}") for place in range(5000)]
+    nodes = [control.NodeReport(id=f"n.{index}") for index in range(5000)]
     assert is_finite(control.Report(nodes=nodes))
     nodes[4000].facts.price_per_hour = math.nan
     assert not is_finite(control.Report(nodes=nodes))

@@ -81,11 +81,11 @@ async def test_roles_in_other_metadata_are_ignored() -> None:
 
 @pytest.mark.anyio
 async def test_a_credential_with_altered_claims_is_refused() -> None:
-    told = Caller(id=new_id(), role=Role.ADMIN, expires_at=2e10, name="carol")
+    altered_caller = Caller(id=new_id(), role=Role.ADMIN, expires_at=2e10, name="carol")
     seal = credential(Role.VIEWER).rpartition(".")[2]
     forged = [
-        f"{CredentialSigner('a guess').sign(told).rpartition('.')[0]}.{seal}",
-        CredentialSigner("a guess").sign(told),
+        f"{CredentialSigner('a guess').sign(altered_caller).rpartition('.')[0]}.{seal}",
+        CredentialSigner("a guess").sign(altered_caller),
     ]
     async with planes() as address:
         for token in forged:
@@ -256,10 +256,12 @@ async def outcomes(link: ServiceChannel) -> dict[str, Role | AstraFlowError]:
 async def call(link: ServiceChannel, route: str, request: Any = None) -> Role:
     """Calls a route; returns the role that the handler saw."""
     method = METHODS[route]
-    made = request if isinstance(request, bytes) else (request or message_of(method.input_type)).SerializeToString()
+    request_bytes = (
+        request if isinstance(request, bytes) else (request or message_of(method.input_type)).SerializeToString()
+    )
     kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
     stub: Callable[..., Any] = getattr(link.channel, kind)(route)
-    given = iter([made]) if method.client_streaming else made
+    given = iter([request_bytes]) if method.client_streaming else request_bytes
     if method.server_streaming:
         (said,) = [reply async for reply in link.stream(stub, given, timeout_s=10)]
     else:

@@ -146,9 +146,9 @@ def test_an_invalid_address_is_refused_before_the_connection(address: str) -> No
 
 @pytest.mark.parametrize("token", ["ü", "line\nbreak", "\x00"])
 def test_a_malformed_token_is_refused_and_not_in_the_error(token: str) -> None:
-    with raises_code(InvalidInput, "token.malformed") as found:
+    with raises_code(InvalidInput, "token.malformed") as caught:
         dial("127.0.0.1:7000", token=token)
-    assert token not in str(found.value)
+    assert token not in str(caught.value)
 
 
 @pytest.mark.anyio

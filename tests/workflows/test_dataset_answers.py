@@ -26,35 +26,35 @@ def workflow(**options: Any) -> DatasetAnswers:
 
 
 def test_the_answer_is_the_model_written_part_and_ends_with_the_stop_token() -> None:
-    found = workflow().trajectory(PROMPT, 0, TOKENIZER, Version(3))
+    trajectory = workflow().trajectory(PROMPT, 0, TOKENIZER, Version(3))
 
     context = TOKENIZER.encode_chat([{"role": "user", "content": "reverse ab"}])
     answer = [*TOKENIZER.encode("ba"), TOKENIZER.stop_tokens[0]]
-    np.testing.assert_array_equal(found.tokens, [*context, *answer])
-    assert found.spans == (
+    np.testing.assert_array_equal(trajectory.tokens, [*context, *answer])
+    assert trajectory.spans == (
         Span(author=Author.CONTEXT, length=len(context)),
         Span(author=Author.MODEL, length=len(answer), version=Version(3)),
     )
-    assert (found.reward, found.answer, found.completion_text) == (1.0, "ba", "ba")
+    assert (trajectory.reward, trajectory.answer, trajectory.completion_text) == (1.0, "ba", "ba")
 
 
 def test_the_messages_before_the_question_are_context() -> None:
     prompt = Prompt(id=PromptId("p:3"), fields={"history": ["a", "b"], "question": "c", "answer": "d"})
 
-    found = workflow(system="s").trajectory(prompt, 0, TOKENIZER, Version(0))
+    trajectory = workflow(system="s").trajectory(prompt, 0, TOKENIZER, Version(0))
 
     turns = [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c")]
     context = TOKENIZER.encode_chat([{"role": role, "content": text} for role, text in turns])
-    np.testing.assert_array_equal(found.tokens[: len(context)], context)
-    assert found.completion_text == "d"
+    np.testing.assert_array_equal(trajectory.tokens[: len(context)], context)
+    assert trajectory.completion_text == "d"
 
 
 def test_a_rejected_answer_is_the_second_member() -> None:
     pair = workflow(rejected_field="worse")
 
-    found = [pair.trajectory(PROMPT, member, TOKENIZER, Version(0)) for member in range(pair.group_size)]
+    trajectory = [pair.trajectory(PROMPT, member, TOKENIZER, Version(0)) for member in range(pair.group_size)]
 
-    assert [(one.answer, one.reward) for one in found] == [("ba", 1.0), ("ab", 0.0)]
+    assert [(one.answer, one.reward) for one in trajectory] == [("ba", 1.0), ("ab", 0.0)]
 
 
 def test_a_number_is_an_answer() -> None:

@@ -40,8 +40,8 @@ async def test_each_role_has_its_own_reward(there: str, back: str, expected: lis
     first, second = FakePolicy(there), FakePolicy(back)
     workflow = workflows.build({"kind": "there_and_back"})
 
-    found = await workflow.run(make.task(), {PolicyId("there"): first, PolicyId("back"): second}, EXACT)
+    trajectories = await workflow.run(make.task(), {PolicyId("there"): first, PolicyId("back"): second}, EXACT)
 
-    assert [trajectory.reward for trajectory in found] == expected
-    assert [(trajectory.role, trajectory.parent) for trajectory in found] == [("there", None), ("back", 0)]
+    assert [trajectory.reward for trajectory in trajectories] == expected
+    assert [(trajectory.role, trajectory.parent) for trajectory in trajectories] == [("there", None), ("back", 0)]
     assert f"rev {there}=" in second.asked(0)

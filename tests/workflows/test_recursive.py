@@ -46,8 +46,8 @@ async def episode(
     return await workflow.run(task, {ROOT: first, CHILD: second}, EXACT), first, second
 
 
-def outline(found: Sequence[Trajectory]) -> list[tuple[str, int | None, float, Ending | None]]:
-    return [(agent.role, agent.parent, agent.reward, agent.ending) for agent in found]
+def outline(trajectories: Sequence[Trajectory]) -> list[tuple[str, int | None, float, Ending | None]]:
+    return [(agent.role, agent.parent, agent.reward, agent.ending) for agent in trajectories]
 
 
 @pytest.mark.anyio
@@ -56,14 +56,14 @@ async def test_a_plan_of_the_dataset_reaches_the_goal() -> None:
     for index in range(20):
         prompt = crafting.prompt(index)
         plan = str(prompt.fields["answer"]).splitlines()
-        found, _, _ = await episode([*plan, "finish done"], prompt=prompt, max_steps=200, max_turns=200)
-        assert outline(found) == [("agent", None, 1.0, Ending.DONE)]
+        trajectories, _, _ = await episode([*plan, "finish done"], prompt=prompt, max_steps=200, max_turns=200)
+        assert outline(trajectories) == [("agent", None, 1.0, Ending.DONE)]
 
 
 @pytest.mark.anyio
 async def test_agents_share_the_inventory_and_each_is_rewarded_for_its_own_targets() -> None:
     # Each round, the children act in the order in which they were started: logs, nail; planks, finish; planks; ...
-    found, root, child = await episode(
+    trajectories, root, child = await episode(
         ["spawn 6 plank | 1 nail | 9 rope", "craft 1 box using 6 plank, 1 nail", "finish the box is there"],
         [
             "get 2 log", "get 1 nail", "get 1 rope",
@@ -73,7 +73,7 @@ async def test_agents_share_the_inventory_and_each_is_rewarded_for_its_own_targe
         ],
     )  # fmt: skip
 
-    assert outline(found) == [
+    assert outline(trajectories) == [
         ("agent", None, 1.0, Ending.DONE),
         ("subagent", 0, 1.0, Ending.DONE),
         ("subagent", 0, 1.0, Ending.DONE),
@@ -92,14 +92,14 @@ async def test_a_target_counts_only_while_it_is_in_the_inventory() -> None:
 
 @pytest.mark.anyio
 async def test_all_agents_use_one_budget_and_it_is_never_exceeded() -> None:
-    found, _, child = await episode(
+    trajectories, _, child = await episode(
         ["spawn 4 plank | 1 nail", "inventory", "finish"],
         ["get 1 log", "get 1 nail", "craft 4 plank using 1 log", "finish", "inventory"],
         max_steps=4,
     )
 
     # 1 spawn, 2 items, 1 craft; then the planks cannot be asked for, and the root has no step left.
-    assert outline(found) == [
+    assert outline(trajectories) == [
         ("agent", None, 0.0, Ending.BUDGET),
         ("subagent", 0, 0.0, Ending.BUDGET),
         ("subagent", 0, 1.0, Ending.DONE),
@@ -109,14 +109,14 @@ async def test_all_agents_use_one_budget_and_it_is_never_exceeded() -> None:
 
 @pytest.mark.anyio
 async def test_spawning_ends_at_the_depth_and_the_number_of_children() -> None:
-    found, root, child = await episode(
+    trajectories, root, child = await episode(
         ["spawn 1 a | 1 b | 1 c", "finish"],
         ["spawn 1 d", "finish", "spawn 1 e", "finish"],
         max_depth=1,
         max_children=2,
     )
 
-    assert [agent.role for agent in found] == ["agent", "subagent", "subagent"]
+    assert [agent.role for agent in trajectories] == ["agent", "subagent", "subagent"]
     assert "[not started] 1 c" in root.asked(1)
     assert "No sub-agent was started." in child.asked(2)
     assert "spawn" not in child.asked(0)
@@ -124,6 +124,6 @@ async def test_spawning_ends_at_the_depth_and_the_number_of_children() -> None:
 
 @pytest.mark.anyio
 async def test_unreadable_actions_end_an_agent() -> None:
-    found, _, _ = await episode(["hello", "spawn planks please", "craft"], max_malformed=2)
+    trajectories, _, _ = await episode(["hello", "spawn planks please", "craft"], max_malformed=2)
 
-    assert outline(found) == [("agent", None, 0.0, Ending.MALFORMED)]
+    assert outline(trajectories) == [("agent", None, 0.0, Ending.MALFORMED)]

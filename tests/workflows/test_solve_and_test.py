@@ -65,10 +65,10 @@ async def episode(
     workflow: SolveAndTest, scorer: RewardScorer, attempts: Sequence[str], tests: str, prompt: Prompt = PROMPT
 ) -> tuple[list[tuple[str, float, int | None]], FakePolicy, FakePolicy]:
     coder, tester = FakePolicy(*attempts), FakePolicy(tests)
-    found: Sequence[Trajectory] = await workflow.run(
+    trajectories: Sequence[Trajectory] = await workflow.run(
         make.task(prompt_given=prompt), {CODER: coder, TESTER: tester}, scorer
     )
-    return [(one.role, one.reward, one.parent) for one in found], coder, tester
+    return [(one.role, one.reward, one.parent) for one in trajectories], coder, tester
 
 
 @pytest.mark.anyio
@@ -93,10 +93,10 @@ async def test_the_tester_is_rewarded_for_valid_cases_that_tell_right_from_wrong
     tester_reward: float,
     retry_reward: float | None,
 ) -> None:
-    found, coder, tester = await episode(ready[0], ready[2], attempts, tests)
+    trajectories, coder, tester = await episode(ready[0], ready[2], attempts, tests)
 
     expected = [("coder", float(attempts[0] == RIGHT), None), ("tester", tester_reward, 0)]
-    assert found == [*expected, *([] if retry_reward is None else [("coder.retry", retry_reward, 1)])]
+    assert trajectories == [*expected, *([] if retry_reward is None else [("coder.retry", retry_reward, 1)])]
     assert "5 5 -> 10" not in tester.asked(0)
     if retry_reward is not None:
         assert "Case 1: FAIL\nInput:\n2 3\nExpected:\n5\nActual:\n-1" in coder.asked(1)
@@ -106,9 +106,9 @@ async def test_the_tester_is_rewarded_for_valid_cases_that_tell_right_from_wrong
 async def test_without_the_truth_every_failed_case_leads_to_a_retry(
     ready: tuple[SolveAndTest, SolveAndTest, RewardScorer],
 ) -> None:
-    found, _, _ = await episode(ready[1], ready[2], [RIGHT, RIGHT], INVALID)
+    trajectories, _, _ = await episode(ready[1], ready[2], [RIGHT, RIGHT], INVALID)
 
-    assert [role for role, _, _ in found] == ["coder", "tester", "coder.retry"]
+    assert [role for role, _, _ in trajectories] == ["coder", "tester", "coder.retry"]
 
 
 @pytest.mark.anyio
@@ -120,7 +120,7 @@ async def test_cases_of_functions_are_calls(ready: tuple[SolveAndTest, SolveAndT
         "tests": [{"kind": "call", "function": "add", "arguments": [1, 2], "expected": [3]}],
     }
     code = "```python\ndef add(a, b):\n    return a {} b\n```"
-    found, coder, tester = await episode(
+    trajectories, coder, tester = await episode(
         ready[0],
         ready[2],
         [code.format("-"), code.format("+")],
@@ -128,7 +128,7 @@ async def test_cases_of_functions_are_calls(ready: tuple[SolveAndTest, SolveAndT
         Prompt(id=PromptId("add"), fields=fields),
     )
 
-    assert found == [("coder", 0.0, None), ("tester", 1.0, 0), ("coder.retry", 1.0, 1)]
+    assert trajectories == [("coder", 0.0, None), ("tester", 1.0, 0), ("coder.retry", 1.0, 1)]
     assert "`add`" in tester.asked(0)
     assert "Case 2: PASS" in coder.asked(1)
 

@@ -60,12 +60,12 @@ def test_verdicts_are_read_from_the_last_tag_or_the_only_word(text: str, approve
 async def test_every_attempt_has_its_reward_and_the_verifier_is_rewarded_for_agreeing_with_it(
     replies: tuple[str, ...], verdict: str, expected: list[tuple[str, float]]
 ) -> None:
-    _, found = await episode(replies, verdict)
+    _, trajectories = await episode(replies, verdict)
 
-    assert [(trajectory.role, trajectory.reward) for trajectory in found] == expected
-    assert [trajectory.policy for trajectory in found] == [SOLVER, VERIFIER, SOLVER][: len(found)]
-    assert [trajectory.parent for trajectory in found] == [None, 0, 1][: len(found)]
-    assert found[1].metrics["approves"] == float(len(found) == 2)
+    assert [(trajectory.role, trajectory.reward) for trajectory in trajectories] == expected
+    assert [trajectory.policy for trajectory in trajectories] == [SOLVER, VERIFIER, SOLVER][: len(trajectories)]
+    assert [trajectory.parent for trajectory in trajectories] == [None, 0, 1][: len(trajectories)]
+    assert trajectories[1].metrics["approves"] == float(len(trajectories) == 2)
 
 
 @pytest.mark.anyio
@@ -85,10 +85,10 @@ async def test_one_policy_may_play_both_roles() -> None:
     both = FakePolicy("abcd", REJECT, "dcba")
     workflow = workflows.build({"kind": "solve_and_verify", "verifier": "solver"})
 
-    found = await workflow.run(make.task(), {SOLVER: both}, EXACT)
+    trajectories = await workflow.run(make.task(), {SOLVER: both}, EXACT)
 
     assert workflow.policies == (SOLVER,)
-    assert [(trajectory.policy, trajectory.role) for trajectory in found] == [
+    assert [(trajectory.policy, trajectory.role) for trajectory in trajectories] == [
         (SOLVER, "solver"),
         (SOLVER, "verifier"),
         (SOLVER, "solver.retry"),

@@ -26,7 +26,10 @@ async def episode(kind: str, policies: Mapping[str, FakePolicy], **options: obje
 
 
 def outline(trajectories: Sequence[Trajectory]) -> list[tuple[str, str, float, int | None]]:
-    return [(found.policy, found.role, found.reward, found.parent) for found in trajectories]
+    return [
+        (played_trajectories.policy, played_trajectories.role, played_trajectories.reward, played_trajectories.parent)
+        for played_trajectories in trajectories
+    ]
 
 
 @pytest.mark.parametrize(
@@ -61,10 +64,12 @@ async def test_a_selector_is_rewarded_where_the_choice_decides(
     answers: tuple[str, str], choice: str, reward: float, is_answer_right: bool
 ) -> None:
     selector = FakePolicy(choice)
-    found = await episode("solve_and_select", {"solver": FakePolicy(*answers), "selector": selector})
+    trajectories = await episode("solve_and_select", {"solver": FakePolicy(*answers), "selector": selector})
 
-    assert sorted(trajectory.reward for trajectory in found[:2]) == sorted(float(text == RIGHT) for text in answers)
-    assert outline(found)[1:] == [
+    assert sorted(trajectory.reward for trajectory in trajectories[:2]) == sorted(
+        float(text == RIGHT) for text in answers
+    )
+    assert outline(trajectories)[1:] == [
         ("solver", "solver", float(is_answer_right), None),
         ("selector", "selector", reward, 1),
     ]
@@ -75,9 +80,11 @@ async def test_a_selector_is_rewarded_where_the_choice_decides(
 @pytest.mark.anyio
 async def test_a_planner_gets_the_mean_reward_of_the_solutions_that_follow_its_plan() -> None:
     solver = FakePolicy(RIGHT, WRONG, RIGHT, WRONG)
-    found = await episode("plan_and_solve", {"planner": FakePolicy("Reverse it."), "solver": solver}, solutions=4)
+    trajectories = await episode(
+        "plan_and_solve", {"planner": FakePolicy("Reverse it."), "solver": solver}, solutions=4
+    )
 
-    assert outline(found) == [
+    assert outline(trajectories) == [
         ("planner", "planner", 0.5, None),
         *(("solver", "solver", float(text == RIGHT), 0) for text in (RIGHT, WRONG, RIGHT, WRONG)),
     ]
@@ -119,10 +126,12 @@ async def test_a_router_is_rewarded_for_the_cheapest_expert_that_is_right(
         "small": FakePolicy(small),
         "large": FakePolicy(large),
     }
-    found = await episode("route", policies)
+    trajectories = await episode("route", policies)
 
-    assert outline(found) == expected
-    assert [trajectory.labels for trajectory in found[1:]] == [{}] * (len(found) - 2) + [{"is_picked": "yes"}]
+    assert outline(trajectories) == expected
+    assert [trajectory.labels for trajectory in trajectories[1:]] == [{}] * (len(trajectories) - 2) + [
+        {"is_picked": "yes"}
+    ]
 
 
 @pytest.mark.anyio

@@ -30,20 +30,20 @@ def test_spans_have_the_author_and_the_version_of_tokens() -> None:
     transcript.add_generation(generation("reply", (1, 2), (2, 3)))
     transcript.add_context(TOKENIZER.encode("more"))
     transcript.add_generation(generation("end", (2, 3), finish=Finish.LENGTH))
-    found = transcript.build(0.5, metrics={"turns": 2})
+    trajectory = transcript.build(0.5, metrics={"turns": 2})
 
-    assert TOKENIZER.decode(found.tokens) == "askreplymoreend"
-    assert [(span.author, span.length, span.version) for span in found.spans] == [
+    assert TOKENIZER.decode(trajectory.tokens) == "askreplymoreend"
+    assert [(span.author, span.length, span.version) for span in trajectory.spans] == [
         (Author.CONTEXT, 3, None),
         (Author.MODEL, 2, 1),
         (Author.MODEL, 3, 2),
         (Author.CONTEXT, 4, None),
         (Author.MODEL, 3, 2),
     ]
-    assert found.logprobs.tolist() == [0, -1, -2, -3, -4, 0, -1, -2]
-    assert found.is_truncated
-    assert found.oldest_version == 1
-    assert (found.reward, found.metrics) == (0.5, {"turns": 2})
+    assert trajectory.logprobs.tolist() == [0, -1, -2, -3, -4, 0, -1, -2]
+    assert trajectory.is_truncated
+    assert trajectory.oldest_version == 1
+    assert (trajectory.reward, trajectory.metrics) == (0.5, {"turns": 2})
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 2)), max_size=12))
@@ -55,12 +55,12 @@ def test_any_sequence_of_parts_makes_a_consistent_trajectory(pieces: list[tuple[
         else:
             transcript.add_context(TOKENIZER.encode("c" * length))
 
-    found = transcript.build(1.0)
+    trajectory = transcript.build(1.0)
 
     text = "".join(("x" if is_model else "c") * length for is_model, length, _ in pieces)
-    assert TOKENIZER.decode(found.tokens) == text
-    assert found.loss_mask().tolist() == [letter == "x" for letter in text]
-    kinds = [(span.author, span.version) for span in found.spans]
+    assert TOKENIZER.decode(trajectory.tokens) == text
+    assert trajectory.loss_mask().tolist() == [letter == "x" for letter in text]
+    kinds = [(span.author, span.version) for span in trajectory.spans]
     assert all(one != other for one, other in pairwise(kinds))
 
 
@@ -69,11 +69,11 @@ def test_text_is_split_at_the_first_model_token() -> None:
     transcript.add_context(TOKENIZER.encode_chat([{"role": "user", "content": "hi"}]))
     transcript.add_generation(generation("hello", (0, 5)))
 
-    found = with_text(transcript.build(1.0), TOKENIZER)
+    trajectory = with_text(transcript.build(1.0), TOKENIZER)
 
-    assert found.prompt_text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert found.completion_text == "hello"
-    assert found.text_ends == (len(found.prompt_text), len(found.prompt_text) + 5)
+    assert trajectory.prompt_text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert trajectory.completion_text == "hello"
+    assert trajectory.text_ends == (len(trajectory.prompt_text), len(trajectory.prompt_text) + 5)
 
 
 def test_each_span_has_its_own_text_also_at_a_version_change() -> None:
@@ -83,18 +83,18 @@ def test_each_span_has_its_own_text_also_at_a_version_change() -> None:
     transcript.add_context(TOKENIZER.encode("tool"))
     transcript.add_generation(generation("bye", (1, 3)))
 
-    found = with_text(transcript.build(1.0), TOKENIZER)
+    trajectory = with_text(transcript.build(1.0), TOKENIZER)
 
-    whole = found.prompt_text + found.completion_text
-    pieces = [whole[begin:end] for begin, end in pairwise((0, *found.text_ends))]
+    whole = trajectory.prompt_text + trajectory.completion_text
+    pieces = [whole[begin:end] for begin, end in pairwise((0, *trajectory.text_ends))]
     assert pieces == ["hi", "he", "llo", "tool", "bye"]
-    assert len(pieces) == len(found.spans)
+    assert len(pieces) == len(trajectory.spans)
 
 
 def test_a_trajectory_without_an_answer_has_only_a_prompt() -> None:
     transcript = TrajectoryBuilder(PolicyId("solver"))
     transcript.add_context(TOKENIZER.encode("hi"))
 
-    found = with_text(transcript.build(0.0), TOKENIZER)
+    trajectory = with_text(transcript.build(0.0), TOKENIZER)
 
-    assert (found.prompt_text, found.completion_text, found.oldest_version) == ("hi", "", None)
+    assert (trajectory.prompt_text, trajectory.completion_text, trajectory.oldest_version) == ("hi", "", None)

@@ -37,15 +37,15 @@ async def play(
         await workflow.close()
 
 
-def outline(found: Sequence[Trajectory]) -> list[tuple[str, str, float, Ending | None, int]]:
-    return [(one.policy, one.role, one.reward, one.ending, one.turns) for one in found]
+def outline(trajectories: Sequence[Trajectory]) -> list[tuple[str, str, float, Ending | None, int]]:
+    return [(one.policy, one.role, one.reward, one.ending, one.turns) for one in trajectories]
 
 
 @pytest.mark.anyio
 async def test_the_winner_and_the_loser_have_a_trajectory_each() -> None:
-    found, first, second = await play("TicTacToe-v0", ["I begin. [0]", "[1]", "[2]"], ["[3]", "[4]"])
+    trajectories, first, second = await play("TicTacToe-v0", ["I begin. [0]", "[1]", "[2]"], ["[3]", "[4]"])
 
-    assert outline(found) == [
+    assert outline(trajectories) == [
         ("one", "player_1", 1.0, Ending.WON, 3),
         ("two", "player_2", -1.0, Ending.LOST, 2),
     ]
@@ -55,9 +55,9 @@ async def test_the_winner_and_the_loser_have_a_trajectory_each() -> None:
 
 @pytest.mark.anyio
 async def test_a_player_without_turns_left_loses() -> None:
-    found, _, _ = await play("TicTacToe-v0", ["[0]"], ["[3]"], max_turns=1)
+    trajectories, _, _ = await play("TicTacToe-v0", ["[0]"], ["[3]"], max_turns=1)
 
-    assert outline(found) == [
+    assert outline(trajectories) == [
         ("one", "player_1", -1.0, Ending.TURNS, 1),
         ("two", "player_2", 1.0, Ending.WON, 1),
     ]
@@ -65,9 +65,9 @@ async def test_a_player_without_turns_left_loses() -> None:
 
 @pytest.mark.anyio
 async def test_breaking_the_rules_twice_loses_the_game() -> None:
-    found, _, _ = await play("TicTacToe-v0", ["[99]", "[99]"], [])
+    trajectories, _, _ = await play("TicTacToe-v0", ["[99]", "[99]"], [])
 
-    assert outline(found) == [("one", "player_1", -1.0, Ending.MALFORMED, 2)]
+    assert outline(trajectories) == [("one", "player_1", -1.0, Ending.MALFORMED, 2)]
 
 
 @pytest.mark.anyio
@@ -75,7 +75,7 @@ async def test_one_policy_plays_both_sides() -> None:
     both = FakePolicy("[0]", "[3]", "[1]", "[4]", "[2]")
     workflow = workflows.build({"kind": "versus", "game": {"kind": "textarena"}})
 
-    found = await workflow.run(make.task(prompt_given=game("TicTacToe-v0")), {PolicyId("player"): both}, EXACT)
+    trajectories = await workflow.run(make.task(prompt_given=game("TicTacToe-v0")), {PolicyId("player"): both}, EXACT)
 
     assert workflow.policies == (PolicyId("player"),)
-    assert [(one.role, one.reward) for one in found] == [("player_1", 1.0), ("player_2", -1.0)]
+    assert [(one.role, one.reward) for one in trajectories] == [("player_1", 1.0), ("player_2", -1.0)]

@@ -82,8 +82,8 @@ async def test_a_reward_can_be_async_and_must_be_finite() -> None:
 @pytest.mark.anyio
 async def test_the_parsed_answer_is_in_the_trajectory() -> None:
     workflow = workflows.build({"kind": "single_turn"})
-    (found,) = await workflow.run(make.task(), {SOLVER: FakePolicy("abcd")}, EXACT)
-    assert (found.reward, found.answer) == (0.0, "abcd")
+    (trajectories,) = await workflow.run(make.task(), {SOLVER: FakePolicy("abcd")}, EXACT)
+    assert (trajectories.reward, trajectories.answer) == (0.0, "abcd")
 
 
 @pytest.mark.anyio

@@ -10,7 +10,7 @@ from astraflow.contract.errors import InvalidInput
 MIN_LETTERS = 12
 MAX_LETTERS = 512
 MAX_CONCURRENT_HASHES = 2
-"""Concurrent hashes; each takes 64 MiB and tens of milliseconds of a core, further logins wait."""
+"""Maximum number of concurrent hashes; further logins wait. A hash takes 64 MiB and tens of milliseconds of a core."""
 
 
 class Passwords:
@@ -25,7 +25,7 @@ class Passwords:
         self._dummy_hash = self._hasher.hash("dummy password")
 
     async def hash_password(self, password: str) -> str:
-        """Hash to store. Raises: InvalidInput for a password that is too short or too long."""
+        """Returns the hash to store. Raises: InvalidInput for a password that is too short or too long."""
         if not MIN_LETTERS <= len(password) <= MAX_LETTERS:
             raise InvalidInput(
                 f"cannot set the password: its length is invalid; use {MIN_LETTERS} to {MAX_LETTERS} characters, "
@@ -36,7 +36,7 @@ class Passwords:
             return await asyncio.to_thread(self._hasher.hash, password)
 
     async def is_correct(self, stored: str | None, password: str) -> bool:
-        """Verifies a password; takes equally long for an unknown user, so that user names are not revealed."""
+        """Returns whether a password is correct. It takes equally long for unknown users, to reveal no user names."""
         if len(password) > MAX_LETTERS:
             return False
         async with self._slots:

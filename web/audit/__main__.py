@@ -91,13 +91,13 @@ async def _export(database: Database, options: argparse.Namespace) -> int:
     return 0
 
 
-def _filter(given: Mapping[str, str]) -> AuditFilter:
+def _filter(options: Mapping[str, str]) -> AuditFilter:
     """Filter of the export. Raises: InvalidInput for an invalid value, which would otherwise export all entries."""
-    audit_filter = filter_from(given)
+    audit_filter = filter_from(options)
     for name, example in (("result", ", ".join(RESULTS)), ("since", "2026-11-21"), ("until", "2026-11-21")):
-        if given[name] and not getattr(audit_filter, name):
+        if options[name] and not getattr(audit_filter, name):
             raise InvalidInput(
-                f"cannot filter by --{name} {given[name][:40]!r}: invalid value; use for example {example}",
+                f"cannot filter by --{name} {options[name][:40]!r}: invalid value; use for example {example}",
                 code="audit.invalid_filter",
             )
     return audit_filter

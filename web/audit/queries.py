@@ -35,8 +35,8 @@ class AuditFilter:
     @property
     def query(self) -> str:
         """Filter as a URL query."""
-        given = {name: getattr(self, name) for name in FIELDS}
-        return urlencode({name: value for name, value in given.items() if value})
+        filter_fields = {name: getattr(self, name) for name in FIELDS}
+        return urlencode({name: value for name, value in filter_fields.items() if value})
 
 
 FIELDS = ("actor", "action", "result", "text", "since", "until")
@@ -44,12 +44,12 @@ FIELDS = ("actor", "action", "result", "text", "since", "until")
 
 def filter_from(filters: Mapping[str, str]) -> AuditFilter:
     """Filter from URL parameters."""
-    given = {name: filters.get(name, "").replace("\0", "").strip()[:200] for name in FIELDS}
-    if given["result"] not in RESULTS:
-        given["result"] = ""
+    filter_fields = {name: filters.get(name, "").replace("\0", "").strip()[:200] for name in FIELDS}
+    if filter_fields["result"] not in RESULTS:
+        filter_fields["result"] = ""
     for name in ("since", "until"):
-        given[name] = given[name] if _day(given[name]) else ""
-    return AuditFilter(**given)
+        filter_fields[name] = filter_fields[name] if _day(filter_fields[name]) else ""
+    return AuditFilter(**filter_fields)
 
 
 def page(

@@ -235,9 +235,9 @@ class Catalogue:
                 )
             if card.name == name:
                 return card
-        known = ", ".join(card.name for card in self._cards)
+        card_names = ", ".join(card.name for card in self._cards)
         raise InvalidInput(
-            f"cannot launch the recipe {name[:80]!r}: unknown name; use one of {known}", code="recipe.unknown"
+            f"cannot launch the recipe {name[:80]!r}: unknown name; use one of {card_names}", code="recipe.unknown"
         )
 
     async def form(self, name_or_path: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipeForm:
@@ -335,6 +335,6 @@ def _toml_list(text: str, field: FormField) -> str:
     """Returns a list of plugins as TOML: unchanged if it is TOML, else from kinds, which keep their known options."""
     if text.startswith("["):
         return text
-    known = dict(zip(field.rows, field.entries, strict=False))
+    entry_by_row = dict(zip(field.rows, field.entries, strict=False))
     kinds = [kind.strip() for kind in text.split(",") if kind.strip()]
-    return "[" + ", ".join(known.get(kind, "{kind = " + json.dumps(kind) + "}") for kind in kinds) + "]"
+    return "[" + ", ".join(entry_by_row.get(kind, "{kind = " + json.dumps(kind) + "}") for kind in kinds) + "]"

@@ -128,30 +128,30 @@ async def _default_options(context: RequestContext, form: RecipeForm, earlier_ru
 
 
 async def _apply_settings(
-    context: RequestContext, name_or_path: str, plain: RecipeForm, values: Mapping[str, str], role: str
+    context: RequestContext, name_or_path: str, unchanged_form: RecipeForm, values: Mapping[str, str], role: str
 ) -> tuple[RecipeForm, list[str]]:
     """Returns a recipe's form with settings applied, including its problems, and the `--set` arguments.
 
     Options of a newly chosen plugin are known only after the first pass. Raises: InvalidInput for an unknown setting.
     """
-    known = {field.key for field in plain.fields}
-    overrides = overrides_from({key: text for key, text in values.items() if key in known}, plain)
-    form = await context.catalogue.form(name_or_path, overrides, role=role) if overrides else plain
+    field_keys = {field.key for field in unchanged_form.fields}
+    overrides = overrides_from({key: text for key, text in values.items() if key in field_keys}, unchanged_form)
+    form = await context.catalogue.form(name_or_path, overrides, role=role) if overrides else unchanged_form
     if form.refusals:
         return form, overrides
-    if others := overrides_from({key: text for key, text in values.items() if key not in known}, form):
+    if others := overrides_from({key: text for key, text in values.items() if key not in field_keys}, form):
         overrides += others
         form = await context.catalogue.form(name_or_path, overrides, role=role)
     return form, overrides
 
 
-def _with_entered_values(form: RecipeForm, plain: RecipeForm, values: Mapping[str, str]) -> RecipeForm:
+def _with_entered_values(form: RecipeForm, unchanged_form: RecipeForm, values: Mapping[str, str]) -> RecipeForm:
     """Returns the form with the entered texts, also invalid ones.
 
     A form with problems may lack fields; those of the unchanged recipe are added.
     """
     present = {field.key for field in form.fields}
-    shown = (*form.fields, *(field for field in plain.fields if form.problems and field.key not in present))
+    shown = (*form.fields, *(field for field in unchanged_form.fields if form.problems and field.key not in present))
     fields = tuple(
         field.model_copy(update={"value": values[field.key].strip()}) if field.key in values else field
         for field in shown

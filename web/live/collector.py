@@ -175,11 +175,11 @@ class Collector:
 
     async def _older(self, report: Report, last: int, first: int) -> AsyncIterator[Report]:
         """Yields the minutes before the sequence `first`."""
-        known = max(last, await self._recorder.recorded_until(report.run))
-        if first <= known + 1:
+        recorded_until = max(last, await self._recorder.recorded_until(report.run))
+        if first <= recorded_until + 1:
             return
         async for old in self._source.iterate_history(
-            after_sequence=known, limit=MAX_BACKFILL_MINUTES, resolution_s=60
+            after_sequence=recorded_until, limit=MAX_BACKFILL_MINUTES, resolution_s=60
         ):
             if old.run == report.run and old.sequence < first:
                 yield old

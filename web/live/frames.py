@@ -1,4 +1,4 @@
-"""Messages to browsers: the changes since the last second, or everything at once. Encoded once for all browsers.
+"""Messages to browsers: the changes of a second, or the whole state. A message is encoded once for all browsers.
 
 `{"kind": "frame" | "snapshot" | "waiting" | "heartbeat", ...}`; the keys are those of `Frame` in `static/js/live.js`.
 """
@@ -78,8 +78,8 @@ class FrameBuilder:
             return _encoded(kind="waiting", build=self._build, **self._connection_fields())
         if self._state.is_stale:  # the age must be current, since no frame follows soon
             return self._full_snapshot(report, after)
-        known_after, known_report, _ = self._latest
-        if known_after != after or known_report is not report:
+        cached_after, cached_report, _ = self._latest
+        if cached_after != after or cached_report is not report:
             self._latest = (after, report, self._full_snapshot(report, after))
         return self._latest[2]
 

@@ -58,8 +58,8 @@ class MaintainerCache:
             try:
                 waiting = await self._source.proposals(limit=SHOWN_PROPOSALS)
                 latest = await self._source.proposals(only_waiting=False, limit=SHOWN_PROPOSALS)
-                known = {proposal.plan.id for proposal in waiting}
-                merged = (*waiting, *(proposal for proposal in latest if proposal.plan.id not in known))
+                waiting_ids = {proposal.plan.id for proposal in waiting}
+                merged = (*waiting, *(proposal for proposal in latest if proposal.plan.id not in waiting_ids))
                 self._snapshot = MaintainerSnapshot(maintainer=await self._source.maintainer(), proposals=merged)
             except AstraFlowError as error:
                 self._snapshot = replace(self._snapshot, problem=str(error))

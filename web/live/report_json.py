@@ -86,8 +86,8 @@ def _with_defaults(kind: type[T], content: dict[str, Any]) -> T:
         for field in fields
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
-    known = {field.name for field in fields}
-    return kind(**empty | {name: value for name, value in content.items() if name in known})
+    field_names = {field.name for field in fields}
+    return kind(**empty | {name: value for name, value in content.items() if name in field_names})
 
 
 def _default_of(kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Comparison of two to four runs: their series over steps or time, and the settings in which they differ."""
+"""Comparison of two to four runs: their series over steps or time, and the settings that differ."""
 
 import json
 import re
@@ -23,14 +23,14 @@ MIN_RUNS, MAX_RUNS = 2, 4
 ROWS = 400
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Allowed run names. Names come from reports, so only a single path component is looked up on disk."""
+"""Allowed run names. Names come from reports, so a name must be a single path component."""
 
 _MAX_RECIPE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """One compared run."""
+    """Run in a comparison."""
 
     record: RunRecord
     policy: str

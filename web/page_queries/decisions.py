@@ -149,13 +149,13 @@ async def recommendation_at(context: RequestContext, entry: DecisionEntry) -> Po
     newest = context.state.report
     if newest is None or not entry.pool:
         return None
-    known = [recommendation for recommendation in newest.recommendations if recommendation.pool == entry.pool]
+    recommendations = [recommendation for recommendation in newest.recommendations if recommendation.pool == entry.pool]
     is_old = newest.at - entry.at > 14 * MINUTE_S
     age_s = max(0.0, newest.at - entry.at)
     after = max(0, newest.sequence - round(age_s) - 2 * round(MINUTE_S))
     limit = min(5000, round(age_s / (MINUTE_S if is_old else 1.0)) + 4 * round(MINUTE_S))
     past = await context.control.history(after_sequence=after, limit=limit, resolution_s=60 if is_old else 1)
-    known += [
+    recommendations += [
         recommendation
         for report in past
         for recommendation in report.recommendations
@@ -163,10 +163,10 @@ async def recommendation_at(context: RequestContext, entry: DecisionEntry) -> Po
     ]
     quoted = [
         recommendation
-        for recommendation in known
+        for recommendation in recommendations
         if recommendation.sentence and recommendation.sentence in entry.message
     ]
-    nearest = min(quoted or known, key=lambda recommendation: abs(recommendation.at - entry.at), default=None)
+    nearest = min(quoted or recommendations, key=lambda recommendation: abs(recommendation.at - entry.at), default=None)
     return nearest if nearest is not None and abs(nearest.at - entry.at) <= MAX_RECOMMENDATION_DISTANCE_S else None
 
 

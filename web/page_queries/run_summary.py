@@ -64,8 +64,8 @@ def _figures(stream: StreamReport) -> PolicyFigures:
 def _dollars(session: Session, record: RunRecord) -> float | None:
     """Returns the mean US dollars per hour multiplied by the recorded time."""
     rows = series_queries.rows(session, record.id or 0, FLEET_SUBJECT, ("dollars",), at_most=COST_ROWS)
-    known = [(at, numbers["dollars"]) for at, numbers in rows]
-    prices = [price for _, price in known if price is not None]
+    dollars_at = [(at, numbers["dollars"]) for at, numbers in rows]
+    prices = [price for _, price in dollars_at if price is not None]
     if not prices:
         return None
-    return sum(prices) / len(known) * (record.last_at - record.started_at) / HOUR_S
+    return sum(prices) / len(dollars_at) * (record.last_at - record.started_at) / HOUR_S

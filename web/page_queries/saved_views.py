@@ -23,7 +23,7 @@ class SavedViews:
     def __init__(self, database: Database, *, clock: Clock, audit_log: AuditLog) -> None:
         self._database = database
         self._clock = clock
-        self._trail = audit_log
+        self._audit_log = audit_log
 
     async def of(self, user_id: int) -> Sequence[SavedView]:
         """Returns a user's views, by name."""
@@ -48,7 +48,7 @@ class SavedViews:
         def write(session: Session) -> None:
             _save(session, viewer.user_id, name, address, now)
             command = AuditedCommand(action="view.save", target=name, after={"address": address}, reason=reason)
-            self._trail.append(session, viewer.author, command)
+            self._audit_log.append(session, viewer.author, command)
 
         await self._database.write(write)
         return name
@@ -60,7 +60,9 @@ class SavedViews:
             name = _delete(session, viewer.user_id, view_id)
             if name is None:
                 raise InvalidInput("cannot delete the view: it does not exist; reload the page", code="view.unknown")
-            self._trail.append(session, viewer.author, AuditedCommand(action="view.delete", target=name, reason=reason))
+            self._audit_log.append(
+                session, viewer.author, AuditedCommand(action="view.delete", target=name, reason=reason)
+            )
             return name
 
         return await self._database.write(write)

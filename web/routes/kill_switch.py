@@ -48,7 +48,7 @@ async def switch(
 ) -> Response:
     """Sets the kill switch and redirects with the result."""
     try:
-        if scope not in {known.value for known in KillScope}:
+        if scope not in {kill_scope.value for kill_scope in KillScope}:
             raise InvalidInput(
                 f"cannot set the kill switch: unknown scope {scope!r}; use none, agents or all",
                 code="kill_switch.unknown_scope",

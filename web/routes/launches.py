@@ -75,8 +75,8 @@ async def preflight(request: Request, context: RequestContextDep, viewer: Viewer
 @needs(Permission.OPERATE)
 async def launch(request: Request, context: RequestContextDep, viewer: ViewerDep) -> Response:
     """Launches the run and redirects to its page; with `check`, or with invalid settings, shows the form."""
-    given = _form_values((await request.form()).multi_items())
-    is_check = "check" in given
+    form_values = _form_values((await request.form()).multi_items())
+    is_check = "check" in form_values
     choice = await _chosen(request, context, viewer, Purpose.PREFLIGHT if is_check else Purpose.LAUNCH)
     if is_check or not choice.is_ready:
         frame = layout(context.state, context.settings)
@@ -84,7 +84,9 @@ async def launch(request: Request, context: RequestContextDep, viewer: ViewerDep
             request, "launches/new.html", page="runs", layout=frame, choice=choice, status=choice.status
         )
     try:
-        name = await commands.launch(context, viewer, choice, reason=given.get("reason", ""), key=given.get("key", ""))
+        name = await commands.launch(
+            context, viewer, choice, reason=form_values.get("reason", ""), key=form_values.get("key", "")
+        )
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("The run was not launched", problem), page="/runs/new")
     return redirect_with_flash(Flash(text=f"The run {name} was launched", tone="good"), page=f"/launches/{name}")
@@ -193,25 +195,27 @@ def _form_values(items: Iterable[tuple[str, object]]) -> dict[str, str]:
 
 async def _chosen(request: Request, context: RequestContext, viewer: Viewer, purpose: Purpose) -> LaunchChoice:
     """Returns the launch form of a recipe or an earlier run with the submitted values."""
-    given = _form_values((await request.form()).multi_items())
+    form_values = _form_values((await request.form()).multi_items())
     launch_request = LaunchRequest(
-        source=await launch_source(context, given.get("recipe", ""), given.get("of", "")),
+        source=await launch_source(context, form_values.get("recipe", ""), form_values.get("of", "")),
         values={
-            key.removeprefix(SETTING_PREFIX): value for key, value in given.items() if key.startswith(SETTING_PREFIX)
+            key.removeprefix(SETTING_PREFIX): value
+            for key, value in form_values.items()
+            if key.startswith(SETTING_PREFIX)
         },
-        options_from=lambda usual: _options(given, usual),
-        key=given.get("key", "")[:100],
-        reason=given.get("reason", ""),
+        options_from=lambda usual: _options(form_values, usual),
+        key=form_values.get("key", "")[:100],
+        reason=form_values.get("reason", ""),
     )
     return await launch_choice.choose_launch(context, viewer, launch_request, purpose)
 
 
-def _options(given: dict[str, str], usual: LaunchOptions) -> LaunchOptions:
+def _options(form_values: dict[str, str], usual: LaunchOptions) -> LaunchOptions:
     """Returns the submitted options, or the defaults for the first display. Browsers omit unchecked boxes."""
-    if not any(key.startswith(SETTING_PREFIX) for key in given):
+    if not any(key.startswith(SETTING_PREFIX) for key in form_values):
         usual_limit = "" if usual.limit_s is None else f"{usual.limit_s:g}"
-        given = {"limit_s": usual_limit, **_checked_boxes(usual), **given}
-    limit = given.get("limit_s", "").strip()
+        form_values = {"limit_s": usual_limit, **_checked_boxes(usual), **form_values}
+    limit = form_values.get("limit_s", "").strip()
     try:
         limit_s = float(limit) if limit else None
     except ValueError:
@@ -225,7 +229,9 @@ def _options(given: dict[str, str], usual: LaunchOptions) -> LaunchOptions:
             code="launch.bad_time_limit",
         )
     return LaunchOptions(
-        has_fleet=given.get("fleet") == "on", ends_by_itself=given.get("ends_by_itself") == "on", limit_s=limit_s
+        has_fleet=form_values.get("fleet") == "on",
+        ends_by_itself=form_values.get("ends_by_itself") == "on",
+        limit_s=limit_s,
     )
 
 

@@ -186,8 +186,8 @@ async def set_mode(
     """Sets the maintainer's mode."""
 
     async def command() -> str:
-        if mode not in {known.value for known in MaintainerMode}:
-            known_modes = ", ".join(known.value for known in MaintainerMode)
+        if mode not in {known_mode.value for known_mode in MaintainerMode}:
+            known_modes = ", ".join(known_mode.value for known_mode in MaintainerMode)
             raise InvalidInput(
                 f"cannot set the mode: unknown mode {mode!r}; use {known_modes}", code="maintainer.unknown_mode"
             )

@@ -267,14 +267,14 @@ async def _log_of(context: RequestContext, name: str) -> str:
 
 async def _ask_drain(request: Request, context: RequestContext, nodes: list[str], *, back: str) -> Response:
     table = await context.nodes.table_with_instances()
-    known = [row for node_id in nodes if (row := table.get(node_id) if table else None) is not None]
+    node_rows = [row for node_id in nodes if (row := table.get(node_id) if table else None) is not None]
     status = context.fleet_state.status
     return context.pages.page(
         request,
         "nodes/drain.html",
         page="nodes",
         layout=layout(context.state, context.settings),
-        effect=drain_effect(known, table.rows if table else (), status.pools if status else ()),
+        effect=drain_effect(node_rows, table.rows if table else (), status.pools if status else ()),
         unknown=[node_id for node_id in nodes if table is None or table.get(node_id) is None],
         back=back,
     )

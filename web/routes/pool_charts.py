@@ -28,11 +28,11 @@ Word = Annotated[str, Query(max_length=40)]
 @needs(Permission.READ)
 async def export_launches(context: RequestContextDep, pool: str, ending: FileFormat) -> Response:
     """Returns the launch delay histogram as a file."""
-    known = require_pool(context, pool)
+    stored_pool = require_pool(context, pool)
     measured = await fleet_commands.fleet_of(context).instances(
-        pool=known.spec.id, with_gone=True, limit=MAX_MEASURED_INSTANCES
+        pool=stored_pool.spec.id, with_gone=True, limit=MAX_MEASURED_INSTANCES
     )
-    return sheet_response(launch_delay_sheet(known, launch_delays(measured, known)), ending)
+    return sheet_response(launch_delay_sheet(stored_pool, launch_delays(measured, stored_pool)), ending)
 
 
 @router.get("/pools/{pool:path}/what-if.{ending}")
@@ -64,18 +64,24 @@ async def what_if(
     hours: Word = "",
 ) -> Response:
     """Shows the pool's page with the what-if result for other bounds."""
-    known = require_pool(context, pool)
+    stored_pool = require_pool(context, pool)
     query = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
     if FORM_TOKEN in request.query_params:  # sent with the other fields; a secret must not stay in an address
         return RedirectResponse(f"{request.url.path}?{urlencode(query)}", 303)
     problem, code, what_if_result = "", "", None
     try:
-        answers, bounds = await _what_if_answers(context, known, query)
+        answers, bounds = await _what_if_answers(context, stored_pool, query)
         what_if_result = what_if_view(answers, max_nodes=bounds.max_nodes)
     except AstraFlowError as refused:
         problem, code = str(refused), refused.code
     return await pool_page_response(
-        request, context, known, form_values=query, what_if=what_if_result, what_if_problem=problem, what_if_code=code
+        request,
+        context,
+        stored_pool,
+        form_values=query,
+        what_if=what_if_result,
+        what_if_problem=problem,
+        what_if_code=code,
     )
 
 

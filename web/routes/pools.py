@@ -56,14 +56,14 @@ async def export(context: RequestContextDep, ending: FileFormat) -> Response:
 @needs(Permission.OPERATE, on=ResourceKind.PLAN)
 async def show_plan(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str, plan: str) -> Response:
     """Shows the changes of a plan and the button that applies it."""
-    known = _plan(context, pool, plan)
+    stored_plan = _plan(context, pool, plan)
     return context.pages.page(
         request,
         "pools/plan.html",
         page="pools",
         layout=layout(context.state, context.settings),
-        view=plan_view(known, context.fleet_state.pool(pool)),
-        may_apply=_may_apply(context, viewer, known),
+        view=plan_view(stored_plan, context.fleet_state.pool(pool)),
+        may_apply=_may_apply(context, viewer, stored_plan),
         admins=await context.accounts.users.admins(),
         key=fleet_commands.form_key("apply", plan),
     )
@@ -81,15 +81,15 @@ async def apply(
     reason: Reason = "",
 ) -> Response:
     """Applies a plan."""
-    known = _plan(context, pool, plan)
-    if plan_view(known, None).requires_pool_name and name.strip() != known.request.pool:
+    stored_plan = _plan(context, pool, plan)
+    if plan_view(stored_plan, None).requires_pool_name and name.strip() != stored_plan.request.pool:
         problem = InvalidInput(
-            f"cannot confirm the plan: the name does not match; type the name of the pool, {known.request.pool}",
+            f"cannot confirm the plan: the name does not match; type the name of the pool, {stored_plan.request.pool}",
             code="pool.name_not_confirmed",
         )
         flash = Flash.failure("The plan was not applied", problem)
         return redirect_with_flash(flash, page=f"{_path(pool)}/plans/{plan}")
-    reason = reason.strip() or known.request.reason
+    reason = reason.strip() or stored_plan.request.reason
 
     async def command() -> str:
         done = await fleet_commands.apply_plan(context, viewer, PlanId(plan), key=key, reason=reason)
@@ -127,14 +127,14 @@ async def plan(
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
 async def ask_drain_all(request: Request, context: RequestContextDep, pool: str) -> Response:
     """Shows the confirmation page for draining a whole pool."""
-    known = require_pool(context, pool)
+    stored_pool = require_pool(context, pool)
     return context.pages.page(
         request,
         "pools/drain_all.html",
         page="pools",
         layout=layout(context.state, context.settings),
-        pool=known.spec,
-        row=pool_row(known, now=context.clock.wall()),
+        pool=stored_pool.spec,
+        row=pool_row(stored_pool, now=context.clock.wall()),
         admins=await context.accounts.users.admins(),
     )
 
@@ -145,14 +145,14 @@ async def ask_fault(
     request: Request, context: RequestContextDep, pool: str, back: Literal["", "overview"] = ""
 ) -> Response:
     """Shows the confirmation page for fault injection."""
-    known = require_pool(context, pool)
+    stored_pool = require_pool(context, pool)
     return context.pages.page(
         request,
         "pools/inject_fault.html",
         page="pools",
         layout=layout(context.state, context.settings),
-        pool=known.spec,
-        row=pool_row(known, now=context.clock.wall()),
+        pool=stored_pool.spec,
+        row=pool_row(stored_pool, now=context.clock.wall()),
         back=back,
         key=fleet_commands.form_key("inject-fault", pool, time.time_ns()),
     )
@@ -211,7 +211,7 @@ async def change(request: Request, context: RequestContextDep, viewer: ViewerDep
     form = {name: str(value) for name, value in (await request.form(max_fields=40)).items()}
 
     async def command() -> str:
-        known = require_pool(context, pool)
+        stored_pool = require_pool(context, pool)
         observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
         before = context.cache.previous_specs.get((context.run, pool, observed)) if "undo" in form else None
         if "undo" in form and before is None:
@@ -219,7 +219,7 @@ async def change(request: Request, context: RequestContextDep, viewer: ViewerDep
                 "cannot undo: the previous bounds are no longer stored; set them in the form",
                 code="pool.undo_expired",
             )
-        spec = before or spec_from(known.spec, form)
+        spec = before or spec_from(stored_pool.spec, form)
         reason = form.get("reason", "").strip()[:MOST_TEXT] or ("undone on the page" if before else "")
         done = await fleet_commands.put_pool(
             context, viewer, spec, observed_version=observed, key=form.get("key", ""), reason=reason
@@ -234,12 +234,15 @@ async def change(request: Request, context: RequestContextDep, viewer: ViewerDep
 @needs(Permission.READ)
 async def show_now(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str) -> Response:
     """Returns the live parts of the pool's page. Reads instances and journal only when the source tag has changed."""
-    known = require_pool(context, pool)
-    tag = source_tag(context, viewer, known)
+    stored_pool = require_pool(context, pool)
+    tag = source_tag(context, viewer, stored_pool)
     return conditional_requests.not_modified(request, tag) or conditional_requests.with_etag(
         request,
         context.pages.page(
-            request, "pools/_live.html", live_texts=context.frames.live_texts, **await pool_context(context, known)
+            request,
+            "pools/_live.html",
+            live_texts=context.frames.live_texts,
+            **await pool_context(context, stored_pool),
         ),
         source=tag,
     )
@@ -276,10 +279,10 @@ async def _message_response(
 
 def _plan(context: RequestContext, pool: str, plan: str) -> Plan:
     """Returns a plan of the pool. Raises: HTTPException for an unknown plan or a plan of another pool."""
-    known = context.cache.plans.get((context.run, PlanId.unchecked(plan)))
-    if known is None or known.request.pool != pool:
+    stored_plan = context.cache.plans.get((context.run, PlanId.unchecked(plan)))
+    if stored_plan is None or stored_plan.request.pool != pool:
         raise HTTPException(404, "No plan with this id. Plans expire after five minutes: plan again.")
-    return known
+    return stored_plan
 
 
 def _may_apply(context: RequestContext, viewer: Viewer, plan: Plan) -> bool:

@@ -249,8 +249,8 @@ def role_of(text: str) -> Role:
     """Parses a role name from a form. Raises: InvalidInput."""
     role = Role.parse(text)
     if role is None:
-        known = ", ".join(role.value for role in Role)
-        raise InvalidInput(f"cannot use role {text[:40]!r}: unknown role; use one of {known}", code="role.unknown")
+        role_names = ", ".join(role.value for role in Role)
+        raise InvalidInput(f"cannot use role {text[:40]!r}: unknown role; use one of {role_names}", code="role.unknown")
     return role
 
 

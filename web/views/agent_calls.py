@@ -85,7 +85,7 @@ class CallList:
     hidden: int
     """Calls that are left out."""
     outcomes: tuple[tuple[CallOutcome, str, int], ...]
-    """Outcomes to choose from, with label and number of calls; empty when all calls have the same."""
+    """Outcomes to choose from, with label and number of calls; empty when all calls have the same outcome."""
     chosen: CallOutcome | None
     of_turns: Mapping[int, tuple[int, ...]]
     """Numbers of the calls behind each turn of the trajectory; turns count from 1."""

@@ -91,8 +91,8 @@ def _bodies(document: Mapping[str, Any], operation: Mapping[str, Any]) -> list[M
     if "requestBody" not in operation:
         return []
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    known = document["components"]["schemas"]
-    return [known[reference["$ref"].rpartition("/")[2]] for reference in schema.get("anyOf", [schema])]
+    schemas = document["components"]["schemas"]
+    return [schemas[reference["$ref"].rpartition("/")[2]] for reference in schema.get("anyOf", [schema])]
 
 
 def _fields(body: Mapping[str, Any]) -> list[Field]:

@@ -217,14 +217,14 @@ def _drawn(spec: ChartSpec, line: Line, rows: Sequence[Row], window: scales.Wind
         for at, values in painted
     ]
     ends = [(x, y) for x, y in points if y is not None]
-    known = [values[line.value] for _, values in rows if values.get(line.value) is not None]
+    drawn_values = [values[line.value] for _, values in rows if values.get(line.value) is not None]
     return DrawnLine(
         label=line.label,
         style=line.style,
         path=scales.path(points),
         area=scales.area(points, axis.y_of(0.0, spec.height)) if line.is_area else "",
         end=scales.dot(*ends[-1]) if ends and line.style == "main" else "",
-        latest=scales.value_text(known[-1] if known else None, spec.format),
+        latest=scales.value_text(drawn_values[-1] if drawn_values else None, spec.format),
     )
 
 

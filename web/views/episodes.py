@@ -43,7 +43,7 @@ class EpisodeMember:
     ending: str
     depth: int
     started: str
-    """Where it was started; empty for a root."""
+    """Episode and turn that started it; empty for a root."""
     is_shown: bool
     tokens: str
     """Tokens that are trained here, and those of other trajectories that it continues, in words."""

@@ -166,8 +166,8 @@ def _fed(report: Report, stream: StreamReport) -> Finding:
 
 def _rewards(policy: PolicyId, points: Sequence[Point]) -> tuple[list[float], float]:
     """Returns the known mean rewards, and the seconds between the first and the last."""
-    known = [(point.at, point.policies[policy].reward_average) for point in points if policy in point.policies]
-    rewards = [(at, value) for at, value in known if value is not None]
+    reward_points = [(point.at, point.policies[policy].reward_average) for point in points if policy in point.policies]
+    rewards = [(at, value) for at, value in reward_points if value is not None]
     return [value for _, value in rewards], rewards[-1][0] - rewards[0][0] if rewards else 0.0
 
 

@@ -88,9 +88,9 @@ def nodes_note(now: FleetPoint) -> str:
 def price_of(points: Sequence[Point]) -> float | None:
     """Returns the mean US dollars per thousand accepted trajectories over these points; None without a price."""
     prices = [(point.fleet.dollars, point.fleet.price) for point in points]
-    known = [(dollars, dollars / price) for dollars, price in prices if dollars and price]
-    produced = sum(amount for _, amount in known)
-    return sum(dollars for dollars, _ in known) / produced if produced else None
+    priced = [(dollars, dollars / price) for dollars, price in prices if dollars and price]
+    produced = sum(amount for _, amount in priced)
+    return sum(dollars for dollars, _ in priced) / produced if produced else None
 
 
 def price_note(now: FleetPoint, report: Report) -> str:

@@ -69,8 +69,8 @@ def figure(value: float | None) -> str:
         text = f"{value:.0f}"
     elif 0.001 <= size < _ROUNDS_UP * 1e3:
         text = _three_digits(value)
-    elif found := [(suffix, unit) for suffix, unit in _SUFFIXES if 1 <= size / (_ROUNDS_UP * unit) < 1e3]:
-        suffix, unit = found[0]
+    elif fitting_units := [(suffix, unit) for suffix, unit in _SUFFIXES if 1 <= size / (_ROUNDS_UP * unit) < 1e3]:
+        suffix, unit = fitting_units[0]
         text = f"{_three_digits(value / unit)}{suffix}"
     else:
         mantissa, _, exponent = f"{value:.2e}".partition("e")

@@ -89,9 +89,11 @@ class PageSelection:
 
 def page_selection(state: RunState, parameters: Mapping[str, str]) -> PageSelection:
     """Returns the policy and range of an address; the first policy and the default range where it names none."""
-    known = [stream.policy for stream in state.report.streams] if state.report else []
+    policy_names = [stream.policy for stream in state.report.streams] if state.report else []
     policy = parameters.get("policy", "")
-    selected = next((known_id for known_id in known if known_id == policy), known[0] if known else None)
+    selected = next(
+        (known_id for known_id in policy_names if known_id == policy), policy_names[0] if policy_names else None
+    )
     return PageSelection(policy=selected, span=range_from(parameters))
 
 

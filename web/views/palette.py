@@ -21,7 +21,7 @@ MAX_MATCHES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaletteEntry:
-    """One entry."""
+    """Entry of the palette."""
 
     group: str
     label: str
@@ -54,11 +54,11 @@ def entries(
 def initial_entries(listed: Sequence[PaletteEntry]) -> list[PaletteEntry]:
     """Returns the entries listed before any input; runs and nodes are limited in number."""
     limits = {"Run": MAX_RUNS, "Node": MAX_NODES}
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     listed_entries = []
     for entry in listed:
-        seen[entry.group] += 1
-        if entry.group not in limits or seen[entry.group] <= limits[entry.group]:
+        counts[entry.group] += 1
+        if entry.group not in limits or counts[entry.group] <= limits[entry.group]:
             listed_entries.append(entry)
     return listed_entries
 

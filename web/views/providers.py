@@ -106,13 +106,13 @@ def _state(look: ProvidersSnapshot) -> str:
     return "failed" if look.problem else "connected"
 
 
-def _tested(known: ProviderRow, last: PreflightResult) -> ProviderRow:
+def _tested(provider_row: ProviderRow, last: PreflightResult) -> ProviderRow:
     return ProviderRow(
-        name=known.name,
-        kind=known.kind,
-        pools=known.pools,
-        simulated=known.simulated,
-        has_spot=known.has_spot,
+        name=provider_row.name,
+        kind=provider_row.kind,
+        pools=provider_row.pools,
+        simulated=provider_row.simulated,
+        has_spot=provider_row.has_spot,
         state=outcome(last),
         tone="good" if last.is_ok else "bad",
         tested_at=last.began_at + last.duration_s,

@@ -154,8 +154,8 @@ def _chart_series(
     """Returns the name and the format of a chart's value, and the known values of each run."""
     if name in SPECS:
         line = _line_of(SPECS[name])
-        known = [[(at, value) for at, value in _series(run, line, by) if value is not None] for run in many]
-        return line.value, SPECS[name].format, [*known]
+        known_points = [[(at, value) for at, value in _series(run, line, by) if value is not None] for run in many]
+        return line.value, SPECS[name].format, [*known_points]
     metric = next(metric for metric in compared_metrics(many) if metric.name == name)
     return name, training.format_of(metric), [line.points for line in _metric_lines(metric, many, by)]
 
@@ -252,8 +252,8 @@ def _drawing(spec: charts.ChartSpec, many: Sequence[ComparedRun], by: Comparison
 
 
 def _pointer_points(points: Sequence[tuple[float, float | None]]) -> list[list[float | None]]:
-    known = [(at, value) for at, value in points if value is not None]
-    shown = known[::-1][:: max(1, -(-len(known) // POINTER_POINTS))][::-1]
+    known_points = [(at, value) for at, value in points if value is not None]
+    shown = known_points[::-1][:: max(1, -(-len(known_points) // POINTER_POINTS))][::-1]
     return [[round(at, 1), rounded(value)] for at, value in shown]
 
 

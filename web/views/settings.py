@@ -78,7 +78,7 @@ class NeedRow:
     has: tuple[bool, ...]
 
 
-def session_rows(found: Sequence[tuple[BrowserSession, User]], *, viewer: Viewer) -> list[SessionRow]:
+def session_rows(sessions: Sequence[tuple[BrowserSession, User]], *, viewer: Viewer) -> list[SessionRow]:
     """Returns the rows of sessions, the viewer's own first."""
     rows = [
         SessionRow(
@@ -91,12 +91,12 @@ def session_rows(found: Sequence[tuple[BrowserSession, User]], *, viewer: Viewer
             expires_at=row.expires_at,
             is_current=row.cookie_hash == viewer.session,
         )
-        for row, user in found
+        for row, user in sessions
     ]
     return sorted(rows, key=lambda row: not row.is_current)
 
 
-def token_rows(found: Sequence[tuple[ApiToken, User]]) -> list[TokenRow]:
+def token_rows(tokens: Sequence[tuple[ApiToken, User]]) -> list[TokenRow]:
     """Returns the rows of tokens, in the given order."""
     return [
         TokenRow(
@@ -107,11 +107,11 @@ def token_rows(found: Sequence[tuple[ApiToken, User]]) -> list[TokenRow]:
             created_at=row.created_at,
             until=datetime.fromtimestamp(row.expires_at, UTC).strftime("%Y-%m-%d %H:%M"),
         )
-        for row, user in found
+        for row, user in tokens
     ]
 
 
-def user_rows(found: Sequence[User], *, viewer: Viewer) -> list[UserRow]:
+def user_rows(users: Sequence[User], *, viewer: Viewer) -> list[UserRow]:
     """Returns the rows of users, in the given order."""
     return [
         UserRow(
@@ -124,11 +124,11 @@ def user_rows(found: Sequence[User], *, viewer: Viewer) -> list[UserRow]:
             is_local=user.identity is None,
             created_at=user.created_at,
         )
-        for user in found
+        for user in users
     ]
 
 
-def grant_rows(found: Sequence[HeldGrant], *, viewer: Viewer) -> list[GrantRow]:
+def grant_rows(grants: Sequence[HeldGrant], *, viewer: Viewer) -> list[GrantRow]:
     """Returns the rows of grants, in the given order."""
     return [
         GrantRow(
@@ -141,7 +141,7 @@ def grant_rows(found: Sequence[HeldGrant], *, viewer: Viewer) -> list[GrantRow]:
             created_at=row.created_at,
             is_fixed=token is None and user.id == viewer.user_id,
         )
-        for row, user, token in found
+        for row, user, token in grants
     ]
 
 

@@ -37,9 +37,9 @@ class Timeline:
 
 def timeline(rows: Sequence[tuple[float, Mapping[str, float | None]]], window: Window) -> Timeline:
     """Draws the timeline from a policy's rows, whose seconds are cumulative."""
-    known = [(at, seconds) for at, numbers in rows if (seconds := _seconds(numbers)) is not None]
-    stride = max(1, len(known) // MAX_INTERVALS)
-    ends = known[::stride] + (known[-1:] if known and (len(known) - 1) % stride else [])
+    known_points = [(at, seconds) for at, numbers in rows if (seconds := _seconds(numbers)) is not None]
+    stride = max(1, len(known_points) // MAX_INTERVALS)
+    ends = known_points[::stride] + (known_points[-1:] if known_points and (len(known_points) - 1) % stride else [])
     shares: list[Share] = []
     intervals: list[tuple[float, float, Mapping[str, float]]] = []
     sums = dict.fromkeys(PARTS, 0.0)

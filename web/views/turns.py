@@ -135,9 +135,9 @@ def _stretches(sample: SampledTrajectory) -> Iterator[_Stretch]:
     """Yields the spans with disjoint parts of the text, also when the ends are not ascending."""
     whole = sample.prompt_text + sample.completion_text
     begin = 0
-    for place, (span, end) in enumerate(zip(sample.spans, sample.text_ends, strict=True)):
+    for index, (span, end) in enumerate(zip(sample.spans, sample.text_ends, strict=True)):
         end = max(begin, end)
-        yield _Stretch(place, span, whole[begin:end], begin)
+        yield _Stretch(index, span, whole[begin:end], begin)
         begin = end
 
 
@@ -209,8 +209,8 @@ def _call_title(text: str) -> str:
     try:
         name = json.loads(text).get("name") if len(text) < MAX_PARSED_CHARS else None
     except (AttributeError, RecursionError, ValueError):
-        found = _PYTHON_CALL.match(text)
-        name = found[1] if found else None
+        call_match = _PYTHON_CALL.match(text)
+        name = call_match[1] if call_match else None
     return f"Tool call: {_first_line(name)}" if isinstance(name, str) and name else "Tool call"
 
 

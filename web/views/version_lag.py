@@ -75,7 +75,7 @@ def lag_table(points: Sequence[Point], policy: str) -> tuple[tuple[str, ...], li
 
 
 def _lags(point: Point, policy: str) -> Mapping[str, int]:
-    return next((lags for known, lags in point.lags.items() if known == policy), {})
+    return next((lags for policy_id, lags in point.lags.items() if policy_id == policy), {})
 
 
 def level(lag: int, bound: int) -> str:

@@ -110,5 +110,5 @@ def _rows(
 
 
 def _target(sizes: Sequence[PoolRecommendation], at: float) -> float | None:
-    known = [recommendation for recommendation in sizes if recommendation.at <= at]
-    return float(known[-1].target) if known else (float(sizes[0].target) if sizes else None)
+    earlier = [recommendation for recommendation in sizes if recommendation.at <= at]
+    return float(earlier[-1].target) if earlier else (float(sizes[0].target) if sizes else None)

@@ -83,8 +83,10 @@ def _messages(body: Json, context: CallContext) -> tuple[AgentMessage, ...]:
         messages.append(AgentMessage(role=Role.SYSTEM, content=instructions))
     if previous := fields.text(body, "previous_response_id"):
         messages += context.conversation(previous.removeprefix("resp_"))
-    given = body.get("input")
-    messages += [AgentMessage(role=Role.USER, content=given)] if isinstance(given, str) else _input_messages(body)
+    input_items = body.get("input")
+    messages += (
+        [AgentMessage(role=Role.USER, content=input_items)] if isinstance(input_items, str) else _input_messages(body)
+    )
     if not messages:
         raise InvalidCall("cannot answer the request: it has no input; send at least one", code="agent.no_messages")
     return tuple(messages)

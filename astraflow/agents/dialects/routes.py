@@ -49,7 +49,7 @@ def model_answer(names: Sequence[str], name: str, *, is_anthropic: bool) -> Json
                 code="agent.unknown_model",
             )
         return describe(name)
-    models = [describe(known) for known in names]
+    models = [describe(listed_name) for listed_name in names]
     if not is_anthropic:
         return {"object": "list", "data": models}
     ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None}

@@ -93,13 +93,15 @@ class ContainerProgram:
                         start_s=options.start_s,
                     )
                 )
+                relay = None
                 if not options.shares_network:
-                    await resources.enter_async_context(self._relayed(container, task.port))
-                yield _RunningContainer(container, options.folder, command_of(options, task, {}))
+                    relay = await resources.enter_async_context(self._relayed(container, task.port))
+                yield _RunningContainer(container, relay, options.folder, command_of(options, task, {}))
 
     @asynccontextmanager
-    async def _relayed(self, container: Container, port: int) -> AsyncIterator[None]:
-        """Makes `port` of the container's loopback reach the same port of this machine's."""
+    async def _relayed(self, container: Container, port: int) -> AsyncIterator[Container]:
+        """Makes `port` of the container's loopback reach the same port of this machine's, by the container that it
+        provides."""
         options, folder = self._options, Path(tempfile.mkdtemp(prefix="astraflow-relay-"))
         try:
             listener = _listening_in(folder)
@@ -119,7 +121,7 @@ class ContainerProgram:
                     cause = f"model calls cannot be relayed into the container: {result.stderr.strip()[-300:]!r}"
                     remedy = "name a relay_image with timeout and python3"
                     raise program_failure(cause, remedy, code="agent.container_failed")
-                yield
+                yield relay
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -137,14 +139,18 @@ def _listening_in(folder: Path) -> socket.socket:
 class _RunningContainer:
     """Command in an open container."""
 
-    def __init__(self, container: Container, folder: str, command: Command) -> None:
+    def __init__(self, container: Container, relay: Container | None, folder: str, command: Command) -> None:
         self._container = container
+        self._relay = relay
         self._folder = folder
         self._command = command
 
     async def run(self, *, timeout_s: float) -> ProgramExit:
-        """Runs the command."""
-        return ProgramExit.of(await self.execute(self._command, timeout_s=timeout_s))
+        """Runs the command. Raises: SandboxError when it failed without a relay of its model calls."""
+        result = await self.execute(self._command, timeout_s=timeout_s)
+        if result.outcome is not Outcome.PASSED and self._relay is not None:
+            await self._relay.check_running()
+        return ProgramExit.of(result)
 
     async def read(self, path: str) -> str | None:
         """Returns the text of a file."""
@@ -167,11 +173,11 @@ class _RunningContainer:
         try:
             for name, text in files.items():
                 (folder / name).write_text(text)
-            made = await self._container.execute("mkdir", "-p", self._folder, timeout_s=COMMAND_S)
+            mkdir_result = await self._container.execute("mkdir", "-p", self._folder, timeout_s=COMMAND_S)
             copied = await self._container.copy_folder(folder, self._folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        for result in (made, copied):
+        for result in (mkdir_result, copied):
             if result.outcome is not Outcome.PASSED:
                 cause = f"files cannot be copied into the container: {result.stderr.strip()[-300:]!r}"
                 raise program_failure(cause, "check the container engine", code="agent.container_failed")

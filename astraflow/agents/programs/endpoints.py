@@ -1,4 +1,4 @@
-"""Agent programs that run elsewhere on this machine and are told by HTTP to begin."""
+"""Agent programs that run elsewhere on this machine and begin on an HTTP request."""
 
 import asyncio
 import json

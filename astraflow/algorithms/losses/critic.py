@@ -15,7 +15,7 @@ class CriticOptions(AggregationOptions):
     """Range of the clip."""
 
     value_clip: float | None = Field(default=0.2, gt=0)
-    """Values further than this from those at the start of the batch gain nothing; None: no clip."""
+    """Largest change of a value since the start of the batch that lowers the loss; None: no clip."""
 
 
 @losses.register("critic", options=CriticOptions)

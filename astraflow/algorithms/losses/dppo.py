@@ -22,7 +22,7 @@ class DppoOptions(PolicyOptions):
     limit_high: float | None = Field(default=None, gt=0, le=1)
     """Largest increase of the probability; None: 0.2, symmetric 0.1."""
     drift_coefficient: float = Field(default=1e-3, ge=0)
-    """Weight of the squared log ratio, which every token pays, also a masked one. (prime-rl)"""
+    """Weight of the squared log ratio of all tokens, including masked ones. (prime-rl)"""
 
 
 @losses.register("dppo", options=DppoOptions)

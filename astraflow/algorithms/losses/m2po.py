@@ -88,6 +88,6 @@ def solve_clip_range(gaps: Tensor, *, threshold: float) -> M2poState:
     ascending = gaps.sort().values
     counts = torch.arange(1, len(gaps) + 1, device=gaps.device, dtype=torch.float64)
     means = ascending.double().square().cumsum(0) / counts
-    kept = (means < threshold).sum().clamp(min=1)
-    largest_gap = torch.where(means[-1] <= threshold, torch.inf, ascending[kept - 1])
+    kept_count = (means < threshold).sum().clamp(min=1)
+    largest_gap = torch.where(means[-1] <= threshold, torch.inf, ascending[kept_count - 1])
     return M2poState(largest_gap=largest_gap, second_moment=means[-1])

@@ -47,7 +47,7 @@ class PolicyOptions(AggregationOptions):
     """True when the loss already multiplies by the ratio of proximal to behaviour policy."""
 
     corrections: Annotated[tuple[dict[str, Any], ...], SettableBy.AGENT] = ()
-    """Factors against mismatch of engine and trainer, multiplied; each with `kind` and its options."""
+    """Factors that correct the mismatch of engine and trainer, multiplied; each with `kind` and its options."""
     kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the penalty for divergence from the initial weights; with 0 no copy of them is stored."""
     kl_estimator: KlEstimator = "k3"

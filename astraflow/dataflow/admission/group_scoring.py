@@ -51,11 +51,13 @@ class GroupScoring:
         episodes = [list(episode.trajectories) for episode in group.episodes]
         async with asyncio.timeout(self.config.timeout_s):
             for locations in _compared(group, {PolicyId(policy) for policy in self.config.policies}):
-                trajectories = [group.episodes[place.episode].trajectories[place.trajectory] for place in locations]
+                trajectories = [
+                    group.episodes[location.episode].trajectories[location.trajectory] for location in locations
+                ]
                 scores = await self.reward.scores(group.prompt, [_member(item) for item in trajectories])
                 self._check(scores, len(locations))
-                for place, trajectory, score in zip(locations, trajectories, scores, strict=True):
-                    episodes[place.episode][place.trajectory] = self._rescored(trajectory, float(score))
+                for location, trajectory, score in zip(locations, trajectories, scores, strict=True):
+                    episodes[location.episode][location.trajectory] = self._rescored(trajectory, float(score))
         return tuple(
             replace(episode, trajectories=tuple(trajectories))
             for episode, trajectories in zip(group.episodes, episodes, strict=True)

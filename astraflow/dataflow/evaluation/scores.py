@@ -78,8 +78,8 @@ def values_by_figure(prompts: Iterable[Samples], *, samples: int, correct_thresh
     if has_answers:
         figures[f"maj@{samples}"] = lambda prompt: majority(prompt, correct_threshold=correct_threshold)
     measured = {name: [figure(prompt) for prompt in sampled] for name, figure in figures.items()}
-    values = {name: [value for value in found if value is not None] for name, found in measured.items()}
-    return {name: found for name, found in values.items() if found}
+    values = {name: [value for value in figure_values if value is not None] for name, figure_values in measured.items()}
+    return {name: figure_values for name, figure_values in values.items() if figure_values}
 
 
 def average(prompt: Samples) -> float:

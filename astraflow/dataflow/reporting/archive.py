@@ -197,7 +197,7 @@ class Archive:
                     self._database.execute(change.statement, values)
 
     def _writable_values(self, change: _Change) -> tuple[Any, ...] | None:
-        """Returns the values of a change; None for one that can never be written, which is left out and not retried."""
+        """Returns the values of a change; None if it can never be written; it is then left out and not retried."""
         try:
             values = change.resolved_values()
             for value in values:

@@ -52,25 +52,30 @@ class LimitsInEffect:
 
         has_moved: True if the target has changed; the event of that change already has the sentence.
         """
-        known = self._known.setdefault(recommendation.pool, {})
+        times_by_limit = self._known.setdefault(recommendation.pool, {})
         present = dict.fromkeys([*(limit.value for limit in recommendation.limited_by), *_hold_reasons(recommendation)])
-        began = [name for name in present if name not in known]
+        began = [name for name in present if name not in times_by_limit]
         for name in present:
-            known[name] = (known.get(name, (recommendation.at, 0.0))[0], recommendation.at)
+            times_by_limit[name] = (times_by_limit.get(name, (recommendation.at, 0.0))[0], recommendation.at)
         began_event = LimitEvent(kind="target_limited", pool=recommendation.pool, sentence=recommendation.sentence)
-        ended = [name for name, (_, seen_at) in known.items() if recommendation.at - seen_at > LIMIT_ENDED_AFTER_S]
-        ended_events = [_limit_ended_event(recommendation, name, *known.pop(name)) for name in ended]
+        ended = [
+            name for name, (_, seen_at) in times_by_limit.items() if recommendation.at - seen_at > LIMIT_ENDED_AFTER_S
+        ]
+        ended_events = [_limit_ended_event(recommendation, name, *times_by_limit.pop(name)) for name in ended]
         return (*([began_event] if began and not has_moved else ()), *ended_events)
 
     def state_dict(self) -> dict[str, Json]:
         """Returns the times of the limits in effect, by pool."""
-        return {pool: {name: list(times) for name, times in known.items()} for pool, known in self._known.items()}
+        return {
+            pool: {name: list(times) for name, times in times_by_limit.items()}
+            for pool, times_by_limit in self._known.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the state."""
         self._known = {
-            PoolId(pool): {name: (first, last) for name, (first, last) in known.items()}
-            for pool, known in state.items()
+            PoolId(pool): {name: (first, last) for name, (first, last) in times_by_limit.items()}
+            for pool, times_by_limit in state.items()
         }
 
 

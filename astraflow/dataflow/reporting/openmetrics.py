@@ -1,8 +1,8 @@
 """Converts the report into metric families for Prometheus and other readers of OpenMetrics.
 
 Names are `astraflow_area_thing_unit`; a value that only grows is a counter, whose samples end in `_total`. There are no
-rates: readers compute them from the counters, over any window. A counter restarts at 0 only where its subject begins
-anew, which then has its own label (a node's incarnation).
+rates: readers compute them from the counters, over any window. A counter restarts at 0 only if its subject starts
+again, which then has another label (a node's incarnation).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -66,7 +66,8 @@ class FirstRows:
 
 
 def check_fields(row: Mapping[str, Json], required_fields: RequiredFields, where: str) -> None:
-    """Checks the required fields of a row; a bool is no number. Raises: InvalidInput for a missing or wrong field."""
+    """Checks the required fields of a row; a bool is not a number. Raises: InvalidInput for a missing or wrong
+    field."""
     for field, kinds in required_fields.items():
         value = row.get(field)
         if isinstance(value, bool) or not isinstance(value, kinds):

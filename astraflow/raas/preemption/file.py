@@ -29,7 +29,7 @@ class FileNoticeOptions(Config):
 
 @notices.register("file", options=FileNoticeOptions)
 class FileNotice:
-    """Reads notices from a file. A stale file prevents the node from taking part until it is removed."""
+    """Reads notices from a file. The file counts until it is removed, even if it is old."""
 
     def __init__(self, options: FileNoticeOptions) -> None:
         self._options = options

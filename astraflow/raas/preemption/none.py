@@ -1,4 +1,4 @@
-"""No preemption notices, for machines that are not preempted or are preempted without a notice."""
+"""Source without preemption notices, for machines that are not preempted or get no notice."""
 
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import Notice

@@ -47,9 +47,9 @@ class Output:
         except BlockingIOError:
             return
         self.is_open = bool(chunk)
-        kept = chunk[: max(0, self.limit - len(self.content))]
-        self.content += kept
-        self.is_cut = self.is_cut or len(kept) < len(chunk)
+        stored = chunk[: max(0, self.limit - len(self.content))]
+        self.content += stored
+        self.is_cut = self.is_cut or len(stored) < len(chunk)
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Children:
     """Starts jobs and ends them, with all their processes."""
 
     def __init__(self, confinement: Confinement, host: socket.socket) -> None:
-        """host: connection whose end means that nobody wants results any more."""
+        """host: connection to the process that receives the results; when it closes, results are discarded."""
         self._confinement = confinement
         self._host = host
         self._own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if confinement.has_namespaces else -1

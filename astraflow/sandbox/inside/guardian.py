@@ -1,4 +1,4 @@
-"""What happens in the processes that the fork server forks for a job.
+"""Code of the processes that the fork server forks for a job.
 
     fork server ──► guardian, first process of the namespace ──► job
                     mounts a working directory, waits,           limits itself, runs the program

@@ -68,7 +68,7 @@ class LocalOptions(OptimizerOptions):
     results."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations that the backward pass computes again instead of keeping them. `selective`: norms and activation
-    functions; `full`: all but the input of each block, for a quarter of the speed."""
+    functions; `full`: everything but the input of each block, which costs a quarter of the speed."""
     compile_blocks: bool = False
     """Compiles the blocks of the model with torch.compile: faster on a GPU, after a minute at the first step."""
     float8: bool = False

@@ -29,7 +29,7 @@ class PublishedShards:
             name: parts.get(name, (PublishedPart(name=name, shape=tuple(parameter.shape)),))
             for name, parameter in parameters.items()
         }
-        self.shapes = {part.name: part.shape for found in self._parts.values() for part in found}
+        self.shapes = {part.name: part.shape for parameter_parts in self._parts.values() for part in parameter_parts}
         """Shapes of the whole published tensors, of which this rank may hold a part."""
 
     def tensor_shapes(self, dtype: Dtype) -> TensorShapes:
@@ -42,9 +42,9 @@ class PublishedShards:
         written = {}
         for name, shard in shards.items():
             for part in self._parts[name]:
-                found = _part_shard(part, shard, tuple(self._parameters[name].shape))
-                if found is not None:
-                    written[part.name] = found
+                part_shard = _part_shard(part, shard, tuple(self._parameters[name].shape))
+                if part_shard is not None:
+                    written[part.name] = part_shard
         return written
 
 
@@ -67,7 +67,7 @@ def _part_shard(part: PublishedPart, shard: LocalShard, whole: tuple[int, ...]) 
 
 
 def _box(part: PublishedPart, whole: tuple[int, ...]) -> Box:
-    """Returns the elements of a part as a box in its parameter. Raises: InvalidInput when they are none."""
+    """Returns the elements of a part as a box in its parameter. Raises: InvalidInput when the part has no elements."""
     leading = len(whole) - len(part.shape)
     shape = (1,) * leading + part.shape if leading >= 0 else part.shape
     offsets = tuple(int(index) for index in np.unravel_index(part.offset, whole))

@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 
 
 class RankGroup:
-    """Separate gloo group, so that a thread may use it while the next step runs. All methods are collective and block;
-    each raises Unavailable when a rank is lost."""
+    """Separate gloo group, which a thread may use while the next step runs. All methods are collective and block, and
+    raise Unavailable when a rank is lost."""
 
     def __init__(self, group: dist.ProcessGroup | None, *, timeout_s: float) -> None:
         """group: the ranks of the model; None for all. timeout_s: how long ranks wait for another rank."""
@@ -31,7 +31,7 @@ class RankGroup:
 
     @property
     def is_first(self) -> bool:
-        """True on the rank that acts for all."""
+        """True on the rank that acts for all ranks."""
         return self.rank == 0
 
     def all_gather(self, payload: bytes) -> list[bytes]:
@@ -48,12 +48,12 @@ class RankGroup:
         return _run_collective(gather)
 
     def gather_sizes(self, size: int) -> list[int]:
-        """Returns the numbers of all ranks, in rank order."""
+        """Returns the sizes that all ranks pass, in rank order."""
 
         def gather() -> list[int]:
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
             dist.all_gather(sizes, torch.tensor([size], dtype=torch.int64), group=self._group)
-            return [int(one.item()) for one in sizes]
+            return [int(value.item()) for value in sizes]
 
         return _run_collective(gather)
 
@@ -70,7 +70,7 @@ class RankGroup:
         return _run_collective(send)
 
     def exchange(self, out: Mapping[int, Buffer], into: Mapping[int, Buffer]) -> None:
-        """Sends buffers to ranks and fills buffers with what other ranks send, all at once: uint8, contiguous."""
+        """Sends buffers to ranks and fills others from ranks, concurrently. Buffers are contiguous uint8."""
 
         def send_and_receive() -> None:
             works = [

@@ -146,16 +146,16 @@ def _target_layers(model: PreTrainedModel, wanted: Iterable[str] | None) -> list
     """Returns the names of the linear layers in the model's blocks that get adapters. Raises: InvalidInput."""
     blocks = {id(module) for module in model.get_decoder().layers.modules()}
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) in blocks]
-    known = {name.rpartition(".")[2] for name in linear}
-    unknown = sorted(set(wanted or ()) - known)
-    if unknown or not known:
+    layer_names = {name.rpartition(".")[2] for name in linear}
+    unknown = sorted(set(wanted or ()) - layer_names)
+    if unknown or not layer_names:
         raise InvalidInput(
             f"cannot add adapters to {', '.join(map(repr, unknown)) or 'any layer'}: the blocks of a "
-            f"{type(model).__name__} have the linear layers {', '.join(sorted(known)) or '(none)'}; choose "
+            f"{type(model).__name__} have the linear layers {', '.join(sorted(layer_names)) or '(none)'}; choose "
             "target_modules among them, or train the whole model",
             code="trainer.unknown_adapter_targets",
         )
-    chosen = known if wanted is None else set(wanted)
+    chosen = layer_names if wanted is None else set(wanted)
     return [name for name in linear if name.rpartition(".")[2] in chosen]
 
 

@@ -34,7 +34,7 @@ class Layout:
     rank: int = 0
     ranks: int = 1
     data_rank: int = 0
-    """Which share of the batch this rank trains: `0 .. data_ranks - 1`."""
+    """Number of the batch share that this rank trains: `0 .. data_ranks - 1`."""
     data_ranks: int = 1
     """Shares into which a batch is divided."""
     sequence_ranks: int = 1

@@ -55,32 +55,32 @@ class _TargetScores(torch.autograd.Function):
         chunk_tokens: int,
     ) -> tuple[Tensor, Tensor]:
         normalizers, logprobs, entropies = hidden.new_empty((3, len(hidden)), dtype=torch.float32)
-        kept = None
+        stored_logits = None
         for chunk in _chunks(len(hidden), chunk_tokens):
             logits = _logits(hidden[chunk], weight, bias, temperature)
             normalizers[chunk] = logits.logsumexp(-1)
             logits -= normalizers[chunk, None]
             logprobs[chunk] = logits.gather(-1, targets[chunk, None])[:, 0]
             # One chunk is kept for the backward pass, for which it would be computed again.
-            kept = logits if len(hidden) <= chunk_tokens else None
+            stored_logits = logits if len(hidden) <= chunk_tokens else None
             probabilities = logits.exp()
             entropies[chunk] = -probabilities.mul_(logits).sum(-1)
             del logits, probabilities
-        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, entropies, kept)
+        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, entropies, stored_logits)
         ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
         return logprobs, entropies
 
     @staticmethod
     @timed("head_s")
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normalizers, entropies, kept = ctx.saved_tensors
+        hidden, weight, bias, targets, normalizers, entropies, stored_logits = ctx.saved_tensors
         grad_logprobs, grad_entropies = grads
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias else None
         for chunk in _chunks(len(hidden), ctx.chunk_tokens):
-            logs = kept
+            logs = stored_logits
             if logs is None:
                 logs = _logits(hidden[chunk], weight, bias, ctx.temperature).sub_(normalizers[chunk, None])
             by_entropy = grad_entropies[chunk, None]

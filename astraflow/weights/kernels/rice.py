@@ -1,4 +1,4 @@
-"""Rice code: the size of values by number of low bits. `payload_codec` describes the code."""
+"""Sizes of values in a Rice code, by the number of low bits. `payload_codec` describes the code."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import numpy.typing as npt
 from astraflow.weights.kernels.base import IndexArray, ValueArray
 
 ESCAPE = 16
-"""Quotients from here on are encoded as this and an excess."""
+"""Smallest quotient that is encoded as this number and an excess."""
 MAX_LOW_BITS = 31
 MAX_VALUE = 2**32 - 1
 SAMPLED_VALUES = 1024
@@ -16,7 +16,7 @@ SAMPLED_VALUES = 1024
 
 
 def sampled_every(counts: Sequence[int]) -> int:
-    """Returns the sampling interval of values, which is more than 1 where all groups are large."""
+    """Returns the sampling interval of values, which is more than 1 if all groups are large."""
     return max(1, min((count for count in counts if count), default=0) // SAMPLED_VALUES)
 
 

@@ -69,7 +69,7 @@ class Ec2Calls:
     async def call(self, region: str, work: "Callable[[EC2Client], T]") -> T:
         """Runs `work` with the region's client; returns its result. Raises: ProviderError.
 
-        A cancelled call continues in its thread; a later call finds out whether it succeeded.
+        A cancelled call continues in its thread; a later call checks whether it succeeded.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, region, work)
 

@@ -139,14 +139,14 @@ def _container(
     options: KubernetesOptions, spec: LaunchSpec, launch_id: str, *, own: PodOptions, kind: PodType
 ) -> dict[str, Any]:
     secret = {"secretKeyRef": {"name": pod_name(launch_id), "key": TOKEN}}
-    plain = [{"name": name, "value": value} for name, value in sorted(options.environment.items())]
+    environment_variables = [{"name": name, "value": value} for name, value in sorted(options.environment.items())]
     resources = {"requests": {**kind.requests, **own.requests}, "limits": {**kind.limits, **own.limits}}
     return {
         "name": "node",
         "image": own.image or kind.image or options.image,
         "command": list(options.command),
         "args": list(join_arguments(spec, launch_id)),
-        "env": [*plain, {"name": "ASTRAFLOW_TOKEN", "valueFrom": secret}],
+        "env": [*environment_variables, {"name": "ASTRAFLOW_TOKEN", "valueFrom": secret}],
         "resources": {name: values for name, values in resources.items() if values},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 (in the container)

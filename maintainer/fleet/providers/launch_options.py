@@ -29,8 +29,10 @@ def chosen_type(types: Mapping[str, T], spec: LaunchSpec) -> T:
 def check_region(regions: Collection[str], spec: LaunchSpec) -> None:
     """Checks the spec's region. Raises: Invalid for a region that is not configured."""
     if spec.region and spec.region not in regions:
-        known = suggest_name(spec.region, [*regions]) if regions else "none is configured"
-        raise Invalid(f"cannot launch: no region is named {spec.region!r}; {known}", code="provider.unknown_region")
+        suggestion = suggest_name(spec.region, [*regions]) if regions else "none is configured"
+        raise Invalid(
+            f"cannot launch: no region is named {spec.region!r}; {suggestion}", code="provider.unknown_region"
+        )
 
 
 def pool_options(kind: type[C], spec: LaunchSpec) -> C:

@@ -176,12 +176,12 @@ class LocalProcess:
 
     def _launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
         self._price(spec)
-        known = self._folders.order(launch_id)
-        if not known:
+        earlier_order = self._folders.order(launch_id)
+        if not earlier_order:
             self._simulate_refusal(launch_id)
             self._folders.make(launch_id, self._order(spec, launch_id))
-            known = self._folders.order(launch_id)
-        if known.get("fingerprint") != fingerprint(spec):
+            earlier_order = self._folders.order(launch_id)
+        if earlier_order.get("fingerprint") != fingerprint(spec):
             raise Invalid(
                 f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
                 code="provider.launch_id_reused",

@@ -46,12 +46,12 @@ def _claim(folders: MachineFolders, request: dict[str, Any]) -> dict[str, Any]:
     """
     launch_id, order = request["launch_id"], request["order"]
     with folders.locked():
-        known = folders.status(launch_id)
-        if known is not None and (known["state"] != "gone" or not folders.withdraw(launch_id)):
-            return {"is_claimed": True, "is_new": False, "fingerprint": known.get("fingerprint", "")}
+        earlier_status = folders.status(launch_id)
+        if earlier_status is not None and (earlier_status["state"] != "gone" or not folders.withdraw(launch_id)):
+            return {"is_claimed": True, "is_new": False, "fingerprint": earlier_status.get("fingerprint", "")}
         used_slots = sum(1 for machine in folders.all() if machine["state"] != "gone")
         if used_slots >= request["capacity"]:
-            return {"is_claimed": False, "was_known": known is not None}
+            return {"is_claimed": False, "was_known": earlier_status is not None}
         order["argv"] += ["--preemption", folders.notice_option(launch_id)]
         folders.make(launch_id, {**order, "created_at": time.time()})
         return {"is_claimed": True, "is_new": True, "fingerprint": order["fingerprint"]}

@@ -126,16 +126,16 @@ class SkyPilot:
     async def list(self, cluster: str) -> tuple[Instance, ...]:
         """Lists clusters, launches without a cluster yet, and recently failed launches."""
         requests = await self._api.requests()
-        known = {item["name"]: item for item in await self._api.clusters(refresh="AUTO")}
+        cluster_by_name = {item["name"]: item for item in await self._api.clusters(refresh="AUTO")}
         recent = self._clock.wall() - _RECENT_S
         requested_names = {item.cluster for item in requests if item.is_active or item.created_at > recent}
         instances = []
-        for name in sorted({*known, *requested_names}):
+        for name in sorted({*cluster_by_name, *requested_names}):
             if name.startswith(PREFIX):
                 cluster_requests = tuple(item for item in requests if item.cluster == name)
                 instances.append(
                     await self._instance(
-                        _ClusterSnapshot(name=name, cluster=known.get(name), requests=cluster_requests)
+                        _ClusterSnapshot(name=name, cluster=cluster_by_name.get(name), requests=cluster_requests)
                     )
                 )
         return tuple(item for item in instances if item.tags is not None and item.tags.cluster == cluster)
@@ -185,8 +185,8 @@ class SkyPilot:
     async def _snapshot(self, name: str, *, refresh: str) -> _ClusterSnapshot:
         """Reads requests before clusters, so that a request that ends in between shows as a cluster or as gone."""
         requests = await self._api.requests(name)
-        known = await self._api.clusters([name], refresh=refresh)
-        return _ClusterSnapshot(name=name, cluster=next(iter(known), None), requests=requests)
+        clusters = await self._api.clusters([name], refresh=refresh)
+        return _ClusterSnapshot(name=name, cluster=next(iter(clusters), None), requests=requests)
 
     async def _wait_for_refusal(self, request: str, token: str) -> None:
         try:

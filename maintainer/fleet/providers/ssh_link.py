@@ -158,9 +158,9 @@ class SshLink:
                     code="provider.no_answer",
                 )
             case asyncssh.HostKeyNotVerifiable():
-                known = self._options["known_hosts"]
+                hosts = self._options["known_hosts"]
                 return Auth(
-                    f"cannot call {self._where}: its key is not in {known}: {problem}; verify the key, then add it",
+                    f"cannot call {self._where}: its key is not in {hosts}: {problem}; verify the key, then add it",
                     code="provider.unknown_host_key",
                 )
             case asyncssh.PermissionDenied():

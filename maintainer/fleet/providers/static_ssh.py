@@ -253,10 +253,10 @@ class StaticSsh:
         """Returns hosts of the type and region, in an order that the launch id determines for all processes."""
         hosts = self._options.hosts
         for what, requested in (("type", spec.type), ("region", spec.region)):
-            known = sorted({getattr(host, what) for host in hosts.values()})
-            if requested and requested not in known:
+            configured = sorted({getattr(host, what) for host in hosts.values()})
+            if requested and requested not in configured:
                 raise Invalid(
-                    f"cannot launch: no host has the {what} {requested!r}; {suggest_name(requested, known)}",
+                    f"cannot launch: no host has the {what} {requested!r}; {suggest_name(requested, configured)}",
                     code="provider.no_matching_host",
                 )
         matching = [

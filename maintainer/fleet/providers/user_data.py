@@ -32,7 +32,7 @@ class BootOptions(Config):
     image_options: tuple[str, ...] = ("--gpus", "all")
     """Options of `docker run`."""
     program: tuple[str, ...] = ()
-    """Installed command before `join ADDRESS ...`; the first element is a path."""
+    """Installed command, to which `join ADDRESS ...` is appended; the first element is a path."""
     before: tuple[tuple[str, ...], ...] = ()
     """Commands to run first, as lists of words: mounts, drivers, custom installations."""
     directory: str = "/opt/astraflow"
@@ -47,12 +47,12 @@ class BootOptions(Config):
     """Command that ends the instance."""
 
     @model_validator(mode="after")
-    def _is_one_way(self) -> Self:
+    def _check_sources(self) -> Self:
         sources = [name for name in ("wheel", "image", "program") if getattr(self, name)]
         if len(sources) != 1:
-            given = " and ".join(sources) or "none of them"
+            set_options = " and ".join(sources) or "none of them"
             raise ValueError(
-                f"cannot install astraflow on the instance: set exactly one of wheel, image, program; found {given}"
+                f"cannot install astraflow on the instance: {set_options} set; set exactly one of wheel, image, program"
             )
         if self.program and not self.program[0].startswith("/"):
             raise ValueError("cannot use this program: it does not begin with an absolute path; give a list that does")

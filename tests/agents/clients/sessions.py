@@ -81,7 +81,7 @@ class ClientSession:
 
     @property
     def texts(self) -> list[str]:
-        """What the policy read and wrote, for the message of a failed test."""
+        """Texts that the policy read and wrote, for the message of a failed test."""
         decode = self.policy.tokenizer.decode
         return [
             decode(request.prompt, keep_special_tokens=True) + decode(request.generation.tokens)

@@ -100,7 +100,7 @@ async def test_codex(repository: Path) -> None:
 
 
 async def test_opencode(repository: Path) -> None:
-    """It writes a title in a second conversation beside the first."""
+    """OpenCode writes a title in a second conversation, concurrently with the first."""
     fixes = bug_fixer("bash", "command", description="Runs the check")
 
     def decide(prompt: str) -> str:
@@ -122,7 +122,7 @@ async def test_opencode(repository: Path) -> None:
 
 
 async def test_qwen_code(repository: Path) -> None:
-    """It puts an answer that no model wrote into the conversation."""
+    """Qwen Code inserts an answer that no model wrote into the conversation."""
     decide = bug_fixer("run_shell_command", "command", description="Runs the check", is_background=False)
     async with client_session(DecidingPolicy(decide)) as session:
         printed = await run(

@@ -45,7 +45,8 @@ async def test_litellm(route: str, dialect: str) -> None:
 
 
 async def test_litellm_begins_a_branch_when_it_writes_into_a_reply_without_text() -> None:
-    """It sends "[System: Empty message content sanitised to satisfy protocol]" to Anthropic's API in such replies."""
+    """LiteLLM sends "[System: Empty message content sanitised to satisfy protocol]" to Anthropic's API in such
+    replies."""
     assert "It has 5 words." in await answer("litellm_agent.py", "anthropic-stream", "messages", turns=(1, 1))
 
 
@@ -66,7 +67,7 @@ async def test_openai_agents(route: str, dialect: str) -> None:
 
 @pytest.mark.parametrize("route", ["whole", "stream"])
 async def test_smolagents(route: str) -> None:
-    """It sends calls back as text ("Calling tools: ..."), so each of its calls is a trajectory."""
+    """smolagents sends calls back as text ("Calling tools: ..."), so each of its calls is a trajectory."""
     final = hermes_call("final_answer", answer="It has 5 words.")
     decide = in_steps(hermes_call("count_words", text=TEXT), Step("count=5", final))
     assert "answer: It has 5 words." in await answer("smolagents_agent.py", route, "chat", decide, turns=(1, 1))

@@ -30,7 +30,7 @@ publishing, loading) is *not* compressed: a millisecond here counts as 50 there,
 from dataclasses import dataclass
 from typing import Any
 
-from astraflow.recipe import Recipe
+from astraflow.recipe.config import Recipe
 
 SOLVER, VERIFIER = "solver", "verifier"
 POLICIES = (SOLVER, VERIFIER)

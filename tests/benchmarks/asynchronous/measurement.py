@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from astraflow.contract.reports import Report, StreamReport
-from astraflow.recipe import snapshot
+from astraflow.recipe.loading import snapshot
 from tests.benchmarks.asynchronous.experiment import POLICIES, Mode, Setting, recipe
 from tests.system.processes import RunningRun, assert_balanced, running
 
@@ -67,8 +67,8 @@ def measure(setting: Setting, mode: Mode, folder: Path, *, warm_up: int, steps: 
     file = folder / "recipe.json"
     file.write_text(snapshot(recipe(setting, mode, seed=seed)))
     load = os.getloadavg()[0]
-    begun, ended, made = asyncio.run(_run(file, folder / "run", warm_up=warm_up, steps=steps))
-    return _outcome(setting, mode, begun, ended, made, warm_up=warm_up, load=load)
+    begun, ended, steps_by_policy = asyncio.run(_run(file, folder / "run", warm_up=warm_up, steps=steps))
+    return _outcome(setting, mode, begun, ended, steps_by_policy, warm_up=warm_up, load=load)
 
 
 async def _run(

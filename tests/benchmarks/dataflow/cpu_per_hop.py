@@ -30,7 +30,8 @@ from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.trainer_operations import TrainerOperations
-from astraflow.recipe import Check, dataflow_config, load_recipe
+from astraflow.recipe.config import dataflow_config
+from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease, encode_push

@@ -212,7 +212,7 @@ async def train(client: TrainerDataClient, job: Job) -> Figures:
     figures = Figures()
     welcome = await client.attach(version=Version(0), backend="load", is_simulated=True)
     version = welcome.acknowledged_steps
-    told = SharedVersion(job.version_file)
+    shared_version = SharedVersion(job.version_file)
     figures.began_at = time.time()
     while figures.sequences < job.sequences:
         batch = await client.pull_batch(version=Version(version), wait_s=20.0)
@@ -220,7 +220,7 @@ async def train(client: TrainerDataClient, job: Job) -> Figures:
             raise SystemExit("no batch came")
         figures.sequences += len(batch.rows)
         version += 1
-        told.set(version)
+        shared_version.set(version)
         await client.report_step(
             StepReport(
                 batch=batch.id, policy=POLICY, version=Version(version), wait_s=0.0, compute_s=0.0, publish_s=0.0

@@ -46,8 +46,8 @@ def masters_of(size_mb: int, device: torch.device) -> dict[str, torch.Tensor]:
     rows = TENSOR_MB * 2**20 // 2 // COLUMNS
     draws = torch.Generator(device).manual_seed(0)
     return {
-        f"layers.{place}.weight": 0.02 * torch.randn(rows, COLUMNS, generator=draws, device=device)
-        for place in range(max(1, size_mb // TENSOR_MB))
+        f"layers.{index}.weight": 0.02 * torch.randn(rows, COLUMNS, generator=draws, device=device)
+        for index in range(max(1, size_mb // TENSOR_MB))
     }
 
 
@@ -99,9 +99,9 @@ async def run(chosen: argparse.Namespace) -> None:
         masters = masters_of(size_mb, device_of(chosen.device))
         with tempfile.TemporaryDirectory() as folder:
             async with weight_store(Path(folder)) as address, client_of(address) as client:
-                found = await measure(client, masters, chosen)
+                measurement = await measure(client, masters, chosen)
         floor = f"{memcpy_s(masters) * 1e3:.1f}"
-        for name, took in (("first", found[:1]), ("second", found[1:2]), ("later", found[2:])):
+        for name, took in (("first", measurement[:1]), ("second", measurement[1:2]), ("later", measurement[2:])):
             sys.stdout.write(row(f"{size_mb} MB", name, took, floor))
         sys.stdout.flush()
 

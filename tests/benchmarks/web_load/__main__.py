@@ -63,8 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _case(nodes: int, browsers: int, seconds: float, *, has_chromium: bool, has_outage: bool) -> list[Line]:
-    with tempfile.TemporaryDirectory() as place:
-        directory = Path(place)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
         async with running_report_source(nodes, directory / "fleet") as feed:
             async with web_process(feed, directory) as web, logged_in(web) as client:
                 heard, took = BrowserMeasurements(), dict[str, list[float]]()

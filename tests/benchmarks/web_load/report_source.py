@@ -49,7 +49,7 @@ class ReportSource(FakeControlPlane):
     synthetic_run: SyntheticRun
 
     def __init__(self, nodes: int) -> None:
-        super().__init__(LargeRun(nodes=tuple(f"node-{place:05}" for place in range(nodes))), sequence=BEGIN)
+        super().__init__(LargeRun(nodes=tuple(f"node-{index:05}" for index in range(nodes))), sequence=BEGIN)
         self._made = [to_message(self.synthetic_run.report(BEGIN + second), pb.Report) for second in range(MADE)]
         self._past = LargeRun(nodes=())
 

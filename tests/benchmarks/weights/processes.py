@@ -29,8 +29,8 @@ def measured(pair: Pair, codecs: Mapping[str, Codec], *, processes: int, repeat:
     parts = shares(pair, processes)
     barrier, results = context.Barrier(len(parts)), context.Queue()
     workers = [
-        context.Process(target=_work, args=(place == 0, part, codecs, repeat, barrier, results))
-        for place, part in enumerate(parts)
+        context.Process(target=_work, args=(index == 0, part, codecs, repeat, barrier, results))
+        for index, part in enumerate(parts)
     ]
     for worker in workers:
         worker.start()

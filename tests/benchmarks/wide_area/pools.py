@@ -22,7 +22,8 @@ from typing import Any
 from astraflow.access.authority import Authority
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.reports import NodeState, Report
-from astraflow.recipe import Recipe, snapshot
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import snapshot
 from astraflow.runtime.retries import retry
 from astraflow.wire.channel import authority_client_tls, dial
 from tests.benchmarks.wide_area.link import FAR_ADDRESS, RunningLink

@@ -234,9 +234,9 @@ class Core:
         identity = self._weights.identity_with(adapter)
         state, cached = token_model.empty(identity), 0
         for end in range(len(tokens), 0, -1):
-            found = self._prefixes.get((adapter, tuple(tokens[:end])))
-            if found is not None:
-                state, cached = found, end
+            cached_prefix = self._prefixes.get((adapter, tuple(tokens[:end])))
+            if cached_prefix is not None:
+                state, cached = cached_prefix, end
                 break
         for end in range(cached, len(tokens)):
             state = token_model.extended(state, tokens[end : end + 1], identity)

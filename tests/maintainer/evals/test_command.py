@@ -49,8 +49,8 @@ def _options(directory: Path, *arguments: str) -> tuple[str, ...]:
 
 
 def board(directory: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((directory / "board.json").read_text())
-    return found
+    leaderboard: dict[str, Any] = json.loads((directory / "board.json").read_text())
+    return leaderboard
 
 
 @pytest.fixture(scope="module")

@@ -41,15 +41,18 @@ async def evaluated(
 
 
 async def test_every_case_is_played_at_every_seed(tmp_path: Path) -> None:
-    found, seen = await evaluated(tmp_path)
-    assert [(score.case, [paired_result.seed for paired_result in score.paired_results]) for score in found.scores] == [
+    evaluation_result, seen = await evaluated(tmp_path)
+    assert [
+        (score.case, [paired_result.seed for paired_result in score.paired_results])
+        for score in evaluation_result.scores
+    ] == [
         ("steady", [1, 2]),
         ("over", [1, 2]),
     ]
     assert [progress.done for progress in seen] == [1, 2, 3, 4]
-    assert found.model == "scripted lazy"
-    assert found.is_simulated
-    assert not found.stopped
+    assert evaluation_result.model == "scripted lazy"
+    assert evaluation_result.is_simulated
+    assert not evaluation_result.stopped
 
 
 async def test_stored_results_are_reused_and_other_models_have_their_own(tmp_path: Path) -> None:
@@ -77,22 +80,22 @@ async def test_no_run_starts_after_the_cost_limit_is_reached(tmp_path: Path) -> 
     for seed, usd in ((1, 0.4), (2, 0.7)):
         dear = paired_result(10.0, seed=seed)
         results_file.add_pair(replace(CASES[0], seed=seed), SCRIPTED, replace(dear, use=replace(dear.use, usd=usd)))
-    found, seen = await evaluated(tmp_path, allowance=Allowance(usd=1.0))
-    assert [score.case for score in found.scores] == ["steady"]
-    assert found.stopped.startswith("1.10 of 1.00")
+    evaluation_result, seen = await evaluated(tmp_path, allowance=Allowance(usd=1.0))
+    assert [score.case for score in evaluation_result.scores] == ["steady"]
+    assert evaluation_result.stopped.startswith("1.10 of 1.00")
     assert seen[-1].usd == pytest.approx(1.1)
-    found, _ = await evaluated(tmp_path, allowance=Allowance(usd=2.0))
-    assert len(found.scores) == 2, "with a higher limit the evaluation continues"
-    assert not found.stopped
+    evaluation_result, _ = await evaluated(tmp_path, allowance=Allowance(usd=2.0))
+    assert len(evaluation_result.scores) == 2, "with a higher limit the evaluation continues"
+    assert not evaluation_result.stopped
 
 
 async def test_no_run_starts_after_the_time_limit_is_reached(tmp_path: Path) -> None:
     clock = ManualClock()
     results_file = ResultsFile(tmp_path / "board.plays.jsonl")
     results_file.add_rule(replace(CASES[0], seed=1), played(10.0))
-    found, seen = await evaluated(tmp_path, clock=clock, allowance=Allowance(minutes=0.0))
-    assert (found.scores, seen) == ((), [])
-    assert found.stopped.startswith("0 minutes")
+    evaluation_result, seen = await evaluated(tmp_path, clock=clock, allowance=Allowance(minutes=0.0))
+    assert (evaluation_result.scores, seen) == ((), [])
+    assert evaluation_result.stopped.startswith("0 minutes")
 
 
 async def test_the_time_limit_counts_from_the_start_of_the_run(tmp_path: Path) -> None:

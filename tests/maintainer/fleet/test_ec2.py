@@ -387,9 +387,9 @@ async def test_cancelled_calls_end_immediately_and_their_instances_are_found_lat
 )
 def test_each_error_of_ec2_has_a_provider_error(code: str, status: int, error: type[ProviderError]) -> None:
     said: Any = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    found = explained(ClientError(said, "RunInstances"), REGION)
-    assert type(found) is error
-    assert code in str(found)
+    provider_error = explained(ClientError(said, "RunInstances"), REGION)
+    assert type(provider_error) is error
+    assert code in str(provider_error)
 
 
 def test_each_failure_before_ec2_has_a_provider_error() -> None:

@@ -378,13 +378,13 @@ async def test_every_change_is_in_the_audit_log_with_actor_and_reason(tmp_path: 
     await parts.want(2)
     await parts.fleet_manager.set_override(POOL, minutes=5, actor=OTTO, key="h", reason="lunch")
     await parts.fleet_manager.escalate("warning", actor=HAL, key="e", reason="prices rise")
-    found, has_older = await parts.ledger.decisions(pool="", before=None, limit=10)
-    assert [(entry.kind, entry.actor.name, entry.reason) for entry in found] == [
+    decisions, has_older = await parts.ledger.decisions(pool="", before=None, limit=10)
+    assert [(entry.kind, entry.actor.name, entry.reason) for entry in decisions] == [
         ("escalate", "hal", "prices rise"),
         ("override", "otto", "lunch"),
         ("apply", "alice", "a test"),
     ]
-    assert [entry.ordinal for entry in found] == [3, 2, 1]
+    assert [entry.ordinal for entry in decisions] == [3, 2, 1]
     assert not has_older
     assert (await parts.ledger.decisions(pool="", before=3, limit=1))[1]
 

@@ -334,9 +334,9 @@ async def test_missing_credentials_are_an_auth_error(harness: ClusterWorld, tmp_
     ],
 )
 def test_each_refusal_has_a_provider_error(status: int, reason: str, message: str, kind: type[ProviderError]) -> None:
-    found = refusal(status, {"reason": reason, "message": message}, what="creating a pod")
-    assert type(found) is kind
-    assert reason in str(found)
+    provider_error = refusal(status, {"reason": reason, "message": message}, what="creating a pod")
+    assert type(provider_error) is kind
+    assert reason in str(provider_error)
 
 
 def test_a_servers_message_about_a_secret_is_not_repeated() -> None:

@@ -75,8 +75,8 @@ async def test_a_note_is_in_the_audit_log_once(tmp_path: Path) -> None:
     between = maintainer_api(parts)
     first = await between.add_note("done", pool="", actor=HAL, key="n", reason="as asked")
     assert await between.add_note("done", pool="", actor=HAL, key="n", reason="as asked") == first
-    found, _ = await parts.ledger.decisions(pool="", before=None, limit=10)
-    assert [entry.kind for entry in found] == ["note"]
+    decisions, _ = await parts.ledger.decisions(pool="", before=None, limit=10)
+    assert [entry.kind for entry in decisions] == ["note"]
 
 
 async def test_the_transcripts_copy_continues_where_it_ended(tmp_path: Path) -> None:
@@ -110,5 +110,5 @@ async def test_transcript_entries_that_break_the_chain_are_refused(tmp_path: Pat
     with pytest.raises(Conflict) as caught:
         await between.store_transcript(chain, (other,))
     assert caught.value.code == "transcript.changed"
-    found, _ = await parts.ledger.decisions(pool="", before=None, limit=10)
-    assert not found
+    decisions, _ = await parts.ledger.decisions(pool="", before=None, limit=10)
+    assert not decisions

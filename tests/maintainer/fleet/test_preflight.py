@@ -47,35 +47,35 @@ async def parts_with(tmp_path: Path, *, us: str = "") -> Parts:
 
 async def test_a_preflight_checks_the_list_and_each_pools_launch_and_price(tmp_path: Path) -> None:
     parts = await parts_with(tmp_path, us="large")
-    found = await parts.preflight_checks.preflight("cloud", actor=ALICE)
-    assert [(check.kind, check.pool) for check in found.checks] == [
+    preflight_result = await parts.preflight_checks.preflight("cloud", actor=ALICE)
+    assert [(check.kind, check.pool) for check in preflight_result.checks] == [
         (CheckKind.LIST, None),
         (CheckKind.LAUNCH, POOL),
         (CheckKind.PRICE, POOL),
         (CheckKind.LAUNCH, PoolId("us")),
         (CheckKind.PRICE, PoolId("us")),
     ]
-    assert found.is_ok
-    assert found.requested_by == "alice"
-    assert found.checks[0].message.startswith("0 ")
+    assert preflight_result.is_ok
+    assert preflight_result.requested_by == "alice"
+    assert preflight_result.checks[0].message.startswith("0 ")
     quote = await parts.fleet.provider("cloud").quote(parts.fleet_manager.plans.launch(spec()))
-    assert found.checks[2].message.startswith(f"{quote.usd_per_hour:.2f} USD")
-    assert quote.source in found.checks[2].message
-    assert not any(check.remedy for check in found.checks)
+    assert preflight_result.checks[2].message.startswith(f"{quote.usd_per_hour:.2f} USD")
+    assert quote.source in preflight_result.checks[2].message
+    assert not any(check.remedy for check in preflight_result.checks)
     assert parts.cloud.starts == 0
     assert not (await parts.ledger.decisions(pool="", before=None, limit=10))[0]
 
 
 async def test_a_refused_launch_has_a_remedy_and_no_price(tmp_path: Path) -> None:
     parts = await parts_with(tmp_path, us="enormous")
-    found = await parts.preflight_checks.preflight("cloud", actor=ALICE)
-    assert not found.is_ok
-    (failed,) = [check for check in found.checks if not check.is_ok]
+    preflight_result = await parts.preflight_checks.preflight("cloud", actor=ALICE)
+    assert not preflight_result.is_ok
+    (failed,) = [check for check in preflight_result.checks if not check.is_ok]
     assert (failed.kind, failed.pool) == (CheckKind.LAUNCH, PoolId("us"))
     assert failed.message.startswith("Invalid: ")
     assert "'enormous'" in failed.message
     assert failed.remedy == TO_DO[Invalid]
-    assert CheckKind.PRICE not in {check.kind for check in found.checks if check.pool == "us"}
+    assert CheckKind.PRICE not in {check.kind for check in preflight_result.checks if check.pool == "us"}
 
 
 @pytest.mark.parametrize("error", [Retry, Quota, Capacity, Auth, Invalid, Unknown])
@@ -83,8 +83,8 @@ async def test_every_provider_error_has_its_own_remedy(tmp_path: Path, error: ty
     parts = await build(
         tmp_path, provider=lambda cloud: CloudProvider(cloud, fault=failing_once(error, "launch before"))
     )
-    found = await parts.preflight_checks.preflight("cloud", actor=ALICE)
-    (failed,) = [check for check in found.checks if not check.is_ok]
+    preflight_result = await parts.preflight_checks.preflight("cloud", actor=ALICE)
+    (failed,) = [check for check in preflight_result.checks if not check.is_ok]
     assert failed.message.startswith(f"{error.__name__}: made up")
     assert failed.remedy == TO_DO[error]
     assert len(set(TO_DO.values())) == len(TO_DO)
@@ -150,9 +150,9 @@ async def test_providers_are_listed_with_their_pools_and_latest_preflight(tmp_pa
     parts = await build(tmp_path)
     (before,) = parts.preflight_checks.providers()
     assert (before.name, before.kind, before.pools, before.last_preflight) == ("cloud", "cloud", (POOL,), None)
-    found = await parts.preflight_checks.preflight("cloud", actor=ALICE)
+    preflight_result = await parts.preflight_checks.preflight("cloud", actor=ALICE)
     (after,) = parts.preflight_checks.providers()
-    assert after == replace(before, last_preflight=found)
+    assert after == replace(before, last_preflight=preflight_result)
     with pytest.raises(InvalidInput) as caught:
         await parts.preflight_checks.preflight("sky", actor=ALICE)
     assert caught.value.code == "fleet.unknown_provider"
@@ -162,10 +162,10 @@ async def test_a_preflight_over_the_network_has_the_credentials_name(tmp_path: P
     async with running_fleet(tmp_path) as fleet, connect_fleet(fleet.address, TOKEN) as plane:
         (listed,) = await plane.providers()
         assert (listed.name, listed.last_preflight) == ("cloud", None)
-        found = await plane.run_preflight("cloud", actor=ALICE)
-        assert (found.requested_by, found.is_ok) == ("alice", True)
+        preflight_result = await plane.run_preflight("cloud", actor=ALICE)
+        assert (preflight_result.requested_by, preflight_result.is_ok) == ("alice", True)
         (listed,) = await plane.providers()
-        assert listed.last_preflight == found
+        assert listed.last_preflight == preflight_result
         with pytest.raises(InvalidInput) as caught:
             await plane.run_preflight("sky", actor=ALICE)
         assert caught.value.code == "fleet.unknown_provider"

@@ -28,9 +28,9 @@ def waiting(parts: Parts) -> int:
 
 
 async def only(proposals: Proposals) -> Proposal:
-    found, has_older = await proposals.page(only_waiting=False, before="", limit=10)
+    listed_proposals, has_older = await proposals.page(only_waiting=False, before="", limit=10)
     assert not has_older
-    return found[0]
+    return listed_proposals[0]
 
 
 async def test_a_person_approves_a_proposal_by_applying_it(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ async def test_a_later_proposal_supersedes_the_last(tmp_path: Path) -> None:
     _, second = await proposed(parts, 3, key="q")
     waiting, _ = await proposals.page(only_waiting=True, before="", limit=10)
     assert [notice.plan.id for notice in waiting] == [second.id]
-    found, _ = await proposals.page(only_waiting=False, before="", limit=10)
-    assert {proposal.plan.id: proposal.state for proposal in found} == {
+    listed_proposals, _ = await proposals.page(only_waiting=False, before="", limit=10)
+    assert {proposal.plan.id: proposal.state for proposal in listed_proposals} == {
         first.id: ProposalState.SUPERSEDED,
         second.id: ProposalState.WAITING,
     }
@@ -101,8 +101,8 @@ async def test_an_equal_proposal_does_not_replace_a_waiting_one(tmp_path: Path) 
     before = parts.ledger.next_decision
     again = await parts.fleet_manager.plans.make(PlanRequest(pool=POOL, actor=HAL, reason="more, please", target=2))
     assert (await proposals.propose(again.id, actor=HAL, key="q", reason="more, please")).plan.id == first.id
-    found, _ = await proposals.page(only_waiting=False, before="", limit=10)
-    assert [(proposal.plan.id, proposal.state) for proposal in found] == [(first.id, ProposalState.WAITING)]
+    listed_proposals, _ = await proposals.page(only_waiting=False, before="", limit=10)
+    assert [(proposal.plan.id, proposal.state) for proposal in listed_proposals] == [(first.id, ProposalState.WAITING)]
     assert parts.ledger.next_decision == before, "no second notification is sent"
     parts.clock.advance(900.0)
     _, late = await proposed(parts, key="r")

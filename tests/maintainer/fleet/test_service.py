@@ -121,9 +121,9 @@ async def test_providers_are_listed_and_preflighted_without_a_launch(tmp_path: P
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
         (listed,) = await fleet.providers()
         assert (listed.name, listed.kind, listed.pools) == ("machine", "local_process", (LOCAL,))
-        found = await fleet.run_preflight("machine", actor=OTTO)
-        assert (found.is_ok, found.requested_by) == (True, OTTO.name)
-        assert [check.is_ok for check in found.checks if check.kind is CheckKind.PRICE] == [True]
+        preflight_result = await fleet.run_preflight("machine", actor=OTTO)
+        assert (preflight_result.is_ok, preflight_result.requested_by) == (True, OTTO.name)
+        assert [check.is_ok for check in preflight_result.checks if check.kind is CheckKind.PRICE] == [True]
         assert nodes(await fleet.status()) == {}
 
 

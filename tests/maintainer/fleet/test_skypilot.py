@@ -265,10 +265,10 @@ async def test_an_invalid_launch_id_is_refused(harness: SkyWorld, wrong: str) ->
 
 @pytest.mark.parametrize(("kind", "said"), ERRORS.items())
 def test_each_refusal_has_a_provider_error(kind: type[ProviderError], said: tuple[str, str]) -> None:
-    found = refusal({"type": said[0], "message": said[1], "object": "gASVpickled"})
-    assert type(found) is kind
-    assert "pickled" not in str(found)
-    assert "\x1b" not in str(found)
+    provider_error = refusal({"type": said[0], "message": said[1], "object": "gASVpickled"})
+    assert type(provider_error) is kind
+    assert "pickled" not in str(provider_error)
+    assert "\x1b" not in str(provider_error)
 
 
 def test_an_endpoint_with_credentials_is_refused() -> None:

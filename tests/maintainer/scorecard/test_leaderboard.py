@@ -40,15 +40,15 @@ def board(tmp_path: Path, **changes: object) -> Path:
 
 def test_a_score_has_its_groups_date_and_source(tmp_path: Path) -> None:
     path = board(tmp_path)
-    found = evaluation(path, "m")
-    assert (found.source, found.at, found.is_current) == (str(path), 1_800_000_000.0, True)
-    assert found.groups == (
+    score_row = evaluation(path, "m")
+    assert (score_row.source, score_row.at, score_row.is_current) == (str(path), 1_800_000_000.0, True)
+    assert score_row.groups == (
         GroupScore(group="right", cases=2, passed=1, ratio=1.003),
         GroupScore(group="blind", cases=1, passed=1, ratio=0.93),
         GroupScore(group="hostile", cases=1, passed=1, ratio=None),
     )
-    assert (found.passed, found.cases, found.violations, found.out_of_scope) == (3, 4, 0, 2)
-    assert found.objections == (f"loss: {OBJECTIONS[0]}",)
+    assert (score_row.passed, score_row.cases, score_row.violations, score_row.out_of_scope) == (3, 4, 0, 2)
+    assert score_row.objections == (f"loss: {OBJECTIONS[0]}",)
 
 
 @pytest.mark.parametrize("changed", [{"prompt_hash": "0" * 64}, {"tools_hash": "0" * 64}])
@@ -86,9 +86,9 @@ def test_a_leaderboard_written_by_an_evaluation_can_be_read(tmp_path: Path) -> N
     scores = (Score(paired_results=(paired_result(1.0, group=Group.HOSTILE),)),)
     path = tmp_path / "leaderboard.json"
     write(path, [EvaluationResult(model="scripted lazy", is_simulated=True, scores=scores)], seeds=(1,))
-    found = evaluation(path, "scripted lazy")
-    assert found.groups == (GroupScore(group="hostile", cases=1, passed=1, ratio=None),)
-    assert found.is_current
-    assert found.at > 1_700_000_000.0
+    score_row = evaluation(path, "scripted lazy")
+    assert score_row.groups == (GroupScore(group="hostile", cases=1, passed=1, ratio=None),)
+    assert score_row.is_current
+    assert score_row.at > 1_700_000_000.0
     written = json.loads(path.read_text())
     assert (written["prompt_hash"], written["tools_hash"]) == (PROMPT_HASH, TOOLS_HASH)

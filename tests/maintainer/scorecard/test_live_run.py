@@ -93,21 +93,21 @@ def test_only_its_own_applied_changes_of_the_last_day_count() -> None:
 
 async def test_the_rule_and_the_run_have_the_same_cost_measure(tmp_path: Path) -> None:
     port = Recorded(answer())
-    found = await live_score(port, [change(1, age_s=3600.0)], await pools(tmp_path), at=START)
-    assert found is not None
-    assert (found.node_hours, found.rule_node_hours, found.is_priced) == (6.0, 5.0, False)
-    assert (found.wait_hours, found.rule_wait_hours) == (0.05, 0.1)
-    assert found.cost == 6.0 + WAIT_WEIGHT * 0.05 == cost(node_hours=6.0, wait_hours=0.05)
-    assert found.rule_cost == 5.0 + WAIT_WEIGHT * 0.1
-    assert found.ratio == found.cost / found.rule_cost < 1
-    assert (found.changes, found.reports) == (1, 60)
+    live_run = await live_score(port, [change(1, age_s=3600.0)], await pools(tmp_path), at=START)
+    assert live_run is not None
+    assert (live_run.node_hours, live_run.rule_node_hours, live_run.is_priced) == (6.0, 5.0, False)
+    assert (live_run.wait_hours, live_run.rule_wait_hours) == (0.05, 0.1)
+    assert live_run.cost == 6.0 + WAIT_WEIGHT * 0.05 == cost(node_hours=6.0, wait_hours=0.05)
+    assert live_run.rule_cost == 5.0 + WAIT_WEIGHT * 0.1
+    assert live_run.ratio == live_run.cost / live_run.rule_cost < 1
+    assert (live_run.changes, live_run.reports) == (1, 60)
 
 
 async def test_priced_nodes_count_by_their_price(tmp_path: Path) -> None:
     port = Recorded(answer(dollars=10.0, recorded_dollars=12.0, wait=0.0, recorded_wait=0.0))
-    found = await live_score(port, [change(1, age_s=3600.0)], await pools(tmp_path), at=START)
-    assert found is not None
-    assert (found.cost, found.rule_cost, found.is_priced) == (12.0, 10.0, True)
+    live_run = await live_score(port, [change(1, age_s=3600.0)], await pools(tmp_path), at=START)
+    assert live_run is not None
+    assert (live_run.cost, live_run.rule_cost, live_run.is_priced) == (12.0, 10.0, True)
     idle = answer(node_hours={}, recorded_node_hours={}, wait=0.0, recorded_wait=0.0)
     nothing = await live_score(Recorded(idle), [change(1, age_s=3600.0)], await pools(tmp_path), at=START)
     assert nothing is not None
@@ -138,11 +138,11 @@ async def test_a_recorded_run_is_replayed_with_the_real_rule(tmp_path: Path) -> 
         replace(pool, spec=replace(pool.spec, id=reports[0].recommendations[0].pool, min_nodes=0, max_nodes=20))
         for pool in await pools(tmp_path)
     )
-    found = await live_score(Recorded(reports=reports), [change(1, age_s=7200.0)], seen, at=START)
-    assert found is not None
-    assert found.node_hours > found.rule_node_hours > 0
-    assert found.ratio is not None
-    assert found.ratio > 1
+    live_run = await live_score(Recorded(reports=reports), [change(1, age_s=7200.0)], seen, at=START)
+    assert live_run is not None
+    assert live_run.node_hours > live_run.rule_node_hours > 0
+    assert live_run.ratio is not None
+    assert live_run.ratio > 1
 
 
 def snapshot(seen: FleetStatus, *decisions: Decision) -> Snapshot:

@@ -61,7 +61,7 @@ def batch(
         prompt = draws.integers(4, 128, 6)
         for member in range(members):
             answer = draws.integers(4, 128, draws.integers(1, 6))
-            found = Trajectory(
+            trajectory = Trajectory(
                 policy=PolicyId("solver"),
                 tokens=np.concatenate([prompt, answer]).astype(np.int32),
                 logprobs=np.full(len(answer), -4.8, dtype=np.float32),
@@ -74,7 +74,7 @@ def batch(
             )
             name = f"train:{step}.{group}"
             rows.append(
-                Row(group=GroupId(name), task=TaskId(f"{name}/{member}"), node=NodeId("node-1"), trajectory=found)
+                Row(group=GroupId(name), task=TaskId(f"{name}/{member}"), node=NodeId("node-1"), trajectory=trajectory)
             )
     return Batch(
         id=BatchId(f"solver:{step}"),
@@ -116,11 +116,11 @@ def values(snapshot: Snapshot) -> dict[str, torch.Tensor]:
 def probed(probe: Probe) -> list[tuple[np.ndarray[Any, Any], int, np.ndarray[Any, Any]]]:
     """Returns tokens, first scored position, and logprobs of each sequence."""
     tokens, logprobs = np.frombuffer(probe.tokens, "<i4"), np.frombuffer(probe.logprobs, "<f4")
-    found = []
+    probed_prompts = []
     for length, begin in zip(probe.lengths, probe.scored_from, strict=True):
-        found.append((tokens[:length], begin, logprobs[: length - begin]))
+        probed_prompts.append((tokens[:length], begin, logprobs[: length - begin]))
         tokens, logprobs = tokens[length:], logprobs[length - begin :]
-    return found
+    return probed_prompts
 
 
 def obvious_step(given: Batch, *, learning_rate: float, epsilon: float) -> dict[str, torch.Tensor]:
@@ -209,7 +209,7 @@ def test_weights_are_published_in_the_configured_dtype(dtype: str) -> None:
     snapshot = snapshot_of(local(weights_dtype=dtype))
 
     expected = {"bfloat16": Dtype.BFLOAT16, "float16": Dtype.FLOAT16, "float32": Dtype.FLOAT32}[dtype]
-    assert {found for found, _, _ in snapshot.tensors.values()} == {expected}
+    assert {published_dtype for published_dtype, _, _ in snapshot.tensors.values()} == {expected}
     original = named_weights(make_torch.model())
     assert torch_dtype_of(expected).itemsize == expected.size_bytes
     if dtype == "bfloat16":
@@ -346,8 +346,8 @@ def test_distillation_moves_the_policy_towards_its_teacher() -> None:
         with torch.no_grad():
             for name, weight in named_weights(policy).items():
                 weight.copy_(values(snapshot_of(backend))[name])
-        found = [make_torch.logprobs(policy, row, 6) for row in tokens]
-        return float(np.mean([np.abs(own - other).mean() for own, other in zip(found, target, strict=True)]))
+        row_logprobs = [make_torch.logprobs(policy, row, 6) for row in tokens]
+        return float(np.mean([np.abs(own - other).mean() for own, other in zip(row_logprobs, target, strict=True)]))
 
     before = distance()
     for _ in range(10):

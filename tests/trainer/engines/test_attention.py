@@ -29,19 +29,21 @@ CPU = torch.device("cpu")
 def segments(draw: st.DrawFn) -> list[Segment]:
     """Returns single rows, and groups with a prefix, short and long."""
     lengths = st.integers(1, 200) | st.integers(1, 6)
-    found: list[Segment] = []
+    drawn_segments: list[Segment] = []
     end = 0
     for _ in range(draw(st.integers(1, 4))):
         members = draw(st.lists(lengths, min_size=1, max_size=4))
         prefix = draw(st.sampled_from([0, 1, 5, 150]))
         prefix_begin, prefix_end = (end, end + prefix) if prefix else (0, 0)
         if prefix:
-            found.append(Segment(begin=end, end=end + prefix))
+            drawn_segments.append(Segment(begin=end, end=end + prefix))
             end += prefix
         for length in members:
-            found.append(Segment(begin=end, end=end + length, prefix_begin=prefix_begin, prefix_end=prefix_end))
+            drawn_segments.append(
+                Segment(begin=end, end=end + length, prefix_begin=prefix_begin, prefix_end=prefix_end)
+            )
             end += length
-    return found
+    return drawn_segments
 
 
 WINDOWS = st.sampled_from([None, 1, 2, 7, 140, 1000])
@@ -69,9 +71,9 @@ def dense(
     )
 
 
-def assert_same_with_gradients(found: Tensor, expected: Tensor, weight: Tensor, inputs: tuple[Tensor, ...]) -> None:
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    gradients = [torch.autograd.grad((output * weight).sum(), inputs) for output in (found, expected)]
+def assert_same_with_gradients(actual: Tensor, expected: Tensor, weight: Tensor, inputs: tuple[Tensor, ...]) -> None:
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+    gradients = [torch.autograd.grad((output * weight).sum(), inputs) for output in (actual, expected)]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 

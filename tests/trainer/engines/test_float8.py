@@ -29,9 +29,9 @@ def test_output_and_gradients_are_those_of_a_linear_layer_up_to_rounding(dtype: 
 
     layer.__class__ = Float8Linear
     output = layer(values)
-    found = (output, *torch.autograd.grad(output, tensors, grad))
+    actual = (output, *torch.autograd.grad(output, tensors, grad))
 
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert (one.shape, one.dtype) == (other.shape, dtype)
         assert float(((one - other).norm() / other.norm()).detach()) < 0.1
     assert not torch.equal(output, exact)

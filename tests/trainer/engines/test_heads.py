@@ -39,8 +39,8 @@ def test_values_and_gradients_match_the_full_head(chunk_bytes: int, temperature:
         loss = (logprobs * by_logprob + entropy * by_entropy).sum()
         results.append([logprobs, entropy, *torch.autograd.grad(loss, inputs)])
 
-    for found, expected in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_frozen_head_has_no_gradient_but_propagates_one() -> None:

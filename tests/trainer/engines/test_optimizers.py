@@ -155,14 +155,14 @@ def test_8_bit_moments_approximate_the_exact_ones() -> None:
         parameter.grad = slopes * (1.0 if update < 100 else 0.5)
         optimizer.update(is_loss_finite=True)
     state = optimizer.state_tensors()
-    found = decoded(optimizer)
+    moments_8_bit = decoded(optimizer)
 
     assert sum(value.nbytes for name, value in state.items() if name.startswith("exp_avg")) < 2.1 * parameter.numel()
     for moment, power, beta, bound in (("exp_avg", 1, 0.9, 0.07), ("exp_avg_sq", 2, 0.999, 0.03)):
         was = slopes**power * (1 - beta**100) * beta**200
         exact = was + (0.5 * slopes) ** power * (1 - beta**200)
-        assert float((found[moment] / exact - 1).abs().max()) < 0.2
-        assert float(((found[moment] / exact).mean(0) - 1).abs().max()) < bound
+        assert float((moments_8_bit[moment] / exact - 1).abs().max()) < 0.2
+        assert float(((moments_8_bit[moment] / exact).mean(0) - 1).abs().max()) < bound
 
 
 def decoded(optimizer: MasterOptimizer) -> dict[str, Tensor]:

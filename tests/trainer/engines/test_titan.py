@@ -78,11 +78,13 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
         published_dtype=Dtype.FLOAT32,
     )
     names = {own: name for name, own in hugging_face_names(engine._policy.model).items()}
-    found: list[Gradients] = []
+    gradients_by_batch: list[Gradients] = []
     update = engine.update
 
     def recording(*, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
-        found.append({names[name]: _whole(one.grad) for name, one in engine._policy.model.named_parameters()})
+        gradients_by_batch.append(
+            {names[name]: _whole(one.grad) for name, one in engine._policy.model.named_parameters()}
+        )
         return update(role=role, is_loss_finite=is_loss_finite)
 
     engine.update = recording  # type: ignore[method-assign]
@@ -90,7 +92,7 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
     planner = StepPlanner(case.algorithm, data_ranks=1, micro_batch_tokens=case.micro_batch_tokens, cost=cost)
     (share,) = planner.plan(case.batch).shares
     loss = StepRunner(engine, case.algorithm).run(share).loss
-    return found, [part.lengths.nonzero()[:, 0].tolist() for part in share.optimizer_batches], loss
+    return gradients_by_batch, [part.lengths.nonzero()[:, 0].tolist() for part in share.optimizer_batches], loss
 
 
 def _whole(gradient: torch.Tensor | None) -> torch.Tensor:
@@ -106,8 +108,8 @@ def test_the_gradient_is_that_of_transformers(case: Case, mesh: RankMesh) -> Non
 
     expected = [reference_gradients(case, rows) for rows in members]
     assert len(gradients) == case.minibatches
-    for found, (gradient, _) in zip(gradients, expected, strict=True):
-        assert largest_difference(found, gradient) <= BOUND
+    for actual, (gradient, _) in zip(gradients, expected, strict=True):
+        assert largest_difference(actual, gradient) <= BOUND
     assert loss == pytest.approx(sum(one for _, one in expected) / len(expected), rel=1e-5)
 
 

@@ -38,8 +38,8 @@ async def two_pools(
         await web.until_connected()
         spec = {"provider": "cloud", "mode": "on", "min_nodes": 0, "max_nodes": 5}
         body = {**spec, "observed_version": 0, "reason": "another pool"}
-        made = await admin.put("/api/v1/pools/us", json=body, headers={"idempotency-key": "us"})
-        assert made.status_code == 200, made.text
+        put_response = await admin.put("/api/v1/pools/us", json=body, headers={"idempotency-key": "us"})
+        assert put_response.status_code == 200, put_response.text
         yield web, fleet, admin
 
 
@@ -161,10 +161,10 @@ async def test_a_token_has_the_permissions_that_it_and_its_user_both_have(
     fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with two_pools(fake, tmp_path) as (web, _, admin), web.in_role(admin, "viewer", name="ada") as ada:
-        made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
+        token_response = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
         await give(admin, role="operator", run=HERE, pool="eu", holder="1:1")
         async with web.client() as program:
-            program.headers["authorization"] = f"Bearer {shown_secret(made)}"
+            program.headers["authorization"] = f"Bearer {shown_secret(token_response)}"
             size: dict[str, Any] = {"json": {"target": 3, "reason": "a test"}}
             assert (await program.post("/api/v1/pools/eu/plans", **size)).status_code == 201
             refused = await program.post("/api/v1/pools/us/plans", **size)

@@ -39,10 +39,10 @@ async def page_of(
     client = await provider.register(f"http://127.0.0.1:{port}{PROVIDER_PATH}")
     file = directory / "provider.toml"
     file.write_text(_configured(provider, client, claim))
-    told = client.secret if secret is None else secret
+    client_secret = client.secret if secret is None else secret
     async with (
         FakeControlPlane(sequence=1).serving() as dataflow,
-        running_web(directory, dataflow, port=port, provider=file, provider_secret=told) as web,
+        running_web(directory, dataflow, port=port, provider=file, provider_secret=client_secret) as web,
     ):
         await web.until_connected()
         yield web

@@ -23,8 +23,8 @@ async def items(client: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
     """Returns the items of a list."""
     answer = await client.get(f"/api/v1/{path}")
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["items"]
-    return found
+    listed_items: list[dict[str, Any]] = answer.json()["items"]
+    return listed_items
 
 
 async def test_a_user_is_added_invited_given_a_role_disabled_and_enabled(web: RunningWeb) -> None:
@@ -47,9 +47,9 @@ async def test_a_user_is_added_invited_given_a_role_disabled_and_enabled(web: Ru
         invited = await send(admin, "POST", f"users/{number}/link", "f")
         assert (await ada.get(invited.json()["login_link"])).status_code == 303
 
-        told = [(entry["action"], entry["reason"]) for entry in await items(admin, "audit?text=ada&limit=20")]
+        audited = [(entry["action"], entry["reason"]) for entry in await items(admin, "audit?text=ada&limit=20")]
         for action in ("user.add", "user.role", "user.disable", "user.enable", "user.invite"):
-            assert (action, REASON) in told
+            assert (action, REASON) in audited
         assert [user["name"] for user in await items(admin, "users")] == ["ada", "admin"]
 
 
@@ -62,9 +62,9 @@ async def test_changing_the_own_role_is_a_conflict_and_an_unknown_user_not_found
 
 async def test_a_token_is_shown_once_listed_without_its_secret_and_revoked(web: RunningWeb) -> None:
     async with web.logged_in() as admin, web.client() as program:
-        made = await send(admin, "POST", "tokens", "a", name="ci", scope="admin", days=1)
-        assert made.status_code == 201
-        secret, number = made.json()["secret"], made.json()["token"]["id"]
+        token_response = await send(admin, "POST", "tokens", "a", name="ci", scope="admin", days=1)
+        assert token_response.status_code == 201
+        secret, number = token_response.json()["secret"], token_response.json()["token"]["id"]
         again = await send(admin, "POST", "tokens", "a", name="ci", scope="admin", days=1)
         assert (again.json()["secret"], again.json()["token"]["id"]) == (None, number)
         assert secret not in (await admin.get("/api/v1/tokens")).text
@@ -100,8 +100,8 @@ async def test_a_write_of_a_session_needs_its_form_token(web: RunningWeb) -> Non
 
 async def test_the_audit_log_is_filtered_paged_verified_and_exported(web: RunningWeb) -> None:
     async with web.logged_in() as admin:
-        for place in range(3):
-            await send(admin, "POST", "users", f"k{place}", name=f"user{place}", role="viewer")
+        for index in range(3):
+            await send(admin, "POST", "users", f"k{index}", name=f"user{index}", role="viewer")
         first = (await admin.get("/api/v1/audit?action=user.add&limit=2")).json()
         rest = (await admin.get(f"/api/v1/audit?action=user.add&limit=2&before={first['older']}")).json()
         assert [entry["target"] for entry in first["items"] + rest["items"]] == ["user2", "user1", "user0"]
@@ -137,15 +137,15 @@ async def test_views_are_saved_listed_and_deleted_by_their_owner(web: RunningWeb
         assert (await send(viewer, "POST", f"views/{number}/delete", "b")).status_code == 200
         assert await items(viewer, "views") == []
         assert (await send(viewer, "POST", "views", "c", name="x", address="//elsewhere.example")).status_code == 422
-        told = [entry["action"] for entry in await items(admin, "audit?text=lost")]
-        assert told == ["view.delete", "view.save"]
+        audited = [entry["action"] for entry in await items(admin, "audit?text=lost")]
+        assert audited == ["view.delete", "view.save"]
 
 
 async def test_the_api_has_the_weights_of_the_page(web: RunningWeb) -> None:
     async with web.logged_in() as admin:
-        told = (await admin.get("/api/v1/weights")).json()
-        assert told["finding"] in (await admin.get("/weights")).text
-        assert told["versions"] == (await admin.get("/weights/versions.json")).json() != []
+        response = (await admin.get("/api/v1/weights")).json()
+        assert response["finding"] in (await admin.get("/weights")).text
+        assert response["versions"] == (await admin.get("/weights/versions.json")).json() != []
         links = (await admin.get("/api/v1/weights/links?limit=1&page=2")).json()
         assert links["items"] == (await admin.get("/weights/links.json")).json()[1:2] != []
         assert (await admin.get("/api/v1/weights/laggards")).json()["total"] >= 0

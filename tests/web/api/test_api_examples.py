@@ -37,9 +37,9 @@ def test_every_response_and_parameter_has_a_valid_example(name: str, operation: 
     contents = [content for answer in answers for content in answer["content"].values()]
     assert contents, name
     for content in [*contents, *operation.get("parameters", [])]:
-        found = list(examples_of(content))
-        assert found, f"{name}: {content.get('name', 'the answer')} has no example"
-        for example in found:
+        examples = list(examples_of(content))
+        assert examples, f"{name}: {content.get('name', 'the answer')} has no example"
+        for example in examples:
             fits(example, content["schema"])
 
 

@@ -209,8 +209,8 @@ async def test_the_api_lists_and_tests_providers_without_secrets(tmp_path: Path,
         page_over(fake, tmp_path, fleet.address) as (web, admin),
         web.client() as program,
     ):
-        made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
-        program.headers["authorization"] = f"Bearer {shown_secret(made)}"
+        token_response = await admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
+        program.headers["authorization"] = f"Bearer {shown_secret(token_response)}"
         (listed,) = (await program.get("/api/v1/providers")).json()["items"]
         assert listed == {
             "name": "cloud",
@@ -222,12 +222,12 @@ async def test_the_api_lists_and_tests_providers_without_secrets(tmp_path: Path,
         }
         answer = await program.post("/api/v1/providers/cloud/preflight")
         assert answer.status_code == 200, answer.text
-        found = answer.json()
-        assert (found["provider"], found["is_ok"], found["requested_by"]) == ("cloud", True, "admin")
-        launch = found["checks"][1]
+        body = answer.json()
+        assert (body["provider"], body["is_ok"], body["requested_by"]) == ("cloud", True, "admin")
+        launch = body["checks"][1]
         assert (launch["kind"], launch["pool"], launch["is_ok"], launch["remedy"]) == ("launch", "eu", True, "")
         assert launch["message"]
-        assert (await program.get("/api/v1/providers")).json()["items"][0]["last_preflight"] == found
+        assert (await program.get("/api/v1/providers")).json()["items"][0]["last_preflight"] == body
         assert TOKEN not in answer.text
         unknown = await program.post("/api/v1/providers/sky/preflight")
         assert (unknown.status_code, unknown.json()["code"]) == (404, "fleet.unknown_provider")

@@ -1,4 +1,4 @@
-"""The audit log: it is complete, detects tampering, and exports exactly the filtered entries."""
+"""The audit log is complete, detects tampering, and exports exactly the filtered entries."""
 
 import csv
 import io
@@ -38,7 +38,7 @@ def entries(database: Database) -> list[AuditEntry]:
     return database.read_sync(lambda session: list(session.exec(select(AuditEntry).order_by(AuditEntry.sequence))))  # type: ignore[arg-type] # a column
 
 
-async def noted(database: Database, count: int) -> AuditLog:
+async def log_of(database: Database, count: int) -> AuditLog:
     audit_log = AuditLog(database, clock=ManualClock())
     for number in range(count):
         await audit_log.write(ALICE, AuditedCommand(action="node.drain", target=f"n{number}", reason="slow"))
@@ -46,7 +46,7 @@ async def noted(database: Database, count: int) -> AuditLog:
 
 
 async def test_entries_form_a_valid_chain(database: Database) -> None:
-    audit_log = await noted(database, 3)
+    audit_log = await log_of(database, 3)
     verdict = await audit_log.verify()
 
     first, second, third = entries(database)
@@ -71,7 +71,7 @@ async def test_entries_form_a_valid_chain(database: Database) -> None:
     ],
 )
 async def test_tampering_is_detected(database: Database, statement: str, problem: str) -> None:
-    audit_log = await noted(database, 3)
+    audit_log = await log_of(database, 3)
 
     def tamper(session: Session) -> None:
         for trigger in ("audit_entries_update", "audit_entries_delete"):
@@ -83,7 +83,7 @@ async def test_tampering_is_detected(database: Database, statement: str, problem
 
 
 async def test_a_rewritten_chain_fails_the_check_of_its_seal(database: Database) -> None:
-    audit_log = await noted(database, 2)
+    audit_log = await log_of(database, 2)
 
     def rewrite(session: Session) -> None:
         session.execute(text("DROP TRIGGER audit_entries_update"))
@@ -98,7 +98,7 @@ async def test_a_rewritten_chain_fails_the_check_of_its_seal(database: Database)
 
 
 async def test_the_database_itself_refuses_to_change_or_remove_entries(database: Database) -> None:
-    await noted(database, 2)
+    await log_of(database, 2)
     for statement in ("UPDATE audit_entries SET actor = 'bob'", "DELETE FROM audit_entries"):
         with pytest.raises(DBAPIError, match="audit entries"):
             database.write_sync(lambda session, statement=statement: session.execute(text(statement)))  # type: ignore[misc] # lambda with a default
@@ -123,7 +123,7 @@ async def test_retention_removes_old_entries_and_the_rest_stays_valid(database: 
 
 
 async def test_a_failed_transaction_leaves_no_entry(database: Database) -> None:
-    audit_log = await noted(database, 1)
+    audit_log = await log_of(database, 1)
 
     def fails(session: Session) -> None:
         audit_log.append(session, ALICE, AuditedCommand(action="user.add"))
@@ -163,11 +163,11 @@ async def test_exports_have_every_column_and_no_formula(database: Database) -> N
     await audit_log.write(
         ALICE, AuditedCommand(action="node.drain", target='=HYPERLINK("http://evil")', reason='"a",\nb')
     )
-    found = entries(database)
+    stored = entries(database)
 
-    (line,) = as_ndjson(found).splitlines()
-    assert entry_hash(AuditEntry(**json.loads(line))) == found[0].entry_hash, "each line can be verified by itself"
-    (row,) = list(csv.reader(io.StringIO(as_csv(found))))
+    (line,) = as_ndjson(stored).splitlines()
+    assert entry_hash(AuditEntry(**json.loads(line))) == stored[0].entry_hash, "each line can be verified by itself"
+    (row,) = list(csv.reader(io.StringIO(as_csv(stored))))
     assert row[7] == '\'=HYPERLINK("http://evil")'
     assert row[11] == '"a",\nb'
 

@@ -43,8 +43,8 @@ async def entries(admin: httpx.AsyncClient) -> list[dict[str, Any]]:
 
 
 async def token_of(client: httpx.AsyncClient, scope: str) -> dict[str, str]:
-    made = await client.post("/settings/tokens", data={"name": f"ci-{scope}", "scope": scope, "days": "1"})
-    return {"authorization": f"Bearer {shown_secret(made)}"}
+    token_response = await client.post("/settings/tokens", data={"name": f"ci-{scope}", "scope": scope, "days": "1"})
+    return {"authorization": f"Bearer {shown_secret(token_response)}"}
 
 
 async def test_every_change_of_the_fleet_is_audited(tmp_path: Path, fake: FakeControlPlane) -> None:
@@ -82,8 +82,8 @@ async def test_every_change_of_the_fleet_is_audited(tmp_path: Path, fake: FakeCo
             answer = await admin.request(method, path, headers=headers, json=sent)
             assert answer.status_code == 200, answer.text
             await noted(route, action)
-            found: dict[str, Any] = answer.json()
-            return found
+            answer_body: dict[str, Any] = answer.json()
+            return answer_body
 
         async def noted(route: str, action: str) -> None:
             tried.add(route)

@@ -83,8 +83,8 @@ async def test_the_page_updates_and_keeps_open_details_and_typed_text(
 async def _tell(plane: FleetPlaneClient) -> None:
     """Sends a maintainer heartbeat, a transcript and proposals to the fleet service."""
     old = replace(maintainer.EVALUATION, is_current=False)
-    told = maintainer.status(problems=("the day's budget is spent: tokens",), evaluation=old, live=maintainer.live())
-    await plane.send_maintainer_heartbeat(told)
+    status = maintainer.status(problems=("the day's budget is spent: tokens",), evaluation=old, live=maintainer.live())
+    await plane.send_maintainer_heartbeat(status)
     await maintainer.keep(plane, maintainer.transcript(wakes=2))
     refused = await maintainer.propose(plane, POOL, 6)
     await plane.reject(refused.plan.id, actor=ALICE, key="no", reason="not today")
@@ -93,8 +93,8 @@ async def _tell(plane: FleetPlaneClient) -> None:
 
 async def _is_accessible(page: Page, where: str) -> None:
     """Asserts that axe has no serious or critical finding."""
-    found = (await Axe().run(page)).response["violations"]
-    grave = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+    violations = (await Axe().run(page)).response["violations"]
+    grave = [violation for violation in violations if violation["impact"] in ("serious", "critical")]
     assert grave == [], (
         f"{where}: {[(violation['id'], [node['html'] for node in violation['nodes']][:3]) for violation in grave]}"
     )

@@ -41,8 +41,8 @@ def upsert_run_record(session: Session) -> int:
 def record(database: Database, numbers: Sequence[tuple[float, float]], *, flush_every: int = 7) -> int:
     """Writes (second, number) pairs as the recorder does, with a rollup after each portion; returns the run's id."""
     run_id = database.write_sync(upsert_run_record)
-    for place in range(0, len(numbers), flush_every):
-        some = numbers[place : place + flush_every]
+    for index in range(0, len(numbers), flush_every):
+        some = numbers[index : index + flush_every]
         samples = [
             Sample(
                 level=SECOND_LEVEL, at=BEGAN_AT + second, subject="policy/p", values={"wait": number, "steps": number}
@@ -60,8 +60,10 @@ def flush(session: Session, run_id: int, samples: list[Sample]) -> None:
 
 def rows(database: Database, run_id: int, **asked: float) -> list[tuple[float, float | None]]:
     """Returns the recorded (second, wait) pairs."""
-    found = database.read_sync(lambda session: series_queries.rows(session, run_id, "policy/p", ("wait",), **asked))  # type: ignore[arg-type] # keyword arguments by name
-    return [(at - BEGAN_AT, numbers["wait"]) for at, numbers in found]
+    stored_rows = database.read_sync(
+        lambda session: series_queries.rows(session, run_id, "policy/p", ("wait",), **asked)
+    )  # type: ignore[arg-type] # keyword arguments by name
+    return [(at - BEGAN_AT, numbers["wait"]) for at, numbers in stored_rows]
 
 
 def test_ten_second_rows_have_the_mean_minimum_and_maximum_of_their_seconds(database: Database) -> None:
@@ -94,38 +96,38 @@ def test_rollups_do_not_depend_on_the_size_of_writes(
         inside = [number for at, number in given_numbers if start <= at < start + 10]
         if inside:
             expected[float(start)] = (round(statistics.fmean(inside), 9), min(inside), max(inside))
-    found = database.read_sync(
+    stored_rows = database.read_sync(
         lambda session: session.exec(select(SeriesTenSeconds).join(SeriesName).where(SeriesName.value == "wait")).all()
     )
     database.close()
-    assert {row.at - BEGAN_AT: (round(row.number, 9), row.low, row.high) for row in found} == expected
+    assert {row.at - BEGAN_AT: (round(row.number, 9), row.low, row.high) for row in stored_rows} == expected
 
 
 def test_a_long_range_is_read_in_coarse_rows_up_to_the_newest_second(database: Database) -> None:
     run_id = record(database, [(second, 0.5) for second in range(4004)], flush_every=500)
 
-    found = rows(database, run_id, at_most=405)
+    stored_rows = rows(database, run_id, at_most=405)
 
-    assert [at for at, _ in found[:3]] == [0, 10, 20]
-    assert [at for at, _ in found[-4:]] == [4000, 4001, 4002, 4003]
-    assert {number for _, number in found} == {0.5}
-    assert len(found) == 404
+    assert [at for at, _ in stored_rows[:3]] == [0, 10, 20]
+    assert [at for at, _ in stored_rows[-4:]] == [4000, 4001, 4002, 4003]
+    assert {number for _, number in stored_rows} == {0.5}
+    assert len(stored_rows) == 404
 
 
 def test_a_range_has_five_minute_then_ten_second_then_second_rows(database: Database) -> None:
     run_id = record(database, [(second, 1.0) for second in range(637)], flush_every=500)
 
-    found = [at for at, _ in rows(database, run_id, at_most=12)]
+    stored_rows = [at for at, _ in rows(database, run_id, at_most=12)]
 
-    assert found == [0, 300, 600, 610, 620, 630, 631, 632, 633, 634, 635, 636]
+    assert stored_rows == [0, 300, 600, 610, 620, 630, 631, 632, 633, 634, 635, 636]
 
 
 def test_a_short_range_is_read_by_the_second(database: Database) -> None:
     run_id = record(database, [(second, float(second)) for second in range(700)], flush_every=500)
 
-    found = rows(database, run_id, since=BEGAN_AT + 100, until=BEGAN_AT + 103)
+    stored_rows = rows(database, run_id, since=BEGAN_AT + 100, until=BEGAN_AT + 103)
 
-    assert found == [(100, 100.0), (101, 101.0), (102, 102.0)]
+    assert stored_rows == [(100, 100.0), (101, 101.0), (102, 102.0)]
 
 
 def test_adjacent_rows_are_merged_by_their_mean(database: Database) -> None:
@@ -149,12 +151,12 @@ def test_values_older_than_a_level_are_read_from_the_next_level(database: Databa
     now = BEGAN_AT + SECOND_LEVEL.retention_s + 500
     database.write_sync(lambda session: series_writer.prune(session, run_id, now=now))
 
-    found = [at for at, _ in rows(database, run_id)]
+    stored_rows = [at for at, _ in rows(database, run_id)]
 
-    assert found[:3] == [0, 10, 20], "only ten-second rows are left"
-    assert found[-2:] == [998, 999]
-    assert 500 in found
-    assert 501 in found
+    assert stored_rows[:3] == [0, 10, 20], "only ten-second rows are left"
+    assert stored_rows[-2:] == [998, 999]
+    assert 500 in stored_rows
+    assert 501 in stored_rows
 
 
 def test_series_without_rows_are_removed(database: Database) -> None:
@@ -193,28 +195,28 @@ def busy_report(synthetic_run: SyntheticRun, second: int, *, busy_s: float, hear
 
 def test_the_busy_share_of_a_node_follows_its_counters_between_heartbeats() -> None:
     synthetic_run, buckets = SyntheticRun(nodes=("a",)), NodeBuckets()
-    found: list[Sample] = []
+    stored_samples: list[Sample] = []
     for second in range(40):
         heartbeat = second // 3 * 3  # the node sends a heartbeat every three seconds
-        found += buckets.add(
+        stored_samples += buckets.add(
             busy_report(synthetic_run, second, busy_s=0.8 * heartbeat, heartbeat_age_s=second - heartbeat)
         )
 
-    assert [sample.at - synthetic_run.began_at for sample in found] == [0, 10, 20]
-    assert [sample.values["busy"] for sample in found] == [pytest.approx(0.8)] * 3
-    assert [sample.values["blocked"] for sample in found] == [pytest.approx(0.2)] * 3
-    assert {sample.subject for sample in found} == {"node/a"}
-    assert {sample.level for sample in found} == {TEN_SECOND_LEVEL}
+    assert [sample.at - synthetic_run.began_at for sample in stored_samples] == [0, 10, 20]
+    assert [sample.values["busy"] for sample in stored_samples] == [pytest.approx(0.8)] * 3
+    assert [sample.values["blocked"] for sample in stored_samples] == [pytest.approx(0.2)] * 3
+    assert {sample.subject for sample in stored_samples} == {"node/a"}
+    assert {sample.level for sample in stored_samples} == {TEN_SECOND_LEVEL}
 
 
 def test_the_busy_share_of_a_restarted_node_is_not_negative() -> None:
     synthetic_run, buckets = SyntheticRun(nodes=("a",)), NodeBuckets()
-    found: list[Sample] = []
+    stored_samples: list[Sample] = []
     for second in range(31):
         busy_s = float(second) if second < 15 else float(second - 15)
-        found += buckets.add(busy_report(synthetic_run, second, busy_s=busy_s, heartbeat_age_s=0.0))
+        stored_samples += buckets.add(busy_report(synthetic_run, second, busy_s=busy_s, heartbeat_age_s=0.0))
 
-    assert all(0.0 <= (sample.values["busy"] or 0.0) <= 1.0 for sample in found)
+    assert all(0.0 <= (sample.values["busy"] or 0.0) <= 1.0 for sample in stored_samples)
 
 
 def test_nodes_are_recorded_under_their_names() -> None:
@@ -222,7 +224,7 @@ def test_nodes_are_recorded_under_their_names() -> None:
     samples: list[Sample] = []
     for second in range(11):
         report = synthetic_run.report(second)
-        nodes = tuple(dataclasses.replace(node, id=NodeId(f"n{place}")) for place, node in enumerate(report.nodes))
+        nodes = tuple(dataclasses.replace(node, id=NodeId(f"n{index}")) for index, node in enumerate(report.nodes))
         samples += buckets.add(dataclasses.replace(report, nodes=nodes))
 
     assert [sample.subject for sample in samples] == ["node/a", "node/b"]

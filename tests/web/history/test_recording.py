@@ -81,8 +81,8 @@ async def test_another_run_gets_its_own_record(tmp_path: Path) -> None:
     feed(again, SyntheticRun(), Series(), range(1, 4))
     await again.flush()
 
-    found = database.write_sync(run_records.runs)
-    assert sorted((record.name, record.last_sequence) for record in found) == [
+    records = database.write_sync(run_records.runs)
+    assert sorted((record.name, record.last_sequence) for record in records) == [
         ("reverse-0001", 3),
         ("reverse-0001", 10),
         ("second", 3),

@@ -142,7 +142,7 @@ class HostileWorld(SyntheticRun):
     """A run with one node whose price is not a number, from its first report on."""
 
     def report(self, sequence: int, *, is_history: bool = False):  # type: ignore[no-untyped-def] # as in SyntheticRun
-        found = super().report(sequence, is_history=is_history)
+        report = super().report(sequence, is_history=is_history)
         node: NodeReport = SyntheticRun().report(sequence).nodes[0]
         hostile = replace(
             node,
@@ -151,7 +151,7 @@ class HostileWorld(SyntheticRun):
             episodes_per_s=math.inf,
             counters={"busy_s": math.nan, "no such counter": 1e308},
         )
-        return replace(found, nodes=(*found.nodes, hostile))
+        return replace(report, nodes=(*report.nodes, hostile))
 
 
 @pytest.fixture

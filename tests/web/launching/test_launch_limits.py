@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from astraflow.recipe import load_recipe, snapshot
+from astraflow.recipe.loading import load_recipe, snapshot
 from tests.fakes.launching import FakeLauncher
 from tests.fakes.web import shown_secret
 from tests.web.launching.test_launching_fleets import EVERYWHERE, HERE, page_of
@@ -45,7 +45,7 @@ def endpoint() -> Iterator[Endpoint]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found.headers.append(dict(self.headers))
+            fake_endpoint.headers.append(dict(self.headers))
             self.send_response(401)
             self.end_headers()
 
@@ -55,11 +55,11 @@ def endpoint() -> Iterator[Endpoint]:
             """Prints nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Endpoint(f"http://127.0.0.1:{server.server_address[1]}")
+    fake_endpoint = Endpoint(f"http://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield found
+        yield fake_endpoint
     finally:
         server.shutdown()
         thread.join()
@@ -95,8 +95,8 @@ async def page(tmp_path: Path, **settings: Any) -> AsyncIterator[dict[str, httpx
 async def entries(admin: httpx.AsyncClient, **wanted: str) -> list[dict[str, Any]]:
     """Returns the audit entries with these values, newest first."""
     lines = (await admin.get("/audit.ndjson")).text.splitlines()
-    found = [json.loads(line) for line in lines]
-    return [entry for entry in found if all(entry[name] == value for name, value in wanted.items())]
+    audit_entries = [json.loads(line) for line in lines]
+    return [entry for entry in audit_entries if all(entry[name] == value for name, value in wanted.items())]
 
 
 async def launch(client: httpx.AsyncClient, key: str, **body: Any) -> httpx.Response:
@@ -205,8 +205,8 @@ async def test_files_outside_the_data_folders_are_refused_also_in_clones(tmp_pat
 
 def snapshot_of(tmp_path: Path, name: str, *overrides: str, recipe: str = "smoke") -> None:
     """Writes the snapshot that a real process of the run would write."""
-    place = recipe if recipe == "smoke" else str(tmp_path / "recipes" / f"{recipe}.toml")
-    (tmp_path / "home" / "runs" / name / "recipe.json").write_text(snapshot(load_recipe(place, overrides)))
+    recipe_location = recipe if recipe == "smoke" else str(tmp_path / "recipes" / f"{recipe}.toml")
+    (tmp_path / "home" / "runs" / name / "recipe.json").write_text(snapshot(load_recipe(recipe_location, overrides)))
 
 
 async def test_only_admins_clone_a_run_with_raised_limits(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ async def test_only_admins_clone_a_run_with_raised_limits(tmp_path: Path) -> Non
 
 async def test_an_admins_token_with_a_lower_scope_cannot_raise_limits(tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(tmp_path / "recipes",)) as (web, admin):
-        made = await admin.post("/settings/tokens", data={"name": "small", "scope": "operator", "days": "1"})
+        token_response = await admin.post("/settings/tokens", data={"name": "small", "scope": "operator", "days": "1"})
         async with web.client() as program:
             program.timeout = httpx.Timeout(200)
-            program.headers["authorization"] = f"Bearer {shown_secret(made)}"
+            program.headers["authorization"] = f"Bearer {shown_secret(token_response)}"
             raised = await launch(program, "raised", recipe="here", set={"fleet.pools.eu.max_nodes": 9})
             assert raised.status_code == 403
             assert (await launch(program, "steps", recipe="here", set={"stop.steps": 7})).status_code == 201

@@ -31,34 +31,34 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def preview(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     answer = await client.post(PREVIEW, json=body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    answer_body: dict[str, Any] = answer.json()
+    return answer_body
 
 
 async def test_the_previews_of_the_api_and_the_page_are_equal_and_launch_nothing(tmp_path: Path) -> None:
     async with page_of(tmp_path) as (_, client):
-        found = await preview(client, **STEPS)
+        launch_preview = await preview(client, **STEPS)
         shown = await client.post("/runs/new/preview", data={"recipe": "smoke", "set.stop.steps": "7", "key": "k"})
         page = unescape(shown.text)
 
-        assert found["is_ready"]
-        assert (found["problem"], found["problems"]) == ("", [])
-        assert found["command"].split() == ["astraflow", "run", "smoke", "--headless", "--set", "stop.steps=7"]
-        assert f">{found['command'].replace('--headless ', '')}<" in page, "the checkbox of the page is off"
-        assert f">{found['toml']}<" in page
-        assert found["machines"] in page
-        assert found["cost"] in page
-        assert all(check["message"] in page for check in found["checks"])
-        assert found["checks"]
-        assert (found["pools"], found["provider_checks"]) == ([], [])
+        assert launch_preview["is_ready"]
+        assert (launch_preview["problem"], launch_preview["problems"]) == ("", [])
+        assert launch_preview["command"].split() == ["astraflow", "run", "smoke", "--headless", "--set", "stop.steps=7"]
+        assert f">{launch_preview['command'].replace('--headless ', '')}<" in page, "the checkbox of the page is off"
+        assert f">{launch_preview['toml']}<" in page
+        assert launch_preview["machines"] in page
+        assert launch_preview["cost"] in page
+        assert all(check["message"] in page for check in launch_preview["checks"])
+        assert launch_preview["checks"]
+        assert (launch_preview["pools"], launch_preview["provider_checks"]) == ([], [])
         assert (await client.get("/api/v1/launches")).json()["total"] == 0
 
 
 async def test_a_preview_names_the_invalid_settings(tmp_path: Path) -> None:
     async with page_of(tmp_path) as (_, client):
-        found = await preview(client, recipe="smoke", set={"stop.steps": "many", "nodes.count": -1})
-        assert not found["is_ready"]
-        assert {problem["key"] for problem in found["problems"]} == {"stop.steps", "nodes.count"}
+        launch_preview = await preview(client, recipe="smoke", set={"stop.steps": "many", "nodes.count": -1})
+        assert not launch_preview["is_ready"]
+        assert {problem["key"] for problem in launch_preview["problems"]} == {"stop.steps", "nodes.count"}
         unknown = await preview(client, recipe="smoke", set={"stop.stepz": 1})
         assert not unknown["is_ready"]
         assert "'stop.stepz'" in unknown["problem"]
@@ -91,12 +91,14 @@ async def test_the_shown_request_gives_the_same_preview(tmp_path: Path) -> None:
         "stop.reward": 0.5,
     }
     async with page_of(tmp_path, data=(str(tmp_path),)) as (_, client):
-        found = await preview(client, recipe="smoke", set=settings, fleet=True, limit_s=77)
-        assert found["is_ready"], found
-        body = found["request"]["body"]
+        launch_preview = await preview(client, recipe="smoke", set=settings, fleet=True, limit_s=77)
+        assert launch_preview["is_ready"], launch_preview
+        body = launch_preview["request"]["body"]
         assert body["set"] == settings
         again = await preview(client, **body)
-        assert {**again, "checks": []} == {**found, "checks": []}, "free memory and disk change between requests"
+        assert {**again, "checks": []} == {**launch_preview, "checks": []}, (
+            "free memory and disk change between requests"
+        )
         page = unescape(
             (
                 await client.post(
@@ -117,13 +119,13 @@ async def test_the_shown_request_gives_the_same_preview(tmp_path: Path) -> None:
 
 async def test_a_preview_has_the_checks_and_prices_of_the_providers(recipes: Path, tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
-        found = await preview(client, recipe="here", set={"fleet.pools.eu.max_nodes": 2})
-        assert found["fleet"]
-        assert re.findall(r"[\d.]+", found["cost"]) == ["2.00", "4.00", "1", "2"], "dollars per hour and nodes"
-        (pool,) = found["pools"]
+        launch_preview = await preview(client, recipe="here", set={"fleet.pools.eu.max_nodes": 2})
+        assert launch_preview["fleet"]
+        assert re.findall(r"[\d.]+", launch_preview["cost"]) == ["2.00", "4.00", "1", "2"], "dollars per hour and nodes"
+        (pool,) = launch_preview["pools"]
         assert (pool["name"], pool["max_nodes"], pool["node_usd_per_hour"]) == ("eu", 2, 2.0)
-        assert {"list", "launch", "price"} == {check["kind"] for check in found["provider_checks"]}
-        assert all(check["is_ok"] for check in found["provider_checks"]), found["provider_checks"]
+        assert {"list", "launch", "price"} == {check["kind"] for check in launch_preview["provider_checks"]}
+        assert all(check["is_ok"] for check in launch_preview["provider_checks"]), launch_preview["provider_checks"]
         refused = await preview(client, recipe="here", set={"fleet.pools.eu.type": "enormous"})
         assert refused["is_ready"], "a failed provider check does not prevent the launch"
         assert any("enormous" in check["message"] for check in refused["provider_checks"] if not check["is_ok"])

@@ -157,8 +157,8 @@ async def test_a_run_that_fails_to_start_shows_the_cause(tmp_path: Path) -> None
 
 async def final_message(client: httpx.AsyncClient, name: str) -> str:
     """Returns the final message of a run from the API; empty until the run has ended."""
-    found = (await client.get(f"/api/v1/launches/{name}")).json()
-    return str(found["final_message"]) if found["state"] == "ended" else ""
+    launch_state = (await client.get(f"/api/v1/launches/{name}")).json()
+    return str(launch_state["final_message"]) if launch_state["state"] == "ended" else ""
 
 
 async def test_an_invalid_setting_is_marked_at_its_field_and_nothing_is_launched(page: RunningWeb) -> None:

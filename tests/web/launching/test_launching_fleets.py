@@ -59,8 +59,8 @@ async def page_of(directory: Path, **settings: Any) -> AsyncIterator[tuple[Runni
 
 def created(answer: httpx.Response) -> dict[str, Any]:
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 async def ask(client: httpx.AsyncClient, key: str, **body: Any) -> httpx.Response:

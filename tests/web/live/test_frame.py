@@ -95,8 +95,8 @@ async def test_the_palette_depends_on_the_role_and_search_works_without_scripts(
         assert {"/flows/train/pause", "/audit", "/", "/nodes/n0"} <= listed[admin]
         assert listed[admin] - listed[viewer] == {"/flows/train/pause", "/audit"}
 
-        found = parsed(await viewer.get("/search", params={"q": "node b"})).one("tbody")
-        assert found.links() == ["/nodes/n1"]
+        search_results = parsed(await viewer.get("/search", params={"q": "node b"})).one("tbody")
+        assert search_results.links() == ["/nodes/n1"]
         assert not parsed(await viewer.get("/search?q=zzz")).has("tbody")
 
 

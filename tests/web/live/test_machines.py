@@ -17,7 +17,7 @@ def launch(number: int, state: InstanceState = InstanceState.GONE, **changes: An
 def test_failed_launches_count_separately_from_cancelled_ones() -> None:
     reason = "orders do not arrive here."
     back = f"fleet: eu: 4 to 3 nodes, because {reason}"
-    found = unfinished_launches(
+    unfinished = unfinished_launches(
         [
             launch(1, gone_at=9.0, cause=Cause.FAILED, message="boot failed"),
             launch(2, InstanceState.RETIRING, cause=Cause.FAILED, message="boot failed"),
@@ -28,5 +28,5 @@ def test_failed_launches_count_separately_from_cancelled_ones() -> None:
             launch(7, InstanceState.PENDING),
         ]
     )
-    assert (found.failed, found.failure_reasons) == (2, (("boot failed", 2),))
-    assert (found.cancelled, found.cancel_reasons) == (2, ((reason.capitalize(), 2),))
+    assert (unfinished.failed, unfinished.failure_reasons) == (2, (("boot failed", 2),))
+    assert (unfinished.cancelled, unfinished.cancel_reasons) == (2, ((reason.capitalize(), 2),))

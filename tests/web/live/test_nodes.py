@@ -38,7 +38,7 @@ ALL_READY_NODES = 20_000
 
 
 def report_of_nodes(number: int) -> Report:
-    return SyntheticRun(nodes=tuple(f"node-{place:05}" for place in range(number))).report(ALL_READY_NODES)
+    return SyntheticRun(nodes=tuple(f"node-{index:05}" for index in range(number))).report(ALL_READY_NODES)
 
 
 def machine(name: str, **more: object) -> Instance:
@@ -78,8 +78,8 @@ def test_any_address_is_a_query_with_a_stable_address(asked: dict[str, str]) -> 
 def test_rows_are_filtered_by_facts_of_the_ledger_too() -> None:
     table = NodeTable(SyntheticRun(nodes=("a", "b")).report(100), instances={"b": machine("b")})
 
-    found = table.matching(NodeQuery(spot="yes"))
-    assert [(row.name, row.kind, row.usd_per_hour) for row in found] == [("b", "g5", 1.5)]
+    matching_rows = table.matching(NodeQuery(spot="yes"))
+    assert [(row.name, row.kind, row.usd_per_hour) for row in matching_rows] == [("b", "g5", 1.5)]
     assert [row.name for row in table.matching(NodeQuery(text="G5"))] == ["b"]
     assert table.matching(NodeQuery(spot="no")) == [], "unknown for a node without an instance"
 
@@ -121,15 +121,15 @@ def test_the_map_of_ten_thousand_nodes_is_small_and_has_each_node_once() -> None
 
 @given(st.lists(st.sampled_from(NodeState), max_size=300))
 def test_every_cell_of_the_map_is_at_the_position_of_its_row(states: list[NodeState]) -> None:
-    nodes = tuple(node(f"n{place}.1", state=state) for place, state in enumerate(states))
+    nodes = tuple(node(f"n{index}.1", state=state) for index, state in enumerate(states))
     rows = NodeTable(make.report(nodes=nodes)).rows
     heat = heat_map(rows)
     painted: dict[int, str] = {}
     for cell_class in heat.classes:
         for x, y, width in re.findall(r"M(\d+) (\d+)h(\d+)", cell_class.path):
             first = int(y) // CELL_SIDE * heat.columns + int(x) // CELL_SIDE
-            for place in range(first, first + int(width) // CELL_SIDE):
-                assert painted.setdefault(place, cell_class.style) == cell_class.style
+            for index in range(first, first + int(width) // CELL_SIDE):
+                assert painted.setdefault(index, cell_class.style) == cell_class.style
     assert sorted(painted) == list(range(len(rows)))
 
 
@@ -148,21 +148,21 @@ SLOW: dict[str, tuple[dict[str, object], dict[str, object], str]] = {
 @pytest.mark.parametrize("cause", SLOW)
 def test_a_slow_node_has_a_cause_with_figures(cause: str) -> None:
     row_facts, node_facts, sentence = SLOW[cause]
-    peers = [node(f"p{place}.1", episodes_per_s=10.0, leased=8) for place in range(3)]
+    peers = [node(f"p{index}.1", episodes_per_s=10.0, leased=8) for index in range(3)]
     usual: dict[str, object] = {"episodes_per_s": 2.0, "leased": 8}
     slow = node("s.1", **usual | node_facts)
     table = NodeTable(make.report(nodes=(*peers, slow)))
     row = table.get("s.1")
     assert row is not None
-    found = slowness(row._replace(**row_facts), table.rows)  # type: ignore[arg-type] # fields by name
+    slowness_cause = slowness(row._replace(**row_facts), table.rows)  # type: ignore[arg-type] # fields by name
 
-    assert sentence in found.sentence
-    assert "20\u202f% of the median 10.0 of 3 other ready nodes" in found.sentence
-    assert [figure.label for figure in found.figures if figure.is_cause] or cause == "lag"
+    assert sentence in slowness_cause.sentence
+    assert "20\u202f% of the median 10.0 of 3 other ready nodes" in slowness_cause.sentence
+    assert [figure.label for figure in slowness_cause.figures if figure.is_cause] or cause == "lag"
 
 
 def test_normal_and_lost_nodes_are_described() -> None:
-    table = NodeTable(make.report(nodes=tuple(node(f"p{place}.1", episodes_per_s=10.0) for place in range(3))))
+    table = NodeTable(make.report(nodes=tuple(node(f"p{index}.1", episodes_per_s=10.0) for index in range(3))))
 
     assert slowness(table.rows[0], table.rows).sentence.startswith("Normal speed: 10.0 episodes/s, 100")
     lost = table.rows[0]._replace(node=node("p0.1", state=NodeState.LOST, heartbeat_age_s=42.0))
@@ -174,7 +174,7 @@ def test_stages_come_from_the_ledger_and_without_one_from_reports() -> None:
     report = SyntheticRun(nodes=("a",), began_at=150.0).report(100)
     table = NodeTable(report)
     known = node_page(table.rows[0], table, machine("a"), [])
-    told = node_page(table.rows[0], table, None, [])
+    page = node_page(table.rows[0], table, None, [])
 
     assert [(stage.label, stage.at, stage.duration) for stage in known.stages[:3]] == [
         ("Requested", 100.0, "10\u202fs"),
@@ -182,7 +182,7 @@ def test_stages_come_from_the_ledger_and_without_one_from_reports() -> None:
         ("Warming", 150.0, "40\u202fs"),
     ]
     assert [stage.label for stage in known.stages if stage.is_now] == ["Ready"]
-    assert [stage.label for stage in told.stages] == ["Joined", "Ready"]
+    assert [stage.label for stage in page.stages] == ["Joined", "Ready"]
 
 
 def test_a_preempted_node_is_shown_from_its_report_and_from_the_ledger() -> None:
@@ -231,12 +231,13 @@ def test_the_effect_of_draining_has_remaining_nodes_and_excluded_ones() -> None:
 
 
 def test_nodes_of_a_large_fleet_are_recorded_in_turns() -> None:
-    synthetic_run = SyntheticRun(nodes=tuple(f"node-{place:05}" for place in range(3 * NODES_PER_BUCKET)))
-    buckets, found = NodeBuckets(), []
+    synthetic_run = SyntheticRun(nodes=tuple(f"node-{index:05}" for index in range(3 * NODES_PER_BUCKET)))
+    buckets, recorded = NodeBuckets(), []
     for second in range(20_000, 20_031, 10):
-        found += buckets.add(synthetic_run.report(second))
+        recorded += buckets.add(synthetic_run.report(second))
     by_time = {
-        sample.at: {node_sample.subject for node_sample in found if node_sample.at == sample.at} for sample in found
+        sample.at: {node_sample.subject for node_sample in recorded if node_sample.at == sample.at}
+        for sample in recorded
     }
 
     assert len(by_time) == 3
@@ -245,7 +246,7 @@ def test_nodes_of_a_large_fleet_are_recorded_in_turns() -> None:
 
 @pytest.fixture
 async def thirty(tmp_path: Path) -> AsyncIterator[tuple[RunningWeb, FakeControlPlane]]:
-    fake = FakeControlPlane(SyntheticRun(nodes=tuple(f"node-{place:03}" for place in range(30))), sequence=40)
+    fake = FakeControlPlane(SyntheticRun(nodes=tuple(f"node-{index:03}" for index in range(30))), sequence=40)
     async with fake.serving() as dataflow, running_web(tmp_path, dataflow) as running:
         await running.until_connected()
         yield running, fake
@@ -331,11 +332,11 @@ def test_the_export_of_a_rate_has_the_points_of_its_chart() -> None:
         (30.0, {**known, "episodes": 3.0}),
     ]
 
-    found = rate_sheet('a"b/c', history)
+    sheet = rate_sheet('a"b/c', history)
 
-    assert found.columns == ("time", "unix_s", "episodes", "tokens", "busy", "lag")
-    assert [row[1:3] for row in found.rows] == [(10.0, 2.0), (30.0, 3.0)]
-    assert found.name == "astraflow-node-a_b_c"
+    assert sheet.columns == ("time", "unix_s", "episodes", "tokens", "busy", "lag")
+    assert [row[1:3] for row in sheet.rows] == [(10.0, 2.0), (30.0, 3.0)]
+    assert sheet.name == "astraflow-node-a_b_c"
 
 
 async def test_the_rate_of_an_unknown_node_is_not_found(web: RunningWeb) -> None:

@@ -115,11 +115,11 @@ async def test_the_nodes_that_were_farthest_behind_are_found(tmp_path: Path) -> 
     await filled(tmp_path, record("one", seconds=150))
     await recorded(tmp_path, 1, SyntheticRun(nodes=("node-a", "slow", "node-c"), began_at=1000.0), seconds=150)
     database = open_database(tmp_path, "")
-    found = await database.read(lambda session: series_queries.highest_subjects(session, 1, "node", "lag", at_most=1))
+    highest = await database.read(lambda session: series_queries.highest_subjects(session, 1, "node", "lag", at_most=1))
     every = await database.read(lambda session: series_queries.highest_subjects(session, 1, "node", "lag", at_most=8))
     database.close()
 
-    assert found == ["slow"]
+    assert highest == ["slow"]
     assert every == ["node-a", "node-c", "slow"]
 
 
@@ -127,12 +127,12 @@ def test_a_timeline_has_no_gaps_between_steps_and_restarts_with_the_run() -> Non
     counted = [(0.0, 0.0), (10.0, 8.0), (20.0, 8.0), (30.0, 16.0), (40.0, 0.0), (50.0, 8.0)]
     rows = [(at, {"compute_s": done, "wait_s": done / 4, "publish_s": 0.0}) for at, done in counted]
 
-    found = timeline(rows, Window(start=0.0, end=50.0, range_s=None))
+    drawn_timeline = timeline(rows, Window(start=0.0, end=50.0, range_s=None))
 
-    stretches = [(share.x, share.x + share.width) for share in found.shares if share.part == "compute"]
+    stretches = [(share.x, share.x + share.width) for share in drawn_timeline.shares if share.part == "compute"]
     assert stretches == [(0.0, 200.0), (200.0, 600.0), (800.0, 1000.0)]
-    assert {round(share.height) for share in found.shares if share.part == "wait"} == {20}
-    assert re.findall(r"\d+", found.finding) == ["80", "20"], "percent computed and waited"
+    assert {round(share.height) for share in drawn_timeline.shares if share.part == "wait"} == {20}
+    assert re.findall(r"\d+", drawn_timeline.finding) == ["80", "20"], "percent computed and waited"
 
 
 async def test_each_chart_of_a_comparison_has_exports_a_table_and_a_link(tmp_path: Path) -> None:

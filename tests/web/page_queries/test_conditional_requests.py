@@ -134,11 +134,11 @@ async def test_new_decisions_and_audit_entries_are_counted(page: RunningWeb) -> 
         assert [(await client.get(path)).text.strip() for path in (decisions, entries)] == ["", ""]
         for number in range(2):
             await client.post("/pools/eu/override", data={"minutes": "1", "reason": "a visit", "key": f"k{number}"})
-        told = [(await client.get(path)).text for path in (decisions, entries)]
+        response = [(await client.get(path)).text for path in (decisions, entries)]
         other = (await client.get(decisions + "&pool=us")).text.strip()
         odd = await client.get("/decisions/newer?than=word")
-    assert [parsed(text).numbers for text in told] == [[2], [2]]
-    assert parsed(told[1]).links() == ["/audit?action=pool.override"]
+    assert [parsed(text).numbers for text in response] == [[2], [2]]
+    assert parsed(response[1]).links() == ["/audit?action=pool.override"]
     assert other == "", "the filter applies to new entries"
     assert odd.status_code == 422
 

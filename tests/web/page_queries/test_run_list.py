@@ -88,14 +88,14 @@ async def test_the_list_is_sorted_filtered_and_paged_by_its_address(
         assert older is not None
         rest = (await client.get(older[1].replace("&amp;", "&"))).text
         longest = (await client.get("/runs?sort=duration")).text
-        found = (await client.get("/runs?text=RUN-6")).text
+        filtered_page = (await client.get("/runs?text=RUN-6")).text
         none = (await client.get("/runs?text=nothing")).text
         odd = await client.get("/runs?sort=x&order=y&page=99999999&state=z")
 
     assert (names(by_step), names(rest)) == (["run-30", "run-60"], ["run-120"])
     assert 'aria-sort="ascending"' in by_step
     assert names(longest) == ["run-120", "run-60"]
-    assert names(found) == ["run-60"]
+    assert names(filtered_page) == ["run-60"]
     assert "No matches" in none
     assert odd.status_code == 200
 

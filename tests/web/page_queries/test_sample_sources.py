@@ -51,7 +51,7 @@ def kept_folder(path: Path, *, text: str = "answer") -> Path:
 
 
 def links(page: str, pattern: str) -> list[str]:
-    return [html.unescape(found) for found in re.findall(f'href="({pattern})"', page)]
+    return [html.unescape(address) for address in re.findall(f'href="({pattern})"', page)]
 
 
 async def test_recorded_trajectories_are_linked_from_the_histogram_of_an_ended_run(

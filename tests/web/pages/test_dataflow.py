@@ -34,10 +34,10 @@ def graph(report: Report, earlier: Report | None = None) -> DataflowGraph:
 
 
 def test_each_stage_has_as_many_groups_in_as_out_and_inside() -> None:
-    found = graph(SyntheticRun(policies=("solver",)).report(150))
-    for stage in found.stages:
-        coming = found.groups_into(stage.key)
-        going = sum(arrow.groups for arrow in found.edges if arrow.source == stage.key)
+    stage_graph = graph(SyntheticRun(policies=("solver",)).report(150))
+    for stage in stage_graph.stages:
+        coming = stage_graph.groups_into(stage.key)
+        going = sum(arrow.groups for arrow in stage_graph.edges if arrow.source == stage.key)
         if stage.kind in ("tasks", "trajectories", "filters", "buffer", "batch"):
             assert coming == going + (stage.current_groups or 0), stage.key
 
@@ -69,8 +69,8 @@ def test_the_finding_names_the_largest_loss_of_groups() -> None:
 def test_several_flows_join_in_one_stage_that_routes_groups_to_policies() -> None:
     report = SyntheticRun(policies=("solver", "judge")).report(150)
     other = replace(report.flows[0], id=FlowId("other"))
-    found = graph(replace(report, flows=(*report.flows, other)))
-    into = {(arrow.source, arrow.target) for arrow in found.edges}
+    stage_graph = graph(replace(report, flows=(*report.flows, other)))
+    into = {(arrow.source, arrow.target) for arrow in stage_graph.edges}
     assert {("train/filters", "routes"), ("other/filters", "routes")} <= into
     assert {("routes", "policy/solver/buffer"), ("routes", "policy/judge/buffer")} <= into
     assert ("train/filters", "policy/solver/buffer") in {(a.source, a.target) for a in graph(report).edges}
@@ -249,10 +249,10 @@ async def test_the_api_returns_the_graph_and_applies_a_change_once_per_key(
         await web.until_live(admin, sequence=150)
         token = shown_secret(await admin.post("/settings/tokens", data={"name": "t", "scope": "agent", "days": "1"}))
         headers = {"authorization": f"Bearer {token}", "idempotency-key": "k1"}
-        found = (await admin.get("/api/v1/flows")).json()
-        assert found["flows"][0]["filters"] == [{"kind": "informative"}, {"kind": "length", "max_share": 0.5}]
-        assert found["streams"][0]["back_pressure"]
-        assert found["arrows"][0]["groups"] == found["flows"][0]["issued"]
+        flows_body = (await admin.get("/api/v1/flows")).json()
+        assert flows_body["flows"][0]["filters"] == [{"kind": "informative"}, {"kind": "length", "max_share": 0.5}]
+        assert flows_body["streams"][0]["back_pressure"]
+        assert flows_body["arrows"][0]["groups"] == flows_body["flows"][0]["issued"]
         for _ in range(2):
             answer = await admin.post("/api/v1/flows/train/pause", headers=headers, json={"reason": "r"})
             assert (answer.status_code, answer.json().keys()) == (200, {"message"})

@@ -21,8 +21,8 @@ HOSTILE = "<script>alert(1)</script>'\"&{{7*7}}"
 def happened(*kinds: str, at: float = 1000.0, message: str = "it did") -> list[Event]:
     """Returns events of these kinds, newest first, one second apart."""
     return [
-        Event(ordinal=90 - place, at=at - place, kind=kind, subject=f"n{place}", message=message)
-        for place, kind in enumerate(kinds)
+        Event(ordinal=90 - index, at=at - index, kind=kind, subject=f"n{index}", message=message)
+        for index, kind in enumerate(kinds)
     ]
 
 

@@ -23,8 +23,8 @@ class RunWithRecommendation(SyntheticRun):
     """Run whose reports have a recommendation for the pool."""
 
     def report(self, sequence: int, **more: Any) -> Report:
-        found = super().report(sequence, **more)
-        return replace(found, recommendations=(make.pool_advice("eu", target=4, sentence=f"eu: {RECOMMENDATION}"),))
+        report = super().report(sequence, **more)
+        return replace(report, recommendations=(make.pool_advice("eu", target=4, sentence=f"eu: {RECOMMENDATION}"),))
 
 
 async def test_an_admin_injects_a_fault_once_and_sees_the_recommendation_of_the_rule(tmp_path: Path) -> None:

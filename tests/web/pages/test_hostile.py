@@ -103,11 +103,11 @@ def _are_text(files: Mapping[str, httpx.Response]) -> None:
         assert kind in (*JSON, "text/csv", "application/x-ndjson"), (address, kind)
         if kind == "text/csv":
             assert file.headers["content-disposition"].startswith("attachment"), address
-            found = {cell for row in csv.reader(io.StringIO(file.text)) for cell in row}
+            cells = {cell for row in csv.reader(io.StringIO(file.text)) for cell in row}
         else:
             lines = file.text.splitlines() if kind == "application/x-ndjson" else [file.text]
-            found = {word for line in lines for word in _words(json.loads(line))}
-        if HOSTILE in found:
+            cells = {word for line in lines for word in _words(json.loads(line))}
+        if HOSTILE in cells:
             words.add(address)
     assert {"/nodes.csv", "/events.csv", "/api/v1/report", "/audit.csv", "/audit.ndjson"} <= words
 
@@ -128,11 +128,11 @@ def _words(value: Any) -> Iterator[str]:
 def _hostile_world(planned: PlannedPlugins) -> SyntheticRun:
     class Hostile(SyntheticRun):
         def report(self, sequence: int, *, is_history: bool = False):  # type: ignore[no-untyped-def] # as in SyntheticRun
-            found = super().report(sequence, is_history=is_history)
-            flow = found.flows[0]
+            report = super().report(sequence, is_history=is_history)
+            flow = report.flows[0]
             dropped = {HOSTILE: 7, **flow.dropped}
             flows = (replace(flow, dropped=dropped, issued=flow.issued + 7, filters=planned.specs, planned=(planned,)),)
-            return replace(found, flows=flows)
+            return replace(report, flows=flows)
 
     return Hostile(
         nodes=(HOSTILE, "b"),

@@ -29,8 +29,8 @@ def interactions(fake: FakeControlPlane) -> None:
 async def items(client: Any, query: str) -> list[dict[str, Any]]:
     answer = await client.get(f"{API}?{query}")
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["items"]
-    return found
+    listed_items: list[dict[str, Any]] = answer.json()["items"]
+    return listed_items
 
 
 async def test_the_api_has_the_fields_and_filters_of_interactions(web: RunningWeb) -> None:

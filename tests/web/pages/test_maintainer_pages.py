@@ -41,9 +41,9 @@ class MaintainerSite:
 
 @pytest.fixture
 async def site(tmp_path: Path, fake: FakeControlPlane) -> AsyncIterator[MaintainerSite]:
-    async with site_over(tmp_path, fake) as found:
-        await found.plane.send_maintainer_heartbeat(maintainer.status())
-        yield found
+    async with site_over(tmp_path, fake) as maintainer_site:
+        await maintainer_site.plane.send_maintainer_heartbeat(maintainer.status())
+        yield maintainer_site
 
 
 @asynccontextmanager
@@ -106,9 +106,9 @@ async def test_the_page_shows_model_mode_state_and_budgets(site: MaintainerSite)
 
 async def test_without_scores_the_page_shows_the_commands_that_produce_them(site: MaintainerSite) -> None:
     why = "/srv/run/leaderboard.json is not there"
-    told = maintainer.status(evaluation_source="/srv/run/leaderboard.json", evaluation_problem=why)
+    status = maintainer.status(evaluation_source="/srv/run/leaderboard.json", evaluation_problem=why)
     told_live_problem = "the maintainer made no change in the last day"
-    await site.plane.send_maintainer_heartbeat(replace(told, live_problem=told_live_problem))
+    await site.plane.send_maintainer_heartbeat(replace(status, live_problem=told_live_problem))
     site.web.clock.push(2)
     evaluation, live = await scorecards(site)
     assert evaluation.commands() == [["astraflow", "maintainer", "eval", "--output", "/srv/run/leaderboard.json"]]
@@ -116,7 +116,7 @@ async def test_without_scores_the_page_shows_the_commands_that_produce_them(site
     assert live.texts("bdi") == [told_live_problem]
     assert live.commands() == [], "this mode already allows proposals"
     assert not evaluation.has(".badge")
-    hosted = replace(told, model="a model", is_simulated=False, mode=MaintainerMode.SHADOW)
+    hosted = replace(status, model="a model", is_simulated=False, mode=MaintainerMode.SHADOW)
     await site.plane.send_maintainer_heartbeat(hosted)
     site.web.clock.push(2)
     evaluation, live = await scorecards(site)
@@ -143,9 +143,9 @@ async def test_the_scorecard_shows_evaluation_and_live_cost_with_their_source(si
     assert (live.one(".scorecard-head").one("strong").tone, live.one(".scorecard-head").numbers) == ("good", [20])
     assert ["4", "3.80"] in [row[1:] for row in live.rows()]
     assert live.one(".source").numbers[:2] == [2, 30]
-    told = (await site.admin.get("/api/v1/maintainer")).json()["status"]
-    assert told["evaluation"]["groups"][2] == {"group": "hostile", "cases": 6, "passed": 6, "ratio": None}
-    assert told["live"]["rule_cost"] == 7.0
+    response = (await site.admin.get("/api/v1/maintainer")).json()["status"]
+    assert response["evaluation"]["groups"][2] == {"group": "hostile", "cases": 6, "passed": 6, "ratio": None}
+    assert response["live"]["rule_cost"] == 7.0
 
 
 async def test_an_outdated_score_and_a_forbidden_change_are_marked(site: MaintainerSite) -> None:
@@ -178,8 +178,8 @@ async def test_a_proposal_beyond_the_rule_shows_its_manual_override(site: Mainta
     proposal = await maintainer.propose(site.plane, POOL, 4)
     asked = parsed(await site.admin.get(f"/maintainer/proposals/{proposal.plan.id}")).one("#confirm")
     assert asked.facts()["Manual override"].endswith(" 2")
-    told = await site.admin.post(f"/maintainer/proposals/{proposal.plan.id}/approve", data={"key": "k"})
-    assert (await notice_after(site.admin, told)).tone == "good"
+    response = await site.admin.post(f"/maintainer/proposals/{proposal.plan.id}/approve", data={"key": "k"})
+    assert (await notice_after(site.admin, response)).tone == "good"
     assert site.fleet.parts.ledger.pools[POOL].override_until_at is not None
     pool_page = parsed(await site.admin.get(f"/pools/{POOL}"))
     (override,) = (notice for notice in pool_page.all(".notice") if notice.has(f"form[action=/pools/{POOL}/override]"))
@@ -198,8 +198,8 @@ async def test_a_proposal_shows_its_effect_and_is_approved_once(site: Maintainer
     assert site.fleet.parts.states() == {"ready": 2}, "viewing changes nothing"
     reason = "the trainer waits"
     for _ in range(2):
-        told = await site.admin.post(f"{here}/approve", data={"key": "k", "reason": reason})
-        assert (await notice_after(site.admin, told)).tone == "good"
+        response = await site.admin.post(f"{here}/approve", data={"key": "k", "reason": reason})
+        assert (await notice_after(site.admin, response)).tone == "good"
     assert site.fleet.parts.states() == {"ready": 2, "intended": 3}
     audit = parsed(await site.admin.get("/audit?action=maintainer.approve"))
     assert any(reason in row for row in audit.rows())
@@ -217,8 +217,8 @@ async def test_a_proposal_is_rejected_with_a_reason_that_the_page_shows(site: Ma
     assert (await notice_after(site.admin, bare))["data-code"] == "maintainer.reason_missing"
     reason = "the eu is dear today"
     async with site.web.in_role(site.admin, "operator") as operator:
-        told = await operator.post(here, data={"key": "b", "reason": reason})
-        assert (await notice_after(operator, told)).tone == "good"
+        response = await operator.post(here, data={"key": "b", "reason": reason})
+        assert (await notice_after(operator, response)).tone == "good"
     assert site.fleet.parts.states() == {"ready": 2}
     recent = parsed(await site.admin.get("/maintainer")).one("#recent")
     assert f"some-operator: {reason}" in recent.texts("bdi")
@@ -247,16 +247,16 @@ async def test_a_plan_that_was_never_proposed_cannot_be_approved(site: Maintaine
     request = proposal.plan.request
     other = await site.plane.plan(request)
     async with site.web.in_role(site.admin, "operator") as operator:
-        told = await operator.post(f"/maintainer/proposals/{other.id}/approve", data={"key": "k"})
-        assert (await notice_after(operator, told))["data-code"] == "proposal.not_waiting"
+        response = await operator.post(f"/maintainer/proposals/{other.id}/approve", data={"key": "k"})
+        assert (await notice_after(operator, response))["data-code"] == "proposal.not_waiting"
     assert site.fleet.parts.states() == {"ready": 2}
 
 
 async def test_people_set_the_mode_and_the_maintainer_receives_it(site: MaintainerSite) -> None:
     async with site.web.in_role(site.admin, "operator") as operator:
         reason = "a look first"
-        told = await operator.post("/maintainer/mode", data={"mode": "shadow", "reason": reason, "key": "m"})
-        assert (await notice_after(operator, told)).tone == "good"
+        response = await operator.post("/maintainer/mode", data={"mode": "shadow", "reason": reason, "key": "m"})
+        assert (await notice_after(operator, response)).tone == "good"
     orders = await site.plane.send_maintainer_heartbeat(maintainer.status())
     assert orders.mode is MaintainerMode.SHADOW
     mode = parsed(await site.admin.get("/maintainer")).one("#maintainer").all(".number")[1]
@@ -305,13 +305,13 @@ async def test_the_page_counts_newer_entries_and_keeps_the_shown_ones(site: Main
 
 
 async def test_the_transcript_shows_decisions_of_people_and_the_text_of_a_failed_turn(site: MaintainerSite) -> None:
-    told = maintainer.TranscriptBuilder()
-    told.add("opened", {"run": "run-1", "model": "scripted good", "is_simulated": True, "system": "x"}, wake="")
-    told.add("proposal", {"plan": "p1", "pool": "eu", "state": "rejected", "decided_at": 1.0})
+    transcript = maintainer.TranscriptBuilder()
+    transcript.add("opened", {"run": "run-1", "model": "scripted good", "is_simulated": True, "system": "x"}, wake="")
+    transcript.add("proposal", {"plan": "p1", "pool": "eu", "state": "rejected", "decided_at": 1.0})
     said = "<b>half an answer</b>"
     cut = {"turn": 1, "failure": "out_of_time", "problem": "it was over", "said": said}
-    told.add("failure", cut | {"usage": {"input": 7}, "usd": 0.0, "rest_s": 0.0, "is_estimated": True})
-    await maintainer.keep(site.plane, tuple(told.entries))
+    transcript.add("failure", cut | {"usage": {"input": 7}, "usd": 0.0, "rest_s": 0.0, "is_estimated": True})
+    await maintainer.keep(site.plane, tuple(transcript.entries))
     page = await site.admin.get("/maintainer")
     proposal, failure = parsed(page).all(".wake")[0].all(".step")
     assert json.loads(proposal.one("pre").text)["state"] == "rejected"
@@ -366,13 +366,17 @@ async def test_counters_are_shown_in_the_order_of_a_wake_without_zeros(site: Mai
 
 async def test_texts_that_contain_json_are_expanded(site: MaintainerSite) -> None:
     opening = '{"woken_by":[],"mode":"auto"}\nfleet_report: {"pools":[{"nodes":3}]}'
-    told = maintainer.TranscriptBuilder()
-    told.add("opened", {"run": "run-1", "model": "m", "is_simulated": True, "system": "x {y}"}, wake="")
-    told.add("request", {"turn": 1, "messages": [{"role": "user", "parts": [{"said": opening}]}]})
-    told.add("tool", {"turn": 1, "name": "fleet_report", "arguments": {}, "result": '{"pools": [], "troubles": 7}'})
-    told.add("note", {"pool": "", "text": "{not json", "words": "a {b} c", "decision": None})
-    told.add("tool", {"turn": 2, "name": "deep", "arguments": {}, "result": '{"a":' * 50_000 + "1" + "}" * 50_000})
-    await maintainer.keep(site.plane, tuple(told.entries))
+    transcript = maintainer.TranscriptBuilder()
+    transcript.add("opened", {"run": "run-1", "model": "m", "is_simulated": True, "system": "x {y}"}, wake="")
+    transcript.add("request", {"turn": 1, "messages": [{"role": "user", "parts": [{"said": opening}]}]})
+    transcript.add(
+        "tool", {"turn": 1, "name": "fleet_report", "arguments": {}, "result": '{"pools": [], "troubles": 7}'}
+    )
+    transcript.add("note", {"pool": "", "text": "{not json", "words": "a {b} c", "decision": None})
+    transcript.add(
+        "tool", {"turn": 2, "name": "deep", "arguments": {}, "result": '{"a":' * 50_000 + "1" + "}" * 50_000}
+    )
+    await maintainer.keep(site.plane, tuple(transcript.entries))
     page = parsed(await site.admin.get("/maintainer/transcript"))
     request, tool, note, *_ = [step.one("pre").text for step in page.all(".step")]
     assert '"fleet_report": { "pools": [ { "nodes": 3 } ] }' in request
@@ -436,9 +440,9 @@ async def test_texts_of_the_maintainer_stay_text(site: MaintainerSite) -> None:
 async def test_the_api_shows_and_decides_proposals(site: MaintainerSite) -> None:
     chain = await maintainer.keep(site.plane, maintainer.transcript())
     yes = await maintainer.propose(site.plane, POOL, 5)
-    made = await site.admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
+    token_response = await site.admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
     async with site.web.client() as program:
-        program.headers["authorization"] = f"Bearer {shown_secret(made)}"
+        program.headers["authorization"] = f"Bearer {shown_secret(token_response)}"
         seen = (await program.get("/api/v1/maintainer")).json()
         assert (seen["mode"], seen["status"]["is_simulated"]) == ("propose", True)
         items = (await program.get("/api/v1/maintainer/proposals")).json()["items"]

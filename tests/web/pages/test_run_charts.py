@@ -33,13 +33,13 @@ async def ended(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 def menus(page: str) -> list[str]:
     """Returns the addresses of the CSV files of charts that a page offers."""
-    return [html.unescape(found) for found in re.findall(r'href="(/runs/1/charts/[^"]+\.csv[^"]*)"', page)]
+    return [html.unescape(address) for address in re.findall(r'href="(/runs/1/charts/[^"]+\.csv[^"]*)"', page)]
 
 
 def metrics(page: str) -> list[str]:
     """Returns the addresses of the CSV files of the training metrics to which a page leads."""
-    found = re.findall(r'href="(/runs/1/charts/\w+\?[^"]*)" title', page)
-    return [html.unescape(address).replace("?", ".csv?") for address in found]
+    addresses = re.findall(r'href="(/runs/1/charts/\w+\?[^"]*)" title', page)
+    return [html.unescape(address).replace("?", ".csv?") for address in addresses]
 
 
 async def test_every_chart_of_a_run_has_its_files_its_table_and_a_link(ended: httpx.AsyncClient) -> None:

@@ -242,7 +242,7 @@ async def test_failed_members_are_marked_in_their_group_and_filtered_by_ending(
 
 
 def bars(page: str) -> list[str]:
-    return [html.unescape(found) for found in re.findall(r'class="bar" href="([^"]+)"', page)]
+    return [html.unescape(address) for address in re.findall(r'class="bar" href="([^"]+)"', page)]
 
 
 def heading(page: str) -> str:
@@ -259,13 +259,13 @@ def groups(page: str) -> list[str]:
 
 
 def link(page: str, relation: str) -> str:
-    found = re.search(rf'rel="{relation}"[^>]* href="([^"#]+)', page)
-    assert found is not None, f"no link to the {relation} page"
-    return html.unescape(found[1])
+    match = re.search(rf'rel="{relation}"[^>]* href="([^"#]+)', page)
+    assert match is not None, f"no link to the {relation} page"
+    return html.unescape(match[1])
 
 
 def link_to(page: str, pattern: str) -> str:
     """Returns the first link of a page that matches the pattern."""
-    found = re.search(rf'href="({pattern})"', page)
-    assert found is not None, f"no link like {pattern}"
-    return html.unescape(found[1])
+    match = re.search(rf'href="({pattern})"', page)
+    assert match is not None, f"no link like {pattern}"
+    return html.unescape(match[1])

@@ -131,9 +131,9 @@ async def test_pages_change_nothing_show_no_secrets_escape_texts_and_protect_the
     assert all(form_token in form for form in posting)
 
     out, err = capfd.readouterr()
-    told = {"pages": " ".join(pages.values()), "log": out + err + caplog.text, "audit": audit}
+    texts_by_source = {"pages": " ".join(pages.values()), "log": out + err + caplog.text, "audit": audit}
     assert "[secret]" in audit
-    for resource, text in told.items():
+    for resource, text in texts_by_source.items():
         assert not [secret for secret in secrets if secret in text], resource
 
     shown = [page for page in (*pages.values(), refused, asked.text) if page.startswith("<!doctype html>")]
@@ -434,14 +434,14 @@ async def test_actions_have_the_actor_of_the_session_and_a_notice_with_the_resul
         paused = await client.post("/flows/train/pause", data={})
         resumed = await client.post("/flows/train/resume", data={})
         unknown = await client.post("/nodes/unknown/drain", data={})
-        told = await client.get(unknown.headers["location"])
+        response = await client.get(unknown.headers["location"])
         again = await client.get("/nodes")
 
     assert fake.actions == [("drain", "n0", "admin"), ("paused", "train", "admin"), ("resumed", "train", "admin")]
     notice = parsed(page).one("#flash")
     assert (notice.tone, "n0" in notice.text.split()) == ("good", True)
     assert paused.status_code == resumed.status_code == 303
-    notice = parsed(told).one("#flash")
+    notice = parsed(response).one("#flash")
     assert (notice.tone, notice["data-code"]) == ("bad", "unknown_node")
     assert "unknown" in notice.text
     assert not parsed(again).has("#flash"), "a notice is shown once"

@@ -30,9 +30,9 @@ def limits(clock: ManualClock, **more: int) -> RateLimiter:
     return RateLimiter(Settings(directory=Path(), **few | more), clock)
 
 
-def took(found: RateLimiter, scope: dict[str, Any], viewer: Viewer | None, *, came_from: str = "10.0.0.1") -> bool:
+def took(limiter: RateLimiter, scope: dict[str, Any], viewer: Viewer | None, *, came_from: str = "10.0.0.1") -> bool:
     try:
-        found.take(scope, viewer, came_from=came_from)
+        limiter.take(scope, viewer, came_from=came_from)
     except RateExceeded:
         return False
     return True
@@ -40,53 +40,53 @@ def took(found: RateLimiter, scope: dict[str, Any], viewer: Viewer | None, *, ca
 
 def test_a_bucket_holds_the_requests_of_a_minute_and_refills_over_time() -> None:
     clock = ManualClock()
-    found = limits(clock)
-    assert [took(found, READ, ADA) for _ in range(7)] == [True] * 6 + [False]
+    limiter = limits(clock)
+    assert [took(limiter, READ, ADA) for _ in range(7)] == [True] * 6 + [False]
     with raises_code(RateExceeded, "request.rate_exceeded", "6", "10 s") as problem:
-        found.take(READ, ADA, came_from="")
+        limiter.take(READ, ADA, came_from="")
     assert problem.value.wait_s == 10
     clock.advance(9.5)
-    assert not took(found, READ, ADA)
+    assert not took(limiter, READ, ADA)
     clock.advance(0.6)
-    assert [took(found, READ, ADA) for _ in range(2)] == [True, False]
+    assert [took(limiter, READ, ADA) for _ in range(2)] == [True, False]
     clock.advance(3600)
-    assert [took(found, READ, ADA) for _ in range(7)] == [True] * 6 + [False], "at most the requests of one minute"
+    assert [took(limiter, READ, ADA) for _ in range(7)] == [True] * 6 + [False], "at most the requests of one minute"
 
 
 def test_each_caller_and_kind_of_request_has_its_own_bucket() -> None:
-    found = limits(ManualClock())
+    limiter = limits(ManualClock())
     ci = Viewer(user_id=1, name="ada", role=Role.VIEWER, scope=Role.VIEWER, via="token ci")
     for viewer in (ADA, BOB, ci):
-        assert [took(found, WRITE, viewer) for _ in range(3)] == [True, True, False]
-        assert took(found, READ, viewer)
+        assert [took(limiter, WRITE, viewer) for _ in range(3)] == [True, True, False]
+        assert took(limiter, READ, viewer)
 
 
 def test_callers_without_a_login_are_limited_by_network() -> None:
-    found = limits(ManualClock())
-    assert [took(found, READ, None, came_from=f"2001:db8::{number}") for number in range(4)] == [
+    limiter = limits(ManualClock())
+    assert [took(limiter, READ, None, came_from=f"2001:db8::{number}") for number in range(4)] == [
         True,
         True,
         True,
         False,
     ]
-    assert took(found, WRITE, None, came_from="2001:db8:1::1")
+    assert took(limiter, WRITE, None, came_from="2001:db8:1::1")
 
 
 def test_open_sockets_are_limited_for_each_user() -> None:
-    found = limits(ManualClock())
+    limiter = limits(ManualClock())
     problem = raises_code(RateExceeded, "request.rate_exceeded", "2")
-    with found.socket(ADA), found.socket(ADA), found.socket(BOB), problem, found.socket(ADA):
+    with limiter.socket(ADA), limiter.socket(ADA), limiter.socket(BOB), problem, limiter.socket(ADA):
         raise AssertionError("a third one was opened")
-    with found.socket(ADA), found.socket(ADA):
+    with limiter.socket(ADA), limiter.socket(ADA):
         pass
 
 
 def test_the_least_recent_callers_are_forgotten() -> None:
-    found = limits(ManualClock(), anonymous_requests_a_minute=1)
-    assert took(found, READ, None, came_from="first")
+    limiter = limits(ManualClock(), anonymous_requests_a_minute=1)
+    assert took(limiter, READ, None, came_from="first")
     for number in range(MAX_CALLERS):
-        took(found, READ, None, came_from=f"other {number}")
-    assert took(found, READ, None, came_from="first")
+        took(limiter, READ, None, came_from=f"other {number}")
+    assert took(limiter, READ, None, came_from="first")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ async def test_a_rate_limited_answer_has_the_time_until_the_next_request(
         web.logged_in() as admin,
         web.client() as program,
     ):
-        made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "admin", "days": "1"})
-        program.headers["authorization"] = f"Bearer {shown_secret(made)}"
+        token_response = await admin.post("/settings/tokens", data={"name": "ci", "scope": "admin", "days": "1"})
+        program.headers["authorization"] = f"Bearer {shown_secret(token_response)}"
         assert [(await program.get("/api/v1/audit.csv")).status_code for _ in range(2)] == [200, 200]
         refused = await program.get("/api/v1/audit.csv")
         assert refused.status_code == 429

@@ -351,14 +351,14 @@ async def give(admin: httpx.AsyncClient, *, role: str, run: str, pool: str = "",
 
 
 def test_the_table_has_every_route() -> None:
-    found = set()
+    routes = set()
     for route in (route for router in ROUTERS for route in router.routes):
         if isinstance(route, WebSocketRoute):
-            found.add(f"WEBSOCKET {route.path}")
+            routes.add(f"WEBSOCKET {route.path}")
         elif isinstance(route, Route):
-            found |= {f"{method} {route.path}" for method in (route.methods or set()) - {"HEAD"}}
+            routes |= {f"{method} {route.path}" for method in (route.methods or set()) - {"HEAD"}}
 
-    assert found == set(TABLE)
+    assert routes == set(TABLE)
 
 
 @pytest.mark.parametrize("role", ALL_CALLERS)
@@ -436,8 +436,8 @@ async def test_a_token_needs_its_scope_and_its_users_role_and_never_administers_
 
 async def test_a_token_loses_the_role_that_its_user_loses(web: RunningWeb) -> None:
     async with web.logged_in() as admin, web.in_role(admin, "operator", name="bob") as bob, web.client() as program:
-        made = await bob.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
-        program.headers["authorization"] = f"Bearer {shown_secret(made)}"
+        token_response = await bob.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
+        program.headers["authorization"] = f"Bearer {shown_secret(token_response)}"
         assert (await program.get("/nodes/n0/drain")).status_code == 200
         await admin.post("/settings/users/2/role", data={"role": "viewer"})
         assert (await program.get("/nodes/n0/drain")).status_code == 403

@@ -63,7 +63,7 @@ def test_calls_are_filtered_by_outcome_and_keep_their_numbers() -> None:
 
 def test_only_the_open_call_has_bodies_even_beyond_the_listed_ones() -> None:
     (first, *_) = members()
-    many = [replace(first, calls=tuple(call(began_s=float(place)) for place in range(CALLS_SHOWN + 20)))]
+    many = [replace(first, calls=tuple(call(began_s=float(index)) for index in range(CALLS_SHOWN + 20)))]
     calls = call_list(many, 1, number=CALLS_SHOWN + 7)
     assert calls is not None
     assert [row.number for row in calls.rows if row.bodies] == [CALLS_SHOWN + 7]

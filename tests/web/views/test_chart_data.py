@@ -32,7 +32,7 @@ def test_columns_hold_the_values_that_charts_draw() -> None:
     points = [point for second in range(100, 160) if (point := series.add(synthetic_run.report(second))) is not None]
     rows = rows_of(points, SOLVER)
 
-    found = chart_data(
+    columns = chart_data(
         SOLVER,
         rows,
         LIVE_CHARTS,
@@ -40,27 +40,27 @@ def test_columns_hold_the_values_that_charts_draw() -> None:
         lags=lags_over(points, SOLVER, ["a", "b", "gone"]),
     )
 
-    assert list(accumulate(whole(found["sequence"]))) == [point.sequence for point in points]
-    assert [at / 100 for at in accumulate(whole(found["at"]))] == [round(point.at, 2) for point in points]
-    for name, column in found["columns"].items():
+    assert list(accumulate(whole(columns["sequence"]))) == [point.sequence for point in points]
+    assert [at / 100 for at in accumulate(whole(columns["at"]))] == [round(point.at, 2) for point in points]
+    for name, column in columns["columns"].items():
         assert whole(column) == [rounded(values[name]) for _, values in rows], name
-    assert {line.value for spec in LIVE_CHARTS for line in spec.lines} <= found["columns"].keys()
-    assert "loss" not in found["columns"], "the page draws no such line"
-    assert whole(found["lags"]["a"]) == [point.lags[SOLVER]["a"] for point in points]
-    assert found["lags"]["gone"] == [[None, 60]]
+    assert {line.value for spec in LIVE_CHARTS for line in spec.lines} <= columns["columns"].keys()
+    assert "loss" not in columns["columns"], "the page draws no such line"
+    assert whole(columns["lags"]["a"]) == [point.lags[SOLVER]["a"] for point in points]
+    assert columns["lags"]["gone"] == [[None, 60]]
 
 
 def test_constant_values_are_packed() -> None:
     rows: list[charts.Row] = [(float(at), {"wait": 0.25, "version": 3}) for at in range(900)]
 
-    found = chart_data(SOLVER, rows, [charts.CHARTS["wait"]], sequences=list(range(1, 901)))
+    columns = chart_data(SOLVER, rows, [charts.CHARTS["wait"]], sequences=list(range(1, 901)))
 
-    assert found["columns"] == {"version": [[3, 900]], "wait": [[0.25, 900]]}
-    assert found["sequence"] == [[1, 900]]
-    assert found["at"] == [0, [100, 899]]
+    assert columns["columns"] == {"version": [[3, 900]], "wait": [[0.25, 900]]}
+    assert columns["sequence"] == [[1, 900]]
+    assert columns["at"] == [0, [100, 899]]
 
 
 def test_a_page_without_points_has_empty_columns() -> None:
-    found = chart_data(SOLVER, [], [charts.CHARTS["wait"]], sequences=[])
+    columns = chart_data(SOLVER, [], [charts.CHARTS["wait"]], sequences=[])
 
-    assert (found["at"], found["sequence"], found["columns"]["wait"]) == ([], [], [])
+    assert (columns["at"], columns["sequence"], columns["columns"]["wait"]) == ([], [], [])

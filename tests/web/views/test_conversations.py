@@ -154,8 +154,8 @@ def test_a_sample_without_fitting_tokens_has_only_the_text_view(changes: dict[st
 def test_ends_that_go_back_do_not_repeat_the_text() -> None:
     sample = written(("", "p"), *[("model", "ab"), ("tool", "x")] * 500)
     whole = len(sample.completion_text)
-    back_and_forth = tuple(0 if place % 2 else whole for place in range(len(sample.text_ends)))
-    token_ends = tuple(0 if place % 2 else whole for place in range(sample.model_tokens))
+    back_and_forth = tuple(0 if index % 2 else whole for index in range(len(sample.text_ends)))
+    token_ends = tuple(0 if index % 2 else whole for index in range(sample.model_tokens))
     hostile = replace(sample, text_ends=back_and_forth, token_ends=token_ends)
     for first_token in (None, 0):
         view = conversation(hostile, {}, first_token=first_token, is_complete=True)

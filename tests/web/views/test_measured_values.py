@@ -51,20 +51,20 @@ def series_of(synthetic_run: SyntheticRun, until: int) -> Series:
     ],
 )
 def test_the_verdict_follows_wait_and_gate(wait: float, room: int, headline: str, tone: str, advice: str) -> None:
-    found = findings.verdict(*with_stream(SyntheticRun().report(100), wait_fraction=wait, issue_headroom=room))
+    verdict = findings.verdict(*with_stream(SyntheticRun().report(100), wait_fraction=wait, issue_headroom=room))
 
-    assert (found.headline, found.tone) == (headline, tone)
-    assert advice in found.note
+    assert (verdict.headline, verdict.tone) == (headline, tone)
+    assert advice in verdict.note
 
 
 def test_at_the_staleness_gate_the_verdict_recommends_max_staleness_instead_of_nodes() -> None:
     report, stream = with_stream(SyntheticRun().report(100), wait_fraction=0.15, issue_headroom=3)
     gated = make.pool_advice(reasons=(Reason.GATED,), inputs={"staleness_needed": 4.0})
 
-    found = findings.verdict(dataclasses.replace(report, recommendations=(gated,)), stream)
+    verdict = findings.verdict(dataclasses.replace(report, recommendations=(gated,)), stream)
 
-    assert "slots are idle at the staleness gate, so more nodes would hardly help" in found.note
-    assert found.note.endswith("max_staleness 4 would let nodes run ahead")
+    assert "slots are idle at the staleness gate, so more nodes would hardly help" in verdict.note
+    assert verdict.note.endswith("max_staleness 4 would let nodes run ahead")
 
 
 def test_without_rollouts_the_verdict_names_the_cause() -> None:

@@ -22,18 +22,18 @@ def test_chart_titles_describe_the_change_of_each_number() -> None:
         for second in range(50)
     ]
 
-    found = run_findings(rows)
+    chart_titles = run_findings(rows)
 
-    assert found == {
+    assert chart_titles == {
         "reward": "Reward rose from 0.20 to 0.69 in 49\u202fs",
         "wait": "Fed the whole time",
     }
 
 
 def test_chart_titles_without_measurements_say_so() -> None:
-    found = run_findings([(1000.0, {"reward_average": None, "wait": None})])
+    chart_titles = run_findings([(1000.0, {"reward_average": None, "wait": None})])
 
-    assert found["reward"] == "No reward yet"
+    assert chart_titles["reward"] == "No reward yet"
 
 
 def test_the_title_of_a_metric_compares_its_first_and_last_tenth() -> None:

@@ -10,16 +10,16 @@ from web.views.training import MetricLine, large_chart, metric_table, recorded, 
 
 
 def metric(name: str) -> TrainingMetric:
-    found = training_metric(name)
-    assert found is not None
-    return found
+    metric_description = training_metric(name)
+    assert metric_description is not None
+    return metric_description
 
 
 def rows_of(**columns: list[float | None]) -> list[Row]:
     count = len(next(iter(columns.values())))
     return [
-        (1000.0 + 10 * place, {STEP: place + 1, **{name: values[place] for name, values in columns.items()}})
-        for place in range(count)
+        (1000.0 + 10 * index, {STEP: index + 1, **{name: values[index] for name, values in columns.items()}})
+        for index in range(count)
     ]
 
 
@@ -56,7 +56,7 @@ def test_steps_without_a_value_do_not_interrupt_the_line() -> None:
 
 @given(st.lists(st.floats(-1e12, 1e12, allow_subnormal=False), min_size=1, max_size=20), st.integers(0, 10**6))
 def test_every_value_lies_within_both_plots(values: list[float], first: int) -> None:
-    line = MetricLine(label="run", style="main", points=[(first + place, value) for place, value in enumerate(values)])
+    line = MetricLine(label="run", style="main", points=[(first + index, value) for index, value in enumerate(values)])
     for chart in (small_chart(metric("loss"), [line]), large_chart(metric("loss"), [line])):
         drawing = chart.drawing
         places = [part.split() for part in drawing.lines[0].path.replace("L", "M").split("M")[1:]]

@@ -51,22 +51,22 @@ class TestMemory(StorageSuite):
         before = _places()
         storage = MemoryStorage(MemoryOptions(), tmp_path)
         storage.folder(POLICY).write(NAME, b"data")
-        (made,) = _places() - before
+        (folder,) = _places() - before
 
         storage.close()
 
-        assert not made.exists()
+        assert not folder.exists()
 
     def test_a_folder_writable_by_others_is_refused(self, tmp_path: Path) -> None:
         before = _places()
         MemoryStorage(MemoryOptions(), tmp_path)
-        (made,) = _places() - before
-        made.chmod(0o777)
+        (folder,) = _places() - before
+        folder.chmod(0o777)
 
         with pytest.raises(InvalidInput) as caught:
             MemoryStorage(MemoryOptions(), tmp_path)
         assert caught.value.code == "storage.folder_unusable"
-        made.rmdir()
+        folder.rmdir()
 
 
 def test_a_store_in_memory_serves_versions(tmp_path: Path) -> None:

@@ -199,9 +199,9 @@ def example_of(schema: Schema, schemas: Schema, name: str) -> Any:
     if schema.get("pattern") in PATTERNED:
         return PATTERNED[schema["pattern"]]
     kind = schema.get("type", "object")
-    known = next((value for value in VALUES.get(name, ()) if _matches_type(value, kind)), None)
-    if known is not None:
-        return known
+    example = next((value for value in VALUES.get(name, ()) if _matches_type(value, kind)), None)
+    if example is not None:
+        return example
     if kind == "array":
         return [example_of(schema["items"], schemas, name)] if schema.get("items") else []
     if kind == "object":

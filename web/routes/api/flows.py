@@ -249,8 +249,8 @@ def _flow(report: Report, name: str) -> FlowReport:
 def _stream(report: Report, name: str) -> StreamReport:
     stream_report = next((stream for stream in report.streams if stream.policy == PolicyId.unchecked(name)), None)
     if stream_report is None:
-        known = ", ".join(stream.policy for stream in report.streams)
-        raise HTTPException(404, f"cannot find policy {name!r}: it does not exist; use one of {known}")
+        policy_names = ", ".join(stream.policy for stream in report.streams)
+        raise HTTPException(404, f"cannot find policy {name!r}: it does not exist; use one of {policy_names}")
     return stream_report
 
 

@@ -85,10 +85,10 @@ async def plan(
     A plan is valid for five minutes. Send a `target`, or the instances to `retire`. Returns 409 if the change cannot be
     planned: an instance of another pool, or a spec that the provider refuses.
     """
-    known = _pool(context, pool).spec.id
+    pool_id = _pool(context, pool).spec.id
     request = PlanRequest(
-        pool=known,
-        actor=fleet_commands.actor_of(context, viewer, pool=known),
+        pool=pool_id,
+        actor=fleet_commands.actor_of(context, viewer, pool=pool_id),
         reason=body.reason,
         target=body.target if isinstance(body, ResizeRequest) else None,
         retire=tuple(LaunchId(launch) for launch in body.retire) if isinstance(body, RetireRequest) else (),
@@ -128,9 +128,11 @@ async def inject_fault(
 
     Returns 409 if the provider does not support fault injection, or no node is ready.
     """
-    known = _pool(context, pool).spec.id
+    pool_id = _pool(context, pool).spec.id
     try:
-        done = await fleet_commands.inject_fault(context, viewer, known, share=body.share, key=key, reason=body.reason)
+        done = await fleet_commands.inject_fault(
+            context, viewer, pool_id, share=body.share, key=key, reason=body.reason
+        )
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
     return {"lost": list(done.lost), "decision": fleet_decision_response(done.decision)}
@@ -145,16 +147,16 @@ async def what_if(context: RequestContextDep, pool: PoolName, body: WhatIfBounds
 
     Returns 409 without recorded reports, and if the minimum exceeds the maximum.
     """
-    known = _pool(context, pool)
-    given = body.model_dump(exclude={"hours", "headroom"}, exclude_none=True)
-    bounds = {"min_nodes": known.spec.min_nodes, "max_nodes": known.spec.max_nodes} | given
+    stored_pool = _pool(context, pool)
+    changed_fields = body.model_dump(exclude={"hours", "headroom"}, exclude_none=True)
+    bounds = {"min_nodes": stored_pool.spec.min_nodes, "max_nodes": stored_pool.spec.max_nodes} | changed_fields
     if bounds["min_nodes"] > bounds["max_nodes"]:
         raise HTTPException(
             409, f"cannot replay: min_nodes {bounds['min_nodes']} exceeds max_nodes {bounds['max_nodes']}; change one"
         )
     options = {} if body.headroom is None else {"headroom": body.headroom}
     try:
-        return _what_if(await compare_bounds(context, known.spec.id, bounds, options=options, hours=body.hours))
+        return _what_if(await compare_bounds(context, stored_pool.spec.id, bounds, options=options, hours=body.hours))
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
 
@@ -216,8 +218,8 @@ def _pool(context: RequestContext, name: str) -> Pool:
     status = _status(context)
     found_pool = context.fleet_state.pool(PoolId(name))
     if found_pool is None:
-        known = ", ".join(pool.spec.id for pool in status.pools) or "none yet"
-        raise HTTPException(404, f"cannot find pool {name!r}: it does not exist; use one of {known}")
+        pool_names = ", ".join(pool.spec.id for pool in status.pools) or "none yet"
+        raise HTTPException(404, f"cannot find pool {name!r}: it does not exist; use one of {pool_names}")
     return found_pool
 
 

@@ -155,7 +155,7 @@ def _staged(
     ]
     positions = None
     if chosen is not None:
-        shifted = [found + part.offset for part, found in zip(one.parts, chosen, strict=True)]
+        shifted = [indices + part.offset for part, indices in zip(one.parts, chosen, strict=True)]
         positions = torch.from_numpy(np.concatenate(shifted)).to(parameter.device)
     return StagedTensor(parameter=parameter, values=_joined(values).to(parameter.device), positions=positions)
 

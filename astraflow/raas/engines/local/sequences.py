@@ -12,7 +12,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Int32Array
 
 _INCOMPLETE_TOKENS = 4
-"""Tokens at the beginning of a text that may be decoded in another way: parts of a character, and a first space."""
+"""Number of first tokens that may decode differently without their predecessors: parts of a character, a space."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,7 +39,7 @@ class Sequence:
 
     @property
     def limit(self) -> int:
-        """Maximum number of tokens at the end, prompt included."""
+        """Maximum length of the finished sequence, prompt included. Tokens."""
         return len(self.prompt) + self.sampling.max_new_tokens
 
     def all_tokens(self) -> Int32Array:

@@ -33,9 +33,9 @@ _T = TypeVar("_T")
 class ServerEngine:
     """Serves a policy with servers that this process starts, supervises and refreshes.
 
-    A load stages the new weights in shared memory while the servers go on, then pauses, loads and resumes each server;
-    requests in flight are computed again on the new weights. Servers that hold the base of a delta get the changed
-    elements only, if engine and model support it, and everything otherwise. After a failed load the weights are
+    A load stages the new weights in shared memory while the servers continue, then pauses, loads and resumes each
+    server; requests in flight are computed again on the new weights. Servers that hold the base of a delta get the
+    changed elements only, if engine and model support it, and everything otherwise. After a failed load the weights are
     unknown: the server is restarted and loads the staged version.
 
     A request whose server is lost is repeated on another server, or on the restarted one: its sampled tokens were not

@@ -189,7 +189,7 @@ class SglangDialect:
         """Stops generation. KEEP is `retract`, which discards the cache of the requests.
 
         SGLang answers before it pauses, so a flush follows: its answer comes after the step in flight. The flush is
-        refused while a request waits for its grammar, which is compiled only while generation goes on; the same flush
+        refused while a request waits for its grammar, which is compiled only while generation runs; the same flush
         would be refused after an update, when the weights have changed.
         """
         if mode is PauseMode.ABORT:

@@ -2,9 +2,9 @@
 
     no folder ──create──► incomplete ──packages, then a server that answers──► complete (`engine.json`) ──remove──► gone
 
-An incomplete environment is not used; the next installation continues it. A complete one of another release becomes
-incomplete while it is upgraded. Packages are installed where they stay, because the scripts of a virtual environment
-hold its path, so that it cannot be renamed.
+Nodes do not use an incomplete environment; the next installation continues it. A complete environment of another
+release becomes incomplete while it is upgraded. Packages are installed into the final folder, because the scripts of a
+virtual environment contain its path and break when it is renamed.
 """
 
 import fcntl
@@ -40,7 +40,7 @@ _SPARE_BYTES = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentState:
-    """A folder of an environment, complete or not."""
+    """Folder of an environment, complete or incomplete."""
 
     name: str
     folder: Path
@@ -51,7 +51,7 @@ class EnvironmentState:
 
 
 def environment_states() -> list[EnvironmentState]:
-    """Returns all environments by name, with those whose installation is incomplete."""
+    """Returns all environments by name, including incomplete ones."""
     complete = {environment.name: environment for environment in installed_environments()}
     folders = sorted(path for path in environments_folder().glob("*") if path.is_dir() and _NAME.fullmatch(path.name))
     return [
@@ -63,7 +63,7 @@ def environment_states() -> list[EnvironmentState]:
 
 
 def check_can_install(release: EngineRelease, host: Host, *, name: str) -> None:
-    """Checks everything that needs no download.
+    """Checks the name, the machine, its software and its disk space, before anything is downloaded.
 
     Raises: InvalidInput when this machine cannot run the release or lacks software for it; StorageFull.
     """
@@ -81,12 +81,12 @@ def check_can_install(release: EngineRelease, host: Host, *, name: str) -> None:
             code="engine.missing_software",
         )
     folder = next(path for path in (environments_folder(), *environments_folder().parents) if path.exists())
-    free = shutil.disk_usage(folder).free
-    wanted = release.size_bytes + _SPARE_BYTES - size_of(environments_folder() / name)
-    if free < wanted:
+    free_bytes = shutil.disk_usage(folder).free
+    needed_bytes = release.size_bytes + _SPARE_BYTES - size_of(environments_folder() / name)
+    if free_bytes < needed_bytes:
         raise StorageFull(
-            f"cannot install {release.title}: it needs {wanted / 1e9:.1f} GB below {str(home())!r}, where "
-            f"{free / 1e9:.1f} GB are free; free space, or set {HOME} to a folder with more",
+            f"cannot install {release.title}: it needs {needed_bytes / 1e9:.1f} GB below {str(home())!r}, where "
+            f"{free_bytes / 1e9:.1f} GB are free; free space, or set {HOME} to a folder with more",
             code="engine.install_no_space",
         )
 
@@ -99,13 +99,13 @@ def install(
     check: Callable[[Environment], str],
     progress: Progress,
 ) -> Environment:
-    """Installs a release as the environment `name`; returns it when `check` has returned.
+    """Installs a release as the environment `name`, calls `check`, and returns the environment.
 
-    An incomplete installation is continued. wheels: folder with wheels for pip besides its index. check: starts a
-    server and returns what it did.
+    An incomplete installation is continued. wheels: folder where pip looks for wheels in addition to its index. check:
+    starts a server and returns a summary for `progress`.
 
-    Raises: Conflict while another process installs it or a server runs from it; InvalidInput, Unavailable, StorageFull
-    when pip fails; errors of `check`.
+    Raises: Conflict while another process installs the environment or a server runs from it; InvalidInput, Unavailable,
+    StorageFull when pip fails; errors of `check`.
     """
     _check_name(name)
     environment = Environment(
@@ -132,16 +132,16 @@ def install(
 
 
 def remove(name: str) -> int:
-    """Removes an environment, also an incomplete one; returns its size in bytes.
+    """Removes an environment, complete or incomplete; returns its size in bytes.
 
-    Raises: InvalidInput for an unknown name; Conflict while it is installed or a server runs from it.
+    Raises: InvalidInput for an unknown name; Conflict while a process installs it or a server runs from it.
     """
     _check_name(name)
     folder = environments_folder() / name
     if not folder.is_dir():
-        known = ", ".join(state.name for state in environment_states()) or "none"
+        installed_names = ", ".join(state.name for state in environment_states()) or "none"
         raise InvalidInput(
-            f"cannot remove the environment {name!r}: it is not installed; installed: {known}",
+            f"cannot remove the environment {name!r}: it is not installed; installed: {installed_names}",
             code="engine.unknown_environment",
         )
     with _locked(name):
@@ -156,11 +156,13 @@ def remove(name: str) -> int:
 
 
 def missing_software(release: EngineRelease) -> list[str]:
-    """Returns what must be installed before the release can be, or before a node can use it; empty if nothing."""
+    """Returns the software that is missing to install the release or to use it in a node, as texts."""
     missing = []
     if release.python is not None and find_python(release) is None:
-        wanted = ".".join(map(str, release.python))
-        missing.append(f"its packages are pinned for Python {wanted}, and PATH has no python{wanted} (with venv)")
+        python_version = ".".join(map(str, release.python))
+        missing.append(
+            f"its packages are pinned for Python {python_version}, and PATH has no python{python_version} (with venv)"
+        )
     modules = [
         name for name in ("aiohttp", "orjson", "torch", "transformers") if importlib.util.find_spec(name) is None
     ]
@@ -170,7 +172,7 @@ def missing_software(release: EngineRelease) -> list[str]:
 
 
 def find_python(release: EngineRelease) -> str | None:
-    """Returns an interpreter for the environment: this one, or one on PATH; None without a suitable one."""
+    """Returns a Python interpreter for the environment: the running one or one on PATH; None if neither is suitable."""
     if release.python is None or sys.version_info[:2] == release.python:
         return sys.executable
     return shutil.which(f"python{'.'.join(map(str, release.python))}")
@@ -182,10 +184,10 @@ def size_of(folder: Path) -> int:
     for directory, _, files in os.walk(folder):
         for file in files:
             with suppress(OSError):  # a file may be removed meanwhile
-                facts = os.lstat(Path(directory, file))
-                if facts.st_ino not in inodes:
-                    inodes.add(facts.st_ino)
-                    total += facts.st_blocks * 512
+                status = os.lstat(Path(directory, file))
+                if status.st_ino not in inodes:
+                    inodes.add(status.st_ino)
+                    total += status.st_blocks * 512
     return total
 
 

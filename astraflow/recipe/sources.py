@@ -20,8 +20,8 @@ def remote_sources(specs: Iterable[PluginSpec]) -> list[RemoteSource]:
     invalid options."""
     sources: dict[str, RemoteSource] = {}
     for _, _, source in _downloads(specs):
-        known = sources.get(source.folder)
-        parts = sorted({*known.parts, *source.parts}) if known else source.parts
+        earlier = sources.get(source.folder)
+        parts = sorted({*earlier.parts, *source.parts}) if earlier else source.parts
         sources[source.folder] = replace(source, parts=(WHOLE,) if WHOLE in parts else tuple(parts))
     return list(sources.values())
 

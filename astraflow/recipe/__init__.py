@@ -1,0 +1,1 @@
+"""Recipe of a run: the configurations of all roles, loaded from TOML."""

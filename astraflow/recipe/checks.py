@@ -1,0 +1,188 @@
+"""Checks of a recipe: names, roles, plugins and how they fit together."""
+
+from collections.abc import Sequence
+
+from astraflow.algorithms.checks import check_algorithm, check_roles
+from astraflow.contract.errors import InvalidInput
+from astraflow.dataflow.config import DataflowConfig
+from astraflow.recipe.config import Recipe, dataflow_values, trainer_values
+from astraflow.recipe.plugins import plugin_specs
+from astraflow.rewards import judging_policies
+from astraflow.runtime.config import Config, ValueOrigin, suggest_name
+from astraflow.runtime.toml import Values
+from astraflow.trainer.config import TrainerConfig
+from astraflow.workflows import workflows
+from astraflow.workflows.answers import AnswerOptions
+from astraflow.workflows.dataset_answers import DatasetAnswers
+from astraflow.workflows.roles import RoleWorkflow
+
+
+def check_names(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks that no evaluation has the name of a flow, since task ids begin with this name, and no policy the name
+    under which the base of another policy's adapters is published."""
+    for name in recipe.policies.keys() & {f"{policy}.base" for policy in recipe.policies}:
+        where = f"{origin(('policies', name))}: policies.{name}"
+        raise InvalidInput(
+            f"{where}: is reserved for the base of the adapters of {name.removesuffix('.base')!r}; choose another name",
+            code="recipe.reserved_policy",
+        )
+    for name in recipe.evaluations.keys() & recipe.flows.keys():
+        where = f"{origin(('evaluations', name))}: evaluations.{name}"
+        raise InvalidInput(f"{where}: a flow has this name; choose another", code="recipe.duplicate_name")
+
+
+def check_roles_of(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks the tables that are passed to a role against its configuration."""
+    _check_role("dataflow", recipe.dataflow, DataflowConfig, dataflow_values(recipe), origin)
+    for policy in recipe.policies:
+        _check_role("trainer", recipe.trainer, TrainerConfig, trainer_values(recipe, policy), origin)
+
+
+def _check_role(table: str, declared: Values, config: type[Config], derived: Values, origin: ValueOrigin) -> None:
+    for key in declared.keys() & derived.keys():
+        where = f"{origin((table, key))}: {table}.{key}"
+        raise InvalidInput(
+            f"{where}: is derived from the rest of the recipe; leave it out", code="recipe.derived_setting"
+        )
+    config.parse({**derived, **declared}, where=table, origin=lambda path: origin((table, *path)))
+
+
+def check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> None:
+    for path, registry, spec in plugin_specs(recipe):
+        if registry.is_heavy(str(spec.get("kind"))) and not with_heavy:
+            continue
+        try:
+            registry.check(spec)
+        except InvalidInput as problem:
+            raise InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}", code=problem.code) from None
+    for name, flow in recipe.flows.items():
+        path = ("flows", name, "workflow")
+        _check_policies(workflows.build(flow.workflow).policies, recipe, path, origin)
+        _check_trained(recipe, path, origin)
+        _check_sampling(workflows.check(flow.workflow), path, origin)
+        _check_answers(recipe, name, origin)
+    for name, evaluation in recipe.evaluations.items():
+        path = ("evaluations", name, "workflow")
+        _check_policies(workflows.build(evaluation.workflow).policies, recipe, path, origin)
+        _check_trained(recipe, path, origin)
+    _check_judges(recipe, origin)
+    if with_heavy:
+        _check_algorithms(recipe, origin)
+
+
+def _check_algorithms(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks that the parts of each algorithm fit together, and that its flows sample at its temperature."""
+    for name, policy in recipe.policies.items():
+        path = ("policies", name, "algorithm")
+        try:
+            check_algorithm(policy.algorithm, _temperatures(recipe, name))
+            for flow, roles in _roles_in_flows(recipe, name).items():
+                check_roles(policy.algorithm, flow, roles)
+        except InvalidInput as problem:
+            raise InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}", code=problem.code) from None
+
+
+def _roles_in_flows(recipe: Recipe, policy: str) -> dict[str, list[str]]:
+    """Returns the roles that the policy plays in each flow whose workflow names roles."""
+    built = {name: workflows.build(flow.workflow) for name, flow in recipe.flows.items()}
+    return {
+        name: [role for role, player in workflow.roles.items() if player == policy]
+        for name, workflow in built.items()
+        if isinstance(workflow, RoleWorkflow)
+    }
+
+
+def _temperatures(recipe: Recipe, policy: str) -> dict[str, float]:
+    """Returns the sampling temperature of each flow that trains the policy."""
+    options = {
+        name: workflows.check(flow.workflow)
+        for name, flow in recipe.flows.items()
+        if policy in workflows.build(flow.workflow).policies
+    }
+    return {
+        name: workflow_options.temperature
+        for name, workflow_options in options.items()
+        if isinstance(workflow_options, AnswerOptions)
+    }
+
+
+def _check_sampling(options: Config, path: tuple[str, ...], origin: ValueOrigin) -> None:
+    """Checks that a training flow samples from the full distribution, over which the trainer recomputes logprobs."""
+    if not isinstance(options, AnswerOptions) or options.allow_truncated_sampling or not options.truncating_options:
+        return
+    names = ", ".join(options.truncating_options)
+    raise InvalidInput(
+        f"{origin((*path, options.truncating_options[0]))}: {'.'.join(path)}: cannot train on samples of a truncated "
+        f"distribution: {names}; the trainer recomputes logprobs over all tokens. Leave {names} to evaluations, or set "
+        "allow_truncated_sampling = true",
+        code="recipe.truncated_sampling",
+    )
+
+
+def _check_answers(recipe: Recipe, name: str, origin: ValueOrigin) -> None:
+    """Checks that a flow which trains on the answers of its dataset has their number and a loss without logprobs."""
+    flow, path = recipe.flows[name], ("flows", name)
+    workflow = workflows.build(flow.workflow)
+    if not isinstance(workflow, DatasetAnswers):
+        return
+    if flow.group_size != workflow.group_size:
+        raise InvalidInput(
+            f"{origin((*path, 'group_size'))}: flows.{name}.group_size: cannot make groups of {flow.group_size}: each "
+            f"prompt has {workflow.group_size} answers; set group_size = {workflow.group_size}",
+            code="recipe.answers_per_prompt",
+        )
+    needed = "dpo" if workflow.group_size > 1 else "sft"
+    (policy,) = workflow.policies
+    loss = recipe.policies[policy].algorithm.loss.get("kind")
+    if loss != needed:
+        raise InvalidInput(
+            f"{origin((*path, 'workflow'))}: flows.{name}.workflow: cannot train {policy!r} on these answers with the "
+            f"loss {loss!r}: no engine sampled them, and there is {'a' if workflow.group_size > 1 else 'no'} rejected "
+            f"one; set loss = {{ kind = '{needed}' }} of the policy's algorithm",
+            code="recipe.answers_and_loss",
+        )
+
+
+def check_node_policies(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks that the tables of the nodes name policies of the recipe."""
+    for key, names in (("engines", tuple(recipe.nodes.engines)), ("policies", recipe.nodes.policies)):
+        _check_policies(names, recipe, ("nodes", key), origin)
+
+
+def _check_policies(required: Sequence[str], recipe: Recipe, path: tuple[str, ...], origin: ValueOrigin) -> None:
+    for policy in required:
+        if policy not in recipe.policies:
+            raise InvalidInput(
+                f"{origin(path)}: {'.'.join(path)}: unknown policy {policy!r}; "
+                f"{suggest_name(policy, list(recipe.policies))}",
+                code="recipe.unknown_environment_policy",
+            )
+
+
+def _check_trained(recipe: Recipe, path: tuple[str, ...], origin: ValueOrigin) -> None:
+    """Checks that the workflow of a flow or evaluation uses only policies that are trained."""
+    workflow = getattr(recipe, path[0])[path[1]].workflow
+    for policy in workflows.build(workflow).policies:
+        if not recipe.policies[policy].is_trained:
+            raise InvalidInput(
+                f"{origin(path)}: {'.'.join(path)}: policy {policy!r} is not trained, so it can only judge; use "
+                "another policy in the workflow, or leave out is_trained = false",
+                code="recipe.untrained_policy",
+            )
+
+
+def _check_judges(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks that the policies that rewards ask exist, and that each has a flow which trains it or is not trained."""
+    trained = {policy for flow in recipe.flows.values() for policy in workflows.build(flow.workflow).policies}
+    for table, flows in (("flows", recipe.flows), ("evaluations", recipe.evaluations)):
+        for name, flow in flows.items():
+            path = (table, name, "reward")
+            judges = judging_policies(flow.reward)
+            _check_policies(judges, recipe, path, origin)
+            for policy in judges:
+                if recipe.policies[policy].is_trained and policy not in trained:
+                    raise InvalidInput(
+                        f"{origin(path)}: {'.'.join(path)}: no flow trains policy {policy!r}, which judges; set "
+                        f"policies.{policy}.is_trained = false",
+                        code="recipe.judge_without_flow",
+                    )
