@@ -61,8 +61,8 @@ def flush(session: Session, run_id: int, samples: list[Sample]) -> None:
 def rows(database: Database, run_id: int, **asked: float) -> list[tuple[float, float | None]]:
     """Returns the recorded (second, wait) pairs."""
     stored_rows = database.read_sync(
-        lambda session: series_queries.rows(session, run_id, "policy/p", ("wait",), **asked)
-    )  # type: ignore[arg-type] # keyword arguments by name
+        lambda session: series_queries.rows(session, run_id, "policy/p", ("wait",), **asked)  # type: ignore[arg-type] # keyword arguments by name
+    )
     return [(at - BEGAN_AT, numbers["wait"]) for at, numbers in stored_rows]
 
 
