@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import structlog
 from hypothesis import settings
 
 from astraflow.runtime import logs
-from tests import tools
+from tests import shared_work, tools
 from tests.fakes.forking import ForkingProgram, ForkingPython
 from tests.fakes.postgres import emptied, postgres_server
 
@@ -33,6 +34,7 @@ gc.disable()  # until all tests are collected: imports make millions of objects 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fails in CI when a tool of a Debian package is missing. Raises: pytest.UsageError."""
+    shared_work.seed_cheaply()
     lacking = [name for name in tools.missing() if tools.TOOLS[name].packages] if os.environ.get("CI") else []
     if lacking:
         lines = "\n".join(tools.summary(lacking))
@@ -113,9 +115,24 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def work_done_once() -> Iterator[None]:
+    """Lets tests share what each would otherwise repeat."""
+    with shared_work.copied_databases(), shared_work.shared_certificates():
+        yield
+
+
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Paths of empty folders. `tmp_path_factory` reads the names of all earlier ones to number each."""
+    directory = tmp_path_factory.mktemp("homes")
+    return (directory / f"{number}" for number in count())
+
+
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Puts caches and run directories of a test into its own folder."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir()
     monkeypatch.setenv("ASTRAFLOW_HOME", str(home))
     return home

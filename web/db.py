@@ -1,4 +1,4 @@
-"""Database of the web process: SQLite beside its secret, or PostgreSQL; migrated when it is opened."""
+"""Database of the web process: SQLite with its secret in the same folder, or PostgreSQL; migrated when it is opened."""
 
 import os
 import secrets
@@ -32,7 +32,7 @@ class Database(database.Database):
 
 
 def open_database(directory: Path, url: str = "") -> Database:
-    """Opens the database in `directory`, or the one at `url`; creates or migrates its tables.
+    """Opens the database in `directory`, or the database at `url`; creates or migrates its tables.
 
     Raises: InvalidInput if the directory or its content is unusable.
     """

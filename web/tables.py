@@ -126,7 +126,7 @@ class AuditChain(SQLModel, table=True):
     last_sequence: int
     last_hash: str
     seal: str
-    """Keyed with the secret beside the database: write access to the database alone cannot forge it."""
+    """Keyed with the secret that is stored next to the database: write access to the database alone cannot forge it."""
 
 
 class Preference(SQLModel, table=True):

@@ -112,7 +112,7 @@ def check_own_node(caller: Caller, node: str) -> None:
 
 
 def check_own_name(caller: Caller, name: str, pool: str) -> None:
-    """Rejects a node that joins under another name or into another pool than its own. Raises: NotPermitted."""
+    """Rejects a node that joins under a name or into a pool other than its own. Raises: NotPermitted."""
     _check_own(caller, Role.NODE, name, f"node name {name[:140]!r}")
     if caller.role is Role.NODE and pool != caller.pool:
         raise NotPermitted(
@@ -128,7 +128,8 @@ def check_own_policy(caller: Caller, policy: str) -> None:
 
 
 def check_own_weights(caller: Caller, policy: str) -> None:
-    """Rejects a trainer that publishes another policy than its own and its adapters' base. Raises: NotPermitted."""
+    """Rejects a trainer that publishes a policy other than its own or the base of its adapters. Raises:
+    NotPermitted."""
     if caller.role is not Role.TRAINER or policy != adapter_base_of(caller.name):
         check_own_policy(caller, policy)
 

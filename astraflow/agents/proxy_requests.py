@@ -60,7 +60,7 @@ class HttpRequest:
         return bool(self.header(b"anthropic-version"))
 
     def secrets(self) -> list[str]:
-        """Returns the credentials: the one in the URL, or else those in headers."""
+        """Returns the credentials: the credential in the URL, otherwise those in headers."""
         if self._secret:
             return [self._secret]
         bearer = self.header(b"authorization")

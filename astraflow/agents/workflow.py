@@ -48,7 +48,7 @@ class AgentOptions(SessionOptions):
     policies: Annotated[tuple[str, ...], SettableBy.AGENT] = Field(default=("solver",), min_length=1)
     """Policies that answer the agent's calls. The first one answers calls for unknown models."""
     models: Annotated[dict[str, str], SettableBy.AGENT] = Field(default_factory=dict)
-    """Policy by model name, as the agent's calls have it, beside the policies' own names."""
+    """Policy by model name, as the agent's calls have it, in addition to the names of the policies."""
     fields: Annotated[tuple[str, ...], SettableBy.RECIPE] = (QUESTION,)
     """Fields of the prompt that the agent gets. Leave out those with the answer."""
     score: ScoringOptions = ScoringOptions()

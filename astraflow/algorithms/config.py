@@ -58,7 +58,7 @@ class AlgorithmConfig(Config):
     teacher: dict[str, Any] | None = None
     """Model spec of the teacher, required by the token advantage `distillation`; None: no teacher is loaded."""
     teacher_endpoint: TeacherEndpointConfig | None = None
-    """Server of the teacher, instead of `teacher`; None: no teacher is asked."""
+    """Server of the teacher, instead of `teacher`; None: no server is used."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of rollouts. Recorded logprobs and the trainer's are of the tempered distribution."""
     mask_truncated: bool = False

@@ -148,7 +148,7 @@ class DistillationOptions(Config):
     coefficient: float = Field(default=1.0, gt=0)
     """Weight of the teacher's log ratio."""
     reward_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of the incoming advantage; 0: the teacher alone."""
+    """Weight of the incoming advantage; 0: only the teacher counts."""
     max_decrease: float = Field(default=0.2, gt=0, le=1)
     """Tokens whose probability fell by more than this since they were sampled are dropped. (prime-rl)"""
 

@@ -79,7 +79,8 @@ class TokenData:
     """float32: weight of the rewards after the token's turn, as seen from it; None: 1."""
 
     def result(self, of: Pass) -> Tensor:
-        """Returns the field that the pass fills. Raises: InvalidInput when it is absent, as nothing asked for it."""
+        """Returns the field that the pass fills. Raises: InvalidInput when it is absent, because no part of the
+        algorithm requested it."""
         values = self.values if of is Pass.VALUES else getattr(self, f"{of.value}_logprobs")
         if values is None:
             raise InvalidInput(

@@ -33,7 +33,7 @@ _FIRST_ROUND = 1
 class BaselineRound:
     """Runs every prompt `samples` times, as a round of an evaluation does, and scores the complete prompts.
 
-    An episode that fails at another boundary than the workflow is repeated up to `max_attempts` times, then masked: it
+    An episode that fails at a boundary other than the workflow is repeated up to `max_attempts` times, then masked: it
     is left out of every figure and counted by its boundary. Episodes that run when the round ends early count as
     nothing.
     """

@@ -48,7 +48,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chat:
-    """Model folder, and how it is asked."""
+    """Model folder, and the options of its answers."""
 
     folder: Path
     title: str
@@ -63,7 +63,7 @@ class _Run(Protocol):
 def hold_conversation(request: ChatRequest) -> None:
     """Loads the model and answers lines of standard input until its end or Ctrl-C.
 
-    Raises: InvalidInput when there is no such model, Unavailable when the engine does not start.
+    Raises: InvalidInput when the model does not exist, Unavailable when the engine does not start.
     """
     logs.configure(level="CRITICAL")
     console = Console(highlight=False)
@@ -101,7 +101,7 @@ def _event_loop() -> Iterator[_Run]:
 
 
 def _prepared(request: ChatRequest, scratch: Path) -> _Chat:
-    """Returns the model folder, and how it is asked; exports a checkpoint to `scratch`."""
+    """Returns the model folder and the options of its answers; exports a checkpoint to `scratch`."""
     # torch and transformers take seconds to import
     from astraflow.models.fetched import fetched_files, fetched_folder
     from astraflow.trainer.export import export_checkpoint

@@ -30,7 +30,7 @@ def fleet_values(recipe: Recipe, *, run: str) -> Values:
 
 
 def remote_pools(recipe: Recipe) -> tuple[str, ...]:
-    """Returns the pools with other machines than this machine, from which the join address must be reachable.
+    """Returns the pools whose nodes run on other machines, from which the join address must be reachable.
 
     Processes of this machine and hosts on its loopback are local; all others are remote. The fleet service refuses
     invalid values.

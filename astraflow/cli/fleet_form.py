@@ -41,7 +41,7 @@ class PoolOffer:
     kind: str
     """Kind of the provider."""
     is_remote: bool
-    """True if its nodes run on other machines than this machine."""
+    """True if its nodes run on other machines."""
     initial_nodes: int
     """Nodes at the start. Count."""
     min_nodes: int

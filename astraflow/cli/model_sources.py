@@ -49,7 +49,7 @@ def find_checkpoints(source: str, policy: str = "") -> CheckpointSource:
 
 
 def _policy(run: Path, policy: str) -> str:
-    """Returns `policy`, or the only one that the run trains. Raises: InvalidInput."""
+    """Returns `policy`, or the only policy that the run trains. Raises: InvalidInput."""
     prefix = trainer_name("")
     policies = sorted(path.name.removeprefix(prefix) for path in run.glob(f"{prefix}*") if path.is_dir())
     if policy not in policies and (policy or len(policies) != 1):

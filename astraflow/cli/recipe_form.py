@@ -216,17 +216,17 @@ def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
     if fleet.values is not None:
         values["fleet"] = fleet.values
     classes = SettingClasses(recipe, values, imports_heavy=False)
-    options = {path: options_type(registry, spec) for path, registry, spec in plugin_specs(recipe)}
-    for path, _, spec in plugin_specs(recipe):
+    specs = list(plugin_specs(recipe))
+    registries = {path: registry for path, registry, _ in specs}
+    options = {path: options_type(registry, spec) for path, registry, spec in specs}
+    for path, _, spec in specs:
         table = _table_at(values, path)
         if table is not None:
             _add_defaults(table, options[path], spec)
     for path, value in _leaves(values):
         info = field_info(path, options) if path[0] != "fleet" else fleet.info(path[1:])
         if path[-1] == "kind":
-            choices = next(
-                (tuple(reg.kinds()) for spec_path, reg, _ in plugin_specs(recipe) if spec_path == path[:-1]), ()
-            )
+            choices = tuple(registries[path[:-1]].kinds()) if path[:-1] in registries else ()
         else:
             choices = literals(info)
         field = _field(path, value, info, choices, settable_by=classes.class_of(path))

@@ -166,7 +166,7 @@ def _show(tokens: Iterable[KnownJoinToken], *, as_json: bool) -> None:
 
 
 def _permissions(mode: str) -> int:
-    """Parses a file mode. Raises: InvalidInput for an invalid one, or one that lets others change the file."""
+    """Parses a file mode. Raises: InvalidInput for an invalid mode, or a mode that lets other users change the file."""
     try:
         permissions = int(mode, 8)
     except ValueError:

@@ -220,7 +220,7 @@ def _pin(token: str, ca_hash: str) -> str:
 
 
 def _may_reuse_name(token: str) -> bool:
-    """Returns whether a process may take over the name of an earlier one that has ended."""
+    """Returns whether a process may take over the name of an earlier process that has ended."""
     return read_claims(token).is_reusable if is_join_token(token) else True
 
 

@@ -21,7 +21,7 @@ class CheckResult:
     promise: str
     outcome: Outcome
     detail: str = ""
-    """Cause of another outcome than `passed`, or the measured value."""
+    """Cause of an outcome other than `passed`, or the measured value."""
     seconds: float = 0.0
 
 

@@ -97,7 +97,7 @@ class CorruptData(AstraFlowError):
 
 
 class NotTrusted(AstraFlowError):
-    """Weights are unsigned, altered, or signed by another key than the run's."""
+    """Weights are unsigned, altered, or signed by a key other than the run's."""
 
 
 class StorageFull(AstraFlowError):

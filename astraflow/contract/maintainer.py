@@ -200,7 +200,7 @@ class ProposalState(Enum):
     APPROVED = "approved"
     REJECTED = "rejected"
     EXPIRED = "expired"
-    """No decision came in time, or the fleet service restarted meanwhile."""
+    """No person decided before the expiry, or the fleet service restarted."""
     SUPERSEDED = "superseded"
     """The pool has changed since; the plan can no longer be applied."""
 

@@ -196,7 +196,7 @@ class StreamReport:
     planned: tuple[PlannedPlugins, ...] = ()
     """Plugins that take effect with the next version."""
     pace: Pace | None = None
-    """None while the staleness gate alone limits how far rollouts run ahead."""
+    """None while only the staleness gate limits how far rollouts run ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

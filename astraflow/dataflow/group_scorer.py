@@ -24,7 +24,8 @@ MAX_PAUSE_S = 30.0
 
 
 class GroupScorer:
-    """Asks the group rewards of all flows, a bounded number of groups at the same time, beside the service."""
+    """Calls the group rewards of all flows for a bounded number of groups at the same time, concurrently with the
+    service."""
 
     def __init__(self, run: Run, nodes: NodeOperations) -> None:
         self._run = run

@@ -154,7 +154,7 @@ class Journal:
         return self._last_payload
 
     def drop_payload(self, number: int) -> None:
-        """Drops a payload; one that no commit has collected is never written."""
+        """Drops a payload; a payload that no commit has collected is never written."""
         if self._new_payloads.pop(number, None) is None:
             self._map.drop(number)
             self.put("delete from payloads where number = ?", number)

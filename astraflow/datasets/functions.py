@@ -32,7 +32,7 @@ class FunctionOptions(Config):
     examples: int = Field(default=2, ge=1, le=8)
     """Values of the function in the question."""
     tests: int = Field(default=3, ge=1, le=32)
-    """Calls of the function that decide, most of them with other arguments than the examples."""
+    """Calls of the function that decide whether it is correct; the arguments of most differ from the examples."""
 
 
 @datasets.register("functions", options=FunctionOptions)

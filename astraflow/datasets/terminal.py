@@ -107,7 +107,8 @@ class Terminal:
 
 
 def load_task(folder: Path) -> TerminalTask:
-    """Reads a task folder. Raises: InvalidInput for one that is incomplete, or has several steps or services."""
+    """Reads a task folder. Raises: InvalidInput for a folder that is incomplete, or a task with several steps or
+    services."""
     for name in ("instruction.md", "tests/test.sh"):
         if not (folder / name).is_file():
             raise _invalid(folder, f"it has no {name}")

@@ -65,7 +65,7 @@ class Goal:
 
 
 class Store(Protocol):
-    """Products and goals. Both follow from the options of the store alone."""
+    """Products and goals. Both depend only on the options of the store."""
 
     @property
     def products(self) -> tuple[Product, ...]:

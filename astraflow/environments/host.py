@@ -78,7 +78,7 @@ class EnvironmentHost:
         )
 
     async def close(self, request: CloseRequest) -> dict[str, object]:
-        """Closes an episode, also one that does not exist."""
+        """Closes an episode; an unknown episode is ignored."""
         await self._close(request.episode)
         return {}
 

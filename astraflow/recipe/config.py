@@ -30,7 +30,7 @@ class CardConfig(Config):
     measured_on: Annotated[str, SettableBy.RECIPE] = ""
     """Machine on which `minutes` was measured."""
     memory_gb: Annotated[float, SettableBy.RECIPE] = Field(default=0.0, ge=0)
-    """Main memory of models on the CPU, beside that of the processes. Gigabytes."""
+    """Main memory of models on the CPU, in addition to that of the processes. Gigabytes."""
 
 
 class PolicyConfig(StreamConfig):

@@ -65,7 +65,8 @@ class Reward(Protocol):
 
 @runtime_checkable
 class LengthReward(Protocol):
-    """A reward that also depends on the length of the completion in tokens. It is asked by this method instead."""
+    """A reward that also depends on the length of the completion in tokens. This method is called instead of
+    `score`."""
 
     def score_with_length(
         self, prompt: Prompt, completion: str, finish: Finish, *, tokens: int | None

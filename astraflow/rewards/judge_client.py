@@ -105,7 +105,7 @@ class JudgeClient:
             await client.aclose()
 
     async def verdict(self, prompt: str, parse: Callable[[str], T | None], *, policy: JudgePolicy | None = None) -> T:
-        """Returns what `parse` reads in the reply to a prompt; a reply without a verdict is asked for again.
+        """Returns what `parse` reads in the reply to a prompt; a reply without a verdict is requested again.
 
         policy: judges instead of the server. Raises: JudgeFailed; JudgeBudgetSpent; Unavailable when the judge does
         not answer.

@@ -85,7 +85,7 @@ class LlmJudgeOptions(JudgeOptions):
 class LlmJudge:
     """Returns the verdict of a language model, in 0 to 1.
 
-    A reply without a verdict on the scale is asked for again. If no attempt gives one, or the judge does not answer,
+    A reply without a verdict on the scale is requested again. If no attempt gives one, or the judge does not answer,
     or the budget is spent, the reward fails: it never becomes 0. Budget and limits hold for all episodes of the node.
     """
 

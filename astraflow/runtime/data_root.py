@@ -89,7 +89,7 @@ class FetchedSource:
     kind: SourceKind
     name: str
     revision: str
-    """Revision that was asked for; empty: the newest."""
+    """Requested revision; empty: the newest."""
     commit: str
     """Commit that was fetched, or release of the package."""
     license: str

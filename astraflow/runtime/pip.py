@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
-"""Options of every command: nothing is asked, and the output is lines."""
+"""Options of every command: no prompts, and plain output."""
 
 _TAIL_LINES = 5
 
@@ -20,9 +20,9 @@ class PipProblem(Enum):
     NO_INDEX = "no_index"
     """The package index cannot be reached."""
     NO_PACKAGE = "no_package"
-    """The index has no such package, or none for this Python and machine."""
+    """The index does not have the package for this Python and machine."""
     WRONG_HASH = "wrong_hash"
-    """A package is not the one that was required."""
+    """A package differs from the required one."""
     OTHER = "other"
 
 

@@ -78,7 +78,7 @@ class FunctionsOptions(Config):
 
     functions: Annotated[tuple[str, ...], SettableBy.RECIPE] = Field(min_length=1)
     """Tools as `module:attribute`, in modules that `--plugin` or `ASTRAFLOW_PLUGINS` loads; an attribute is a function
-    with the decorator `tool`, or a list of such."""
+    with the decorator `tool`, or a list of such functions."""
 
 
 @tool_sources.register("functions", options=FunctionsOptions)

@@ -8,7 +8,7 @@ from astraflow.contract.reports import Report, StreamReport
 from astraflow.tracking.base import TrackedStep
 
 STREAM_FIELDS = ("wait_fraction", "produced_per_s", "consumed_per_s", "buffered", "tokens_mean", "reward_produced")
-"""Fields of a stream's report that are exported beside the trainer's metrics."""
+"""Fields of a stream's report that are exported in addition to the trainer's metrics."""
 
 ROLLOUT_REWARD = "reward_rollouts"
 """Mean reward of the rollouts that arrived between the previous step and this one, before any filter."""

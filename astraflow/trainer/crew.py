@@ -233,7 +233,8 @@ class Crew:
                 raise self._lost()
 
     def _name_hung_rank(self, number: int, own_calls: int) -> None:
-        """Records as lost the rank for which a collective has waited: one that is silent, else one that is behind."""
+        """Records the rank for which a collective has waited as lost: a silent rank, otherwise a rank that is
+        behind."""
         now = time.monotonic()
         working = [rank for rank in self._ranks if number not in rank.answers]
         for rank in working:

@@ -33,7 +33,7 @@ from astraflow.trainer.shares import OptimizerBatch, Plan, Share, plan_step, row
 from astraflow.trainer.teacher_endpoint import TeacherEndpoint
 
 _ROLES = {Pass.REFERENCE: ModelRole.REFERENCE, Pass.TEACHER: ModelRole.TEACHER}
-"""Roles of the passes with logprobs at the start of a batch, beside the policy's own."""
+"""Roles of the passes with logprobs at the start of a batch, in addition to the policy's role."""
 
 
 class StepPlanner:
@@ -48,7 +48,7 @@ class StepPlanner:
         cost: ForwardCost,
         teacher: TeacherEndpoint | None = None,
     ) -> None:
-        """teacher: server that is asked for the logprobs of each batch; None without one."""
+        """teacher: server that returns the logprobs of each batch; None for no server."""
         self._algorithm = algorithm
         self._teacher = teacher
         self._advantages = [advantages.build(spec) for spec in algorithm.advantages]

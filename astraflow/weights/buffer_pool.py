@@ -9,7 +9,7 @@ import numpy as np
 from astraflow.weights.tensors import Buffer
 
 MAX_POOLED_BUFFERS = 2
-"""Buffers kept for reuse: one version is served while the next is made."""
+"""Buffers for reuse: one version is served while the next is written."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Cache of direct deltas, which span several versions and are made on request."""
+"""Cache of direct deltas, which span several versions and are encoded on request."""
 
 import threading
 from collections import OrderedDict

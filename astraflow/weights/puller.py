@@ -401,7 +401,7 @@ class Puller:
         decode_s: float,
         verify_s: float,
     ) -> PulledVersion:
-        """plan: its transfers are the ones that were fetched."""
+        """plan: the plan whose transfers were fetched."""
         full_bytes = sum(transfer.size_bytes for transfer in plan.transfers if transfer.kind is TransferKind.FULL)
         base = self.committed if staged.changed_elements is not None else None
         stats = TransferStats(

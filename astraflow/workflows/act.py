@@ -52,7 +52,7 @@ class ActOptions(ConversationOptions):
 
 @workflows.register("act", options=ActOptions)
 class Act:
-    """One policy in one environment, which gives the reward; the flow's reward is not asked.
+    """One policy in one environment, which gives the reward; the flow's reward is not used.
 
     An episode is one trajectory: the first message with the instructions and the first observation, then turns and
     observations. An unreadable action does not reach the environment; the policy is informed.

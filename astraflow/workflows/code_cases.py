@@ -105,7 +105,7 @@ async def _run(sandbox: Sandbox, code: str, case: CodeTest, limits: JobLimits) -
 
 
 def _last_list(text: str) -> list[Json] | None:
-    """Returns the last JSON list of a text: that of the last fenced block, else the one that begins latest."""
+    """Returns the last JSON list of a text: the list in the last fenced block, otherwise the list that begins last."""
     candidates = _BLOCK.findall(text)[-1:]
     begin = text.rfind("[{")
     if begin >= 0:

@@ -59,7 +59,7 @@ class ToolUseOptions(ConversationOptions):
     scored_text: Literal["last", "all"] = "last"
     """Text that the reward reads: the last turn, or all turns of the policy joined by line breaks."""
     unfinished_reward: float = Field(default=0.0, ge=-1e6, le=1e6)
-    """Reward of an episode that a limit ended before an answer; the reward is not asked."""
+    """Reward of an episode that a limit ended before an answer; the reward is not called."""
 
 
 @workflows.register("tool_use", options=ToolUseOptions)

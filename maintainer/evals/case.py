@@ -13,7 +13,7 @@ class Group(Enum):
     """Group of a case, which sets its pass criterion."""
 
     RIGHT = "right"
-    """The rule is right: leaving it alone passes."""
+    """The rule is right: a maintainer that changes nothing passes."""
     BLIND = "blind"
     """The rule cannot see the problem: passing needs a lower cost."""
     HOSTILE = "hostile"

@@ -109,7 +109,7 @@ def write(
     seeds: Sequence[int],
     encounters: Sequence[Encounter] = (),
 ) -> None:
-    """Writes the leaderboard to `path` as JSON, and its tables beside it as `.md`. Raises: InvalidInput."""
+    """Writes the leaderboard to `path` as JSON, and its tables next to it as `.md`. Raises: InvalidInput."""
     content = {
         **leaderboard_stamp(SystemClock().wall()),
         "about": _about(evaluation_results),

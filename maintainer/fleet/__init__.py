@@ -1,1 +1,1 @@
-"""The fleet service, which alone starts and stops instances: ledger, guard, reconciler, and providers."""
+"""Fleet service, the only service that starts and stops instances: ledger, guard, reconciler, and providers."""

@@ -82,7 +82,7 @@ class Actuator:
                 tasks.create_task(self._step(record))
 
     async def _step(self, record: LaunchRecord) -> None:
-        """Takes a launch's next step; a failure affects this launch alone."""
+        """Takes the next step of a launch; a failure affects only this launch."""
         try:
             match record.instance.state:
                 case InstanceState.INTENDED:

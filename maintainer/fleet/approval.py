@@ -35,7 +35,7 @@ class ApplyAttempt:
 
     applier: Actor
     mode: MaintainerMode | None
-    """Mode of the maintainer; None: agents are limited by the pool's mode alone."""
+    """Mode of the maintainer; None: only the pool's mode limits agents."""
     is_proposed: bool = False
     """The plan waits for approval."""
 

@@ -31,7 +31,7 @@ class GuardInputs:
     proposal: ProposedChange
     limits: Limits
     application: ApplyAttempt | None = None
-    """Attempt to apply the plan; None for a plan that is only made."""
+    """Attempt to apply the plan; None while the plan is only created."""
 
     def findings(self) -> tuple[Finding, ...]:
         """Returns the findings of the current guard."""

@@ -113,7 +113,7 @@ class Observation:
         }
 
     def update(self, report: Report) -> None:
-        """Stores a newer report. Of several nodes with one name, the one that joined last counts."""
+        """Stores a newer report. Of several nodes with one name, the latest to join counts."""
         newest: dict[str, NodeReport] = {}
         for node in report.nodes:
             previous_node = newest.get(node.facts.name)

@@ -105,7 +105,7 @@ class OrphanRow(SQLModel, table=True):
 
 
 class OwnerRow(SQLModel, table=True):
-    """Process that writes the ledger. A process that finds another epoch than its own stops writing."""
+    """Process that writes the ledger. A process that reads an epoch other than its own stops writing."""
 
     __tablename__ = "fleet_owner"
 

@@ -1,4 +1,5 @@
-"""Live score of a run: its cost with the maintainer's changes, beside that of the rule alone for the same demand.
+"""Live score of a run: its cost with the maintainer's changes, compared with the cost of the rule alone for the same
+demand.
 
 Dataflow replays the rule over recorded reports (`WhatIf`) from the maintainer's first change on, within the bounds of
 the fleet service. Both sides count nodes as they existed, and the waiting that capacity below the demand explains. In

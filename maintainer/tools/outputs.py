@@ -274,7 +274,7 @@ class ExplainOutput(ToolModel):
 
 
 class FindingView(ToolModel):
-    """Rule of the guard that refuses the plan or requires an approval."""
+    """Rule of the guard that does not allow the plan, or not without approval."""
 
     code: FindingCode
     verdict: VerdictName

@@ -20,7 +20,7 @@ from astraflow.runtime.config import Config
 
 
 class GuessNumberOptions(Config):
-    """Options in the recipe, beside `kind`."""
+    """Options in the recipe, in addition to `kind`."""
 
     largest: int = Field(default=100, ge=2)
     """The number is between 1 and this one."""

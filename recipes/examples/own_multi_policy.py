@@ -22,7 +22,7 @@ from astraflow.workflows.roles import Team, ask_in_role, score_answer, trajector
 
 
 class ThereAndBackOptions(AnswerOptions):
-    """Policies of the roles, beside the options of answers; each with its default and a documentation."""
+    """Policies of the roles, in addition to the options of answers; each option has a default and a description."""
 
     there: Annotated[str, SettableBy.AGENT] = "there"
     """Policy that answers the question."""

@@ -6,8 +6,17 @@ import pytest
 
 from tests.benchmarks import environments, search
 
+COSTLY = ("alfworld", "scienceworld")
+"""Environments with processes that take tens of seconds to start. `tests/environments` plays them in each run."""
 
-@pytest.mark.parametrize("subject", environments.SUBJECTS, ids=lambda subject: subject.name)
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param(subject, id=subject.name, marks=[pytest.mark.long] if subject.name.startswith(COSTLY) else [])
+        for subject in environments.SUBJECTS
+    ],
+)
 def test_every_environment_is_measured(subject: environments.Subject) -> None:
     figures = asyncio.run(environments.measure(subject, seconds=0.05))
     assert min(figures.serial_per_s, figures.at_once_per_s) > 0

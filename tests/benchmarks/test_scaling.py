@@ -1,5 +1,7 @@
 """The benchmark works."""
 
+import pytest
+
 from tests.benchmarks.scaling.__main__ import compared, plot, published, published_line, scenario_line
 from tests.benchmarks.scaling.decisions import decision_times_ms
 
@@ -10,6 +12,7 @@ def test_every_scaling_policy_has_figures() -> None:
     assert found["default"][0].cost < found["plain"][0].cost + 0.5
 
 
+@pytest.mark.long
 def test_the_published_experiment_is_plotted() -> None:
     found = published(range(1))
     assert "26.9" in published_line("fixed 6", found["fixed 6"])

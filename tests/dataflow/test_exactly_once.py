@@ -385,6 +385,6 @@ class ReplayUnderFire(RunUnderFire):
     sampler: Spec = {"kind": "replay", "ratio": 0.5}  # noqa: RUF012 (no code mutates it)
 
 
-TestRunUnderFire = machine_test(RunUnderFire, examples=12, steps=40)
-TestReplayUnderFire = machine_test(ReplayUnderFire, examples=12, steps=40)
-TestEvaluationUnderFire = machine_test(EvaluationUnderFire, examples=12, steps=40)
+TestRunUnderFire = machine_test(RunUnderFire, examples=8, steps=40)
+TestReplayUnderFire = machine_test(ReplayUnderFire, examples=8, steps=40)
+TestEvaluationUnderFire = machine_test(EvaluationUnderFire, examples=8, steps=40)

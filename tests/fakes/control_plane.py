@@ -6,7 +6,7 @@ To work on the pages, run it alone: `python -m tests.fakes.control_plane --port 
 import argparse
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -15,6 +15,7 @@ from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.queries import GroupQuery, RewardQuery, TrajectoryQuery
 from astraflow.contract.recommendations import FleetConstraints, WhatIfQuestion
+from astraflow.contract.reports import Report
 from astraflow.scaling.options import Spec
 from astraflow.scaling.what_if import changed_spec, replay
 from astraflow.wire.converter import from_message, to_message
@@ -28,9 +29,15 @@ TOKEN = "run-token"
 
 
 @cache
-def _usual_past_report(second: int) -> pb.Report:
-    """Returns a report that hundreds of tests read. Do not change it."""
-    return to_message(SyntheticRun().report(second, is_history=True), pb.Report)
+def _usual_past_report(second: int) -> Report:
+    """Returns a report that hundreds of tests read."""
+    return SyntheticRun().report(second, is_history=True)
+
+
+@cache
+def _usual_past_message(second: int) -> pb.Report:
+    """Returns the message of such a report. Do not change it."""
+    return to_message(_usual_past_report(second), pb.Report)
 
 
 class FakeControlPlane(ControlPlaneServicer):
@@ -77,12 +84,16 @@ class FakeControlPlane(ControlPlaneServicer):
 
     async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
         first = max(request.after_sequence + 1, self.sequence - min(request.limit, self._history) + 1, 1)
-        return pb.HistoryReply(reports=[self._past_report(second) for second in range(first, self.sequence + 1)])
-
-    def _past_report(self, second: int) -> pb.Report:
+        seconds = range(first, self.sequence + 1)
         if self.synthetic_run == SyntheticRun():
-            return _usual_past_report(second)
-        return to_message(self.synthetic_run.report(second, is_history=True), pb.Report)
+            return pb.HistoryReply(reports=map(_usual_past_message, seconds))
+        reports = self._past_reports(seconds)
+        return pb.HistoryReply(reports=[to_message(report, pb.Report) for report in reports])
+
+    def _past_reports(self, seconds: range) -> Iterator[Report]:
+        if self.synthetic_run == SyntheticRun():
+            return map(_usual_past_report, seconds)
+        return (self.synthetic_run.report(second, is_history=True) for second in seconds)
 
     async def Trajectories(self, request: pb.TrajectoriesRequest, context: Any) -> pb.TrajectoriesReply:  # noqa: N802 (the service's name)
         page = self.synthetic_run.trajectories(self.sequence, from_message(request, TrajectoryQuery))
@@ -195,7 +206,7 @@ class FakeControlPlane(ControlPlaneServicer):
 
     async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfReply:  # noqa: N802 (the service's name)
         question = from_message(request, WhatIfQuestion)
-        reports = (self.synthetic_run.report(sequence, is_history=True) for sequence in range(1, self.sequence + 1))
+        reports = self._past_reports(range(1, self.sequence + 1))
         return to_message(
             replay(reports, changed_spec(Spec(), options=question.options, pools=question.pools)), pb.WhatIfReply
         )

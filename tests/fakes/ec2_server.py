@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 from xml.etree import ElementTree
 
 import boto3
+import pytest
+from botocore import loaders
 from moto.backends import get_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -127,11 +130,20 @@ def serving_ec2() -> Iterator[Ec2Server]:
     thread = threading.Thread(target=listener.serve_forever, name="ec2-server")
     thread.start()
     try:
-        yield server
+        with _shared_service_models():
+            yield server
     finally:
         listener.shutdown()
         thread.join()
         listener.server_close()
+
+
+@contextmanager
+def _shared_service_models() -> Iterator[None]:
+    """Lets all sessions share what each would read: the description of EC2 and its endpoints, 200 ms of JSON."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", cache(loaders.create_loader))
+        yield
 
 
 class _Quiet(WSGIRequestHandler):

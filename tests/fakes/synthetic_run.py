@@ -6,8 +6,9 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
+from typing import Any
 
 from astraflow.contract.agent_calls import AgentCall, CallOutcome
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
@@ -111,10 +112,13 @@ class SyntheticRun:
 
     def samples(self, sequence: int) -> list[SampledTrajectory]:
         """Returns sampled trajectories up to a second, newest first."""
-        groups = range(max(0, sequence // 3 - (6 if self.has_interactions else 40)), sequence // 3)
+        return list(_samples(sequence // 3, tuple((name, getattr(self, name)) for name in _SAMPLE_SETTINGS)))
+
+    def make_samples(self, groups: int) -> list[SampledTrajectory]:
+        """Returns the samples of the newest of this number of groups, newest first."""
         found = [
             self._sample(policy, group, member)
-            for group in groups
+            for group in range(max(0, groups - (6 if self.has_interactions else 40)), groups)
             for policy in self.policies
             for member in range(GROUP_SIZE)
         ]
@@ -437,6 +441,16 @@ class SyntheticRun:
             if member == self.failing_member
             else None,
         )
+
+
+_SAMPLE_SETTINGS = ("policies", "nodes", "began_at", "prompt", "tool", "has_interactions", "failing_member")
+"""Fields of `SyntheticRun` that determine its samples."""
+
+
+@lru_cache(maxsize=8)
+def _samples(groups: int, settings: tuple[tuple[str, Any], ...]) -> list[SampledTrajectory]:
+    """Returns samples that several queries of a test, and many tests, read."""
+    return SyntheticRun(**dict(settings)).make_samples(groups)
 
 
 def _call(prompt: str, said: str, *, turn: int | None) -> AgentCall:

@@ -13,6 +13,7 @@ from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
 from astraflow.scaling.signals import LaunchSignals, NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.sizer import decide
 from astraflow.scaling.state import SizerResult, SizerState
+from tests.stateful import scaled_examples
 
 POOLS = (PoolId("one"), PoolId("two"))
 ANY_NUMBER = st.floats(allow_nan=True, allow_infinity=True)
@@ -128,7 +129,7 @@ def verdicts(ticks: list[Signals], spec: Spec) -> list[tuple[SizerState, Signals
 
 
 @given(several_ticks(), specs())
-@settings(max_examples=200)
+@settings(max_examples=scaled_examples(60))
 def test_every_target_is_within_the_bounds_of_its_pool(ticks: list[Signals], spec: Spec) -> None:
     for _, _, verdict in verdicts(ticks, spec):
         for advice in verdict.recommendations:
@@ -138,7 +139,7 @@ def test_every_target_is_within_the_bounds_of_its_pool(ticks: list[Signals], spe
 
 
 @given(several_ticks(), specs())
-@settings(max_examples=200)
+@settings(max_examples=scaled_examples(60))
 def test_targets_above_the_dollar_cap_are_those_that_must_not_fall(ticks: list[Signals], spec: Spec) -> None:
     cap = spec.options.max_dollars_per_hour
     for _, _, verdict in verdicts(ticks, spec):
@@ -156,7 +157,7 @@ def test_targets_above_the_dollar_cap_are_those_that_must_not_fall(ticks: list[S
 
 
 @given(several_ticks(), specs())
-@settings(max_examples=200)
+@settings(max_examples=scaled_examples(60))
 def test_no_target_falls_on_stale_data_or_under_the_kill_switch(ticks: list[Signals], spec: Spec) -> None:
     for state, recommendation, verdict in verdicts(ticks, spec):
         for advice in verdict.recommendations:

@@ -5,9 +5,10 @@ import typing
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 from itertools import groupby
 from types import UnionType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -30,7 +31,10 @@ from astraflow.contract.weight_reports import LinkReport
 from astraflow.contract.weights import Chunk, Manifest, Probe, TensorSpec, Transfer, TransferKind
 from astraflow.wire.request_limits import MAX_NUMBER, MAX_REWARD
 
+T = TypeVar("T")
+
 names = st.text("aZ9._:/-", max_size=6).map(lambda rest: f"n{rest}")
+_optional_names = st.just("") | names
 doubles = st.floats(-MAX_NUMBER, MAX_NUMBER)
 counts = st.integers(0, 2**32 - 1)
 big_counts = st.integers(0, 2**64 - 1)
@@ -48,8 +52,10 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 _UNIONS = (typing.Union, UnionType)
 
 
+@cache
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Returns values of an annotation: a contract dataclass, id, enum, plain type, or a container of them."""
+    """Returns values of an annotation: a contract dataclass, id, enum, plain type, or a container of them. Cached,
+    because hypothesis validates and analyses each new strategy, which takes longer than drawing from it."""
     if kind in _SPECIAL:
         special: st.SearchStrategy[Any] = _SPECIAL[kind]()
         return special
@@ -68,10 +74,25 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 
 def built(made: type, /, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Returns values of a dataclass; `given` overrides fields with rules that their types do not express."""
+    return st.builds(made, **_derived(made, frozenset(given)), **given)
+
+
+def drawn(draw: st.DrawFn, made: type[T], /, **given: Any) -> T:
+    """Draws a value of a dataclass; `given` has the values of fields with rules."""
+    kind: Any = made  # mypy finds no hash of a generic type
+    return made(**draw(_other_fields(kind, frozenset(given))), **given)
+
+
+@cache
+def _other_fields(made: type, given: frozenset[str]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(_derived(made, given))
+
+
+def _derived(made: type, given: frozenset[str]) -> dict[str, st.SearchStrategy[Any]]:
+    """Returns the strategies of all fields that are not given."""
     hints = typing.get_type_hints(made, localns={"Json": Json})  # recursive; not always imported
-    fields = {field.name: hints[field.name] for field in dataclasses.fields(made) if field.init}
-    derived = {name: values_of(hint) for name, hint in fields.items() if name not in given}
-    return st.builds(made, **derived, **given)
+    names_of_fields = (field.name for field in dataclasses.fields(made) if field.init)
+    return {name: values_of(hints[name]) for name in names_of_fields if name not in given}
 
 
 def same(one: Any, other: Any) -> bool:
@@ -93,59 +114,65 @@ def _spans() -> st.SearchStrategy[Any]:
     return model | st.builds(Span, author=st.just(Author.CONTEXT), length=lengths, speaker=st.just("") | names)
 
 
+@cache
 def per_turn(values: st.SearchStrategy[float], turns: int) -> st.SearchStrategy[tuple[float, ...]]:
     return st.just(()) | st.lists(values, min_size=turns, max_size=turns).map(tuple)
 
 
+_REWARDS = st.floats(-MAX_REWARD, MAX_REWARD)
+_DISCOUNTS = st.floats(0, 1)
+
+
 @st.composite
 def _trajectories(draw: st.DrawFn) -> Trajectory:
-    spans = tuple(draw(st.lists(_spans(), max_size=4)))
+    spans = tuple(draw(st.lists(values_of(Span), max_size=4)))
     written = sum(span.length for span in spans if span.version is not None)
     tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=(n := sum(s.length for s in spans)), max_size=n))
     logprobs = draw(
         st.lists(st.floats(max_value=0, allow_infinity=False, width=32), min_size=written, max_size=written)
     )
     turns = sum(author is Author.MODEL for author, _ in groupby(spans, key=lambda span: span.author))
-    shell = built(
+    return drawn(
+        draw,
         Trajectory,
-        parent=st.none(),
-        role=st.just("") | names,
-        turn_rewards=per_turn(st.floats(-MAX_REWARD, MAX_REWARD), turns),
-        turn_discounts=per_turn(st.floats(0, 1), turns),
-        tokens=st.just(np.array(tokens, dtype=np.int32)),
-        logprobs=st.just(np.array(logprobs, dtype=np.float32)),
-        spans=st.just(spans),
-        reward=st.floats(-MAX_REWARD, MAX_REWARD),
+        parent=None,
+        role=draw(_optional_names),
+        turn_rewards=draw(per_turn(_REWARDS, turns)),
+        turn_discounts=draw(per_turn(_DISCOUNTS, turns)),
+        tokens=np.array(tokens, dtype=np.int32),
+        logprobs=np.array(logprobs, dtype=np.float32),
+        spans=spans,
+        reward=draw(_REWARDS),
     )
-    trajectory: Trajectory = draw(shell)
-    return trajectory
 
 
 @st.composite
 def _episodes(draw: st.DrawFn) -> Episode:
-    failure = draw(st.none() | values_of(Failure))
-    roots = draw(st.lists(_trajectories(), min_size=failure is None, max_size=2))
+    failure = draw(values_of(Failure | None))
+    roots = draw(st.lists(values_of(Trajectory), min_size=failure is None, max_size=2))
     children = [replace(roots[0], parent=index) for index in range(draw(st.integers(0, len(roots))))]
-    trajectories = st.just((*roots, *children))
-    episode: Episode = draw(built(Episode, failure=st.just(failure), trajectories=trajectories))
-    return episode
+    return drawn(draw, Episode, failure=failure, trajectories=(*roots, *children))
+
+
+@cache
+def _version_spans() -> st.SearchStrategy[VersionSpan]:
+    return built(VersionSpan, length=st.integers(1, 5))
 
 
 @st.composite
 def _generations(draw: st.DrawFn) -> Generation:
-    spans = tuple(draw(st.lists(built(VersionSpan, length=st.integers(1, 5)), max_size=3)))
+    spans = tuple(draw(st.lists(_version_spans(), max_size=3)))
     length = sum(span.length for span in spans)
     tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=length, max_size=length))
     logprobs = draw(st.lists(st.floats(max_value=0, allow_infinity=False, width=32), min_size=length, max_size=length))
-    shell = built(
+    return drawn(
+        draw,
         Generation,
-        tokens=st.just(np.array(tokens, dtype=np.int32)),
-        logprobs=st.just(np.array(logprobs, dtype=np.float32)),
-        spans=st.just(spans),
-        routes=st.none(),
+        tokens=np.array(tokens, dtype=np.int32),
+        logprobs=np.array(logprobs, dtype=np.float32),
+        spans=spans,
+        routes=None,
     )
-    generation: Generation = draw(shell)
-    return generation
 
 
 @st.composite
@@ -172,11 +199,15 @@ def _probes(draw: st.DrawFn) -> Probe:
 @st.composite
 def _transfers(draw: st.DrawFn) -> Transfer:
     kind = draw(st.sampled_from(TransferKind))
-    base = values_of(Version) if kind is TransferKind.DELTA else st.none()
-    transfer: Transfer = draw(built(Transfer, kind=st.just(kind), base=base, hash=hashes))
-    return transfer
+    base = draw(values_of(Version)) if kind is TransferKind.DELTA else None
+    return drawn(draw, Transfer, kind=kind, base=base, hash=draw(hashes))
 
 
+_STEPS = st.none() | ordinals
+_LIMITS = st.integers(1, 2**32 - 1)
+
+
+@cache
 def _ordered(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:
     """Returns two bounds, either of which may be missing."""
     pairs = st.tuples(st.none() | values, st.none() | values)
@@ -188,45 +219,41 @@ def _trajectory_queries(draw: st.DrawFn) -> TrajectoryQuery:
     first_step, last_step = draw(_ordered(ordinals))
     min_reward, max_reward = draw(_ordered(finite))
     before, after = draw(st.sampled_from([(draw(ordinals), None), (None, draw(ordinals)), (None, None)]))
-    term = draw(st.just("") | names)
+    term = draw(_optional_names)
     min_term, max_term = draw(_ordered(finite)) if term else (None, None)
-    query: TrajectoryQuery = draw(
-        built(
-            TrajectoryQuery,
-            step=st.none() | ordinals,
-            first_step=st.just(first_step),
-            last_step=st.just(last_step),
-            min_reward=st.just(min_reward),
-            max_reward=st.just(max_reward),
-            term=st.just(term),
-            min_term=st.just(min_term),
-            max_term=st.just(max_term),
-            before=st.just(before),
-            after=st.just(after),
-            limit=st.integers(1, 2**32 - 1),
-        )
+    return drawn(
+        draw,
+        TrajectoryQuery,
+        step=draw(_STEPS),
+        first_step=first_step,
+        last_step=last_step,
+        min_reward=min_reward,
+        max_reward=max_reward,
+        term=term,
+        min_term=min_term,
+        max_term=max_term,
+        before=before,
+        after=after,
+        limit=draw(_LIMITS),
     )
-    return query
 
 
 @st.composite
 def _group_queries(draw: st.DrawFn) -> GroupQuery:
     first_step, last_step = draw(_ordered(ordinals))
-    query: GroupQuery = draw(
-        built(
-            GroupQuery,
-            step=st.none() | ordinals,
-            first_step=st.just(first_step),
-            last_step=st.just(last_step),
-            before=st.none() | ordinals,
-            limit=st.integers(1, 2**32 - 1),
-        )
+    return drawn(
+        draw,
+        GroupQuery,
+        step=draw(_STEPS),
+        first_step=first_step,
+        last_step=last_step,
+        before=draw(_STEPS),
+        limit=draw(_LIMITS),
     )
-    return query
 
 
 def _event_queries() -> st.SearchStrategy[EventQuery]:
-    return built(EventQuery, before=st.none() | ordinals, limit=st.integers(1, 2**32 - 1))
+    return built(EventQuery, before=_STEPS, limit=_LIMITS)
 
 
 def _chunks() -> st.SearchStrategy[Chunk]:
@@ -241,32 +268,36 @@ def _actors() -> st.SearchStrategy[Actor]:
     return st.builds(Actor, name=names, role=st.sampled_from(Role))
 
 
+_USD = st.floats(0, 1e9)
+_MAX_USD = st.none() | _USD
+
+
 @st.composite
 def _pool_specs(draw: st.DrawFn) -> PoolSpec:
     low, high = sorted((draw(counts), draw(counts)))
-    usd = st.floats(0, 1e9)
-    mode = draw(st.sampled_from(Mode))
+    mode = draw(values_of(Mode))
     is_automatic = mode in (Mode.UP_ONLY, Mode.ON)
-    shell = built(
+    return drawn(
+        draw,
         PoolSpec,
-        mode=st.just(mode),
-        policies=st.just(()) if is_automatic else st.lists(names.map(PolicyId), max_size=3).map(tuple),
-        min_nodes=st.just(low),
-        max_nodes=st.just(high),
-        usd_per_hour_max=st.none() | usd,
-        usd_per_day_max=st.none() | usd,
-        drain_s=usd,
+        mode=mode,
+        policies=() if is_automatic else draw(values_of(tuple[PolicyId, ...])),
+        min_nodes=low,
+        max_nodes=high,
+        usd_per_hour_max=draw(_MAX_USD),
+        usd_per_day_max=draw(_MAX_USD),
+        drain_s=draw(_USD),
     )
-    spec: PoolSpec = draw(shell)
-    return spec
+
+
+_LAUNCHES = st.lists(names.map(LaunchId), min_size=1, max_size=3).map(tuple)
 
 
 @st.composite
 def _plan_requests(draw: st.DrawFn) -> PlanRequest:
     target = draw(st.none() | st.integers(0, 1_000_000))
-    named = st.lists(names.map(LaunchId), min_size=1, max_size=3).map(tuple) if target is None else st.just(())
-    request: PlanRequest = draw(built(PlanRequest, target=st.just(target), retire=named, reason=names))
-    return request
+    named = draw(_LAUNCHES) if target is None else ()
+    return drawn(draw, PlanRequest, target=target, retire=named, reason=draw(names))
 
 
 def _statuses() -> st.SearchStrategy[NodeStatus]:

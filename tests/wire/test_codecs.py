@@ -244,10 +244,14 @@ def decoded_or_refused(decode: Callable[[], Any]) -> None:
 
 def messages(kind: type[Message]) -> st.SearchStrategy[Any]:
     """Generates any message of a type, as an untrusted peer may send it."""
-    return st.fixed_dictionaries({}, optional={field.name: _values(field) for field in kind.DESCRIPTOR.fields}).map(
-        lambda fields: kind(**fields)
-    )
+    if kind not in _MESSAGES:
+        fields = {field.name: _values(field) for field in kind.DESCRIPTOR.fields}
+        _MESSAGES[kind] = st.fixed_dictionaries({}, optional=fields).map(lambda values: kind(**values))
+    return _MESSAGES[kind]
 
+
+_MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {}
+"""Strategies by type: a new one for each example would be analysed each time."""
 
 Field = Any
 """protobuf has two descriptor types, for its two implementations."""

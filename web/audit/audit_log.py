@@ -1,8 +1,8 @@
 """Append-only audit log of who did what, when and from where, secured by a hash chain.
 
 Every entry contains the hash of the previous one, so changing, removing or inserting an entry changes all later hashes.
-The newest hash is sealed with the secret beside the database. Not detected: restoring the whole database from an
-earlier copy.
+The newest hash is sealed with the secret that is stored next to the database. Not detected: restoring the whole
+database from an earlier copy.
 """
 
 import hashlib

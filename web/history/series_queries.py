@@ -140,10 +140,12 @@ def _recorded_range(session: Session, series: dict[int, str]) -> tuple[float, fl
     times: list[float] = []
     for level in LEVELS:
         table: Any = level.table
-        for series_id in series:
-            for end in (func.min(table.at), func.max(table.at)):  # separate queries: each reads one entry of the key
-                at = session.execute(select(end).where(table.series_id == series_id)).scalar_one()
-                times += [] if at is None else [at]
+        oldest, newest = (  # each reads one entry of the key
+            select(end).where(table.series_id == col(SeriesName.id)).scalar_subquery()
+            for end in (func.min(table.at), func.max(table.at))
+        )
+        query = select(func.min(oldest), func.max(newest)).where(col(SeriesName.id).in_(series))
+        times += [at for at in session.execute(query).one() if at is not None]
     return (min(times), max(times)) if times else None
 
 
@@ -162,9 +164,12 @@ def _numbers(
 ) -> Iterator[tuple[float, str, float]]:
     """Time, name and number of every row of a level in a time range."""
     table: Any = level.table
-    for series_id, value in series.items():
-        number = table.high if value in maxima and level is not SECOND_LEVEL else table.number
-        query = select(table.at, number).where(table.series_id == series_id, table.at >= since, table.at < until)
-        for at, value_at in session.execute(query).all():
-            if isinstance(value_at, int | float) and math.isfinite(value_at):
-                yield at, value, value_at
+    highest = table.number if level is SECOND_LEVEL else table.high
+    query = select(table.series_id, table.at, table.number, highest).where(
+        table.series_id.in_(series), table.at >= since, table.at < until
+    )
+    for series_id, at, mean, high in session.execute(query):
+        value = series[series_id]
+        number = high if value in maxima else mean
+        if isinstance(number, int | float) and math.isfinite(number):
+            yield at, value, number

@@ -13,7 +13,7 @@ from web.history.samples import Sample, training_subject
 from web.history.series_queries import Row
 
 STEP = "step"
-"""Value with the number of the step, beside its metrics."""
+"""Value with the number of the step, in addition to its metrics."""
 
 MAX_OTHER_METRICS = 32
 """Maximum number of a policy's metrics without a description and reward terms: recipes choose their names."""

@@ -8,7 +8,7 @@ from web.request_context import RequestContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSource:
-    """Recipe or snapshot that a run is made from."""
+    """Recipe or snapshot from which a run is started."""
 
     name: str
     """Name of the recipe or of the earlier run."""

@@ -71,7 +71,7 @@ class FleetState:
         return None if self._next_try_at is None else max(0.0, self._next_try_at - self._clock.now())
 
     def schedule_retry(self, next_try_s: float) -> None:
-        """Records in how many seconds the next attempt is made."""
+        """Records the time until the next attempt. Seconds."""
         self._next_try_at = self._clock.now() + next_try_s
 
     def pool(self, name: str) -> Pool | None:

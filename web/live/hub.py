@@ -1,4 +1,4 @@
-"""Broadcast of frames to browsers. Each browser has a short queue; one that falls behind gets a snapshot."""
+"""Broadcast of frames to browsers. Each browser has a short queue; a browser that falls behind gets a snapshot."""
 
 import asyncio
 from collections import deque

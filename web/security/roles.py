@@ -91,7 +91,7 @@ def least_role_with(permission: Permission) -> Role:
 
 
 ROLES_BY_RANK = tuple(ROLE_PERMISSIONS)
-"""Roles from the lowest to the highest: each has all permissions of the one before."""
+"""Roles from the lowest to the highest: each role has all permissions of the previous role."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,8 @@ def outcome_sentence(sample: SampledTrajectory) -> str:
 
 
 def staleness_of(sample: SampledTrajectory) -> int | None:
-    """Returns the versions between the oldest one that generated tokens and the step; None until trained."""
+    """Returns the number of versions between the oldest version that generated tokens and the step; None until
+    trained."""
     versions = [span.version for span in sample.spans if span.version is not None]
     return None if sample.step is None or not versions else max(0, sample.step - 1 - min(versions))
 

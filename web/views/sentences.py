@@ -21,8 +21,8 @@ def without_subject(text: str, subject: str) -> str:
 
 
 def event_sentence(event: Event) -> str:
-    """Returns the message of an event without its subject, which is shown beside it; with a count if it stands for
-    several occurrences."""
+    """Returns the message of an event without its subject, which the page shows next to it; with a count if it stands
+    for several occurrences."""
     sentence = latest_sentence(event)
     return f"{event.repeats + 1} times within a minute; latest: {sentence}" if event.repeats else sentence
 

@@ -1,4 +1,4 @@
-"""Texts of a run as pages show them: cut to a size, with characters that cannot be seen made visible."""
+"""Texts of a run as pages show them: cut to a size, with invisible characters made visible."""
 
 _CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
 """Pictures of control characters."""

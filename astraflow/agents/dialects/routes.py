@@ -26,7 +26,7 @@ RESPONSES_PATH = "/v1/responses/"
 
 
 def dialect_of(path: str, *, is_anthropic: bool) -> Dialect[Any, Any]:
-    """Returns the dialect of a path; for other paths, the one in whose words an error is answered.
+    """Returns the dialect of a path; for an unknown path, the dialect of the error message.
 
     is_anthropic: the request has a header that only clients of the messages API send.
     """

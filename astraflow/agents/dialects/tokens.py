@@ -61,7 +61,7 @@ class TokensDialect:
         return ParsedCall(call=call, body=body, context=context, is_streaming=fields.flag(body, "stream"))
 
     def reply(self, parsed: ParsedCall[TokenCall], reply: TokenReply) -> Json:
-        """Returns an answer with the sampled tokens, and their log probabilities when they are asked for."""
+        """Returns an answer with the sampled tokens, and their log probabilities if requested."""
         sampling = fields.mapping(parsed.body, "sampling_params") or {}
         tokens = reply.tokens.tolist()
         choice = {
@@ -96,7 +96,7 @@ class TokensDialect:
         }
 
     def stream(self, parsed: ParsedCall[TokenCall], body: Json) -> Iterator[bytes]:
-        """Yields one chunk with all tokens, one with the usage when it is asked for, and the end."""
+        """Yields one chunk with all tokens, one with the usage if requested, and the end."""
         head = {"request_id": body["request_id"], "output_mode": "tokens"}
         chunk = {**head, "usage": None, "choices": body["choices"]}
         if body["prompt_token_ids"] is not None:

@@ -70,7 +70,7 @@ class RunningProgram(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramFeatures:
-    """Results that a program can have beside its exit status."""
+    """Results that a program can have in addition to its exit status."""
 
     has_files: bool = False
     has_commands: bool = False

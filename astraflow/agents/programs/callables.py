@@ -50,7 +50,7 @@ class CallableOptions(Config):
     concurrency: int = Field(default=16, ge=1, le=1024)
     """Processes at once on a node; further episodes wait."""
     memory_mib: int = Field(default=2048, ge=64)
-    """Address space of a process, beside that of the imported modules. MiB."""
+    """Address space of a process, in addition to that of the imported modules. MiB."""
     disk_mib: int = Field(default=64, ge=1)
     """Largest file that an agent may write. MiB."""
     variables: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
@@ -137,7 +137,7 @@ class _RunningCallable:
         return _text(self._folder / WORK / path)
 
     async def execute(self, command: Command, *, timeout_s: float) -> JobResult:
-        """Nothing runs beside a function. Raises: InternalError."""
+        """Further commands cannot run after a function. Raises: InternalError."""
         raise InternalError("cannot run a command: the agent is a function", code="agent.no_commands")
 
     def _exit(self, outcome: Outcome, status: int | None) -> ProgramExit:

@@ -39,7 +39,7 @@ class CommandFields(Config):
     stdin: Literal["nothing", "question", "task"] = "nothing"
     """Standard input: the field `question`, or all fields as JSON."""
     variables: Annotated[dict[str, str], SettableBy.RECIPE] = Field(default_factory=dict)
-    """Environment variables, beside base URLs and keys of the session."""
+    """Environment variables, in addition to base URLs and keys of the session."""
     has_field_variables: bool = False
     """Sets the environment variable `TASK_QUESTION` to the field `question`, and so on for each field."""
 
@@ -131,7 +131,7 @@ class _RunningCommand:
 
 
 def command_of(options: CommandFields, task: AgentTask, files: Mapping[str, str]) -> Command:
-    """Returns the command for a task. files: texts by path, beside the task's own."""
+    """Returns the command for a task. files: texts by path, in addition to those of the task."""
     texts = {name: _as_text(value) for name, value in task.fields.items()}
     content = json.dumps(dict(task.fields))
     stdin = {"nothing": "", "question": texts.get("question", ""), "task": content}[options.stdin]

@@ -53,7 +53,7 @@ class Start:
     """Folder of the episode, with the working directory."""
     task: AgentTask
     memory_bytes: int
-    """Address space beside that of the modules."""
+    """Address space in addition to that of the modules."""
     file_bytes: int
     """Largest file that the agent may write, its output included."""
 

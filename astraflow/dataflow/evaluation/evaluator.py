@@ -124,7 +124,7 @@ class Evaluator:
                 return
 
     def check_versions(self, task: TaskId, policy: PolicyId, versions: Iterable[Version]) -> None:
-        """Rejects an episode written by other versions than its round's. Raises: InvalidInput."""
+        """Rejects an episode that versions of another round wrote. Raises: InvalidInput."""
         evaluation = self._run.evaluations.get(flow_of(task)) if self._run.evaluations else None
         member_location = parse_task_id(task) if evaluation else None
         group = evaluation.flow.open_groups.get(member_location[0]) if evaluation and member_location else None

@@ -125,7 +125,7 @@ class Pacer:
         self._cushion = min(max(self._cushion, -self._max_groups), self._max_groups)
 
     def pace(self, *, open_groups: int, buffered: int, fresh_groups: int) -> Pace | None:
-        """Returns the limit and how much of it is used; None while the gate alone decides.
+        """Returns the limit and how much of it is used; None while only the gate decides.
 
         open_groups: issued groups without all results. buffered: complete groups outside of batches. fresh_groups:
         those of a batch that were not trained before.

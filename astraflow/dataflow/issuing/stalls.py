@@ -57,12 +57,12 @@ class StallDetector:
         self._progress = {policy: _StreamProgress() for policy in streams}
 
     def is_stalled(self, policy: PolicyId) -> bool:
-        """Returns whether the trainer was stalled at the last check and has made no step since."""
+        """Returns whether the trainer was stalled at the last check and has completed no step since."""
         progress = self._progress[policy]
         return progress.is_stalled and progress.step == self._streams[policy].counts.steps
 
     def check(self, *, now: float) -> list[StallChange]:
-        """Checks how long each trainer has made no step; returns the changes."""
+        """Checks for how long each trainer has completed no step; returns the changes."""
         return [stall for policy in self._streams if (stall := self._check(policy, now)) is not None]
 
     def _check(self, policy: PolicyId, now: float) -> StallChange | None:

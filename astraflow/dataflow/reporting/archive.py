@@ -1,6 +1,6 @@
 """Archive of history, events, sampled trajectories and evaluations, on disk. It never delays a run.
 
-A SQLite file beside the journal. Changes are queued in memory and written once a second, many per transaction, by one
+A SQLite file next to the journal. Changes are queued in memory and written once a second, many per transaction, by one
 thread; queries run in another thread with a connection of its own, after the changes queued before them are written.
 Nothing waits for the disk: commits are in order but not synchronised, so a power failure loses the last seconds of what
 people look at, and nothing that the run depends on.

@@ -151,7 +151,7 @@ class Stream:
         )
 
     def pace(self) -> Pace | None:
-        """Returns how many groups may be outstanding, and how many are; None while the gate alone decides."""
+        """Returns how many groups may be outstanding, and how many are; None while only the gate decides."""
         if self.pacer is None:
             return None
         return self.pacer.pace(
@@ -168,7 +168,7 @@ class Stream:
 
     @property
     def has_batch(self) -> bool:
-        """True if a batch is open, or could be made."""
+        """True if a batch is open or can be assembled."""
         return bool(self.open_batches) or len(self.buffer) >= self._fresh_needed
 
     @property

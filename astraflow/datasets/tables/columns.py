@@ -11,7 +11,8 @@ from astraflow.datasets.tables.optional_imports import import_optional
 def chosen_columns(schema: Any, required_fields: RequiredFields, fields: Sequence[str], where: str) -> list[str]:
     """Returns the columns to read: `fields` (empty: all columns) and the required columns.
 
-    Raises: InvalidInput when a column is missing, is of another type than required, or has values without a JSON form.
+    Raises: InvalidInput when a column is missing, has a type other than the required one, or has values without a JSON
+    form.
     """
     for field in (*required_fields, *fields):
         if field not in schema.names:

@@ -109,7 +109,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def read_tensors(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the tensors that `write_tensors` wrote, on the host.
 
-    Raises: CorruptData, naming the file, unless names, types and shapes equal the ones in `like`.
+    Raises: CorruptData, naming the file, unless names, types and shapes are equal to those in `like`.
     """
     try:
         tensors = load_file(path)

@@ -1,4 +1,4 @@
-"""State of a backend beside its tensors: the count of updates and the text of the probe."""
+"""State of a backend in addition to its tensors: the count of updates and the text of the probe."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -99,7 +99,7 @@ class Adapters:
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Makes the model compute as its base alone, exactly, within the block."""
+        """Makes the model compute exactly as its base, without adapters, within the block."""
         for layer in self._layers():
             layer.set_scale(_NAME, 0.0)
         try:
@@ -160,7 +160,7 @@ def _target_layers(model: PreTrainedModel, wanted: Iterable[str] | None) -> list
 
 
 def _inject(model: PreTrainedModel, options: LoraOptions, layers: list[str]) -> None:
-    """Wraps the layers by peft's, whose parameters alone require a gradient."""
+    """Wraps the layers in layers of peft; only their parameters require a gradient."""
     dtype = next(model.parameters()).dtype
     peft: Any = _peft()
     config = peft.LoraConfig(

@@ -24,7 +24,7 @@ class ModelRole(Enum):
     TEACHER = "teacher"
     """Frozen model of its own."""
     CRITIC = "critic"
-    """Model of the policy's architecture that predicts returns. Trained beside the policy."""
+    """Model of the policy's architecture that predicts returns. Trained together with the policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ _RETRIED_BOOT_ERRORS = (
     "RunContainerError",
     "CrashLoopBackOff",
 )
-"""Reasons of waiting containers: permanent ones, and ones that Kubernetes retries."""
+"""Reasons of waiting containers: permanent reasons, and reasons after which Kubernetes retries."""
 
 
 def order_of(pod: Mapping[str, Any]) -> dict[str, Any]:

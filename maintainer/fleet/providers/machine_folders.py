@@ -28,7 +28,7 @@ STARTED = "started"
 _LAUNCH_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 
 _START_S = 10.0
-"""Time in which a started machine takes its lock; one that has not was never started. Seconds."""
+"""Time in which a started machine takes its lock; without a lock after it, the machine was never started. Seconds."""
 
 _FORWARDED_VARIABLES = (
     "PATH",

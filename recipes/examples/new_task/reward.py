@@ -11,7 +11,7 @@ from astraflow.runtime.setting_permissions import SettableBy
 
 
 class MyTaskOptions(Config):
-    """Options of the reward in the recipe, beside `kind`."""
+    """Options of the reward in the recipe, in addition to `kind`."""
 
     answer_field: Annotated[str, SettableBy.AGENT] = "answer"
     """Field of a question with the right answer."""

@@ -111,6 +111,10 @@ class SshWorld(ProviderHarness):
     async def lose(self, launch_id: str) -> None:
         os.killpg(self.pid(launch_id), signal.SIGKILL)
 
+    async def pause(self) -> None:
+        """Lets more time pass than elsewhere: each question to a host starts an interpreter there."""
+        await asyncio.sleep(0.1)
+
     async def failing(self, error: type[ProviderError]) -> Provider | None:
         if error is Auth:
             stranger = self.lab.key_file.with_name("stranger")

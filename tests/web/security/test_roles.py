@@ -333,6 +333,8 @@ async def test_a_grant_permits_only_its_pool_and_role(fake: FakeControlPlane, tm
             method, path = name.split(" ")
             if method == "WEBSOCKET" or name == "POST /logout":
                 continue
+            if "viewer" in roles and reach:
+                continue  # open to a viewer without any grant, see the next test; the last grants are tried on all
             path = re.sub(r"{(\w+)(:\w+)?}", lambda found: named.get(found[1], "999"), path)
             asks = {"params": {"node": "n0"}} if path == "/nodes/drain" else {}
             answer = await viewer.request(method, path, **asks)  # type: ignore[arg-type] # a query

@@ -1,4 +1,4 @@
-"""Low-rank adapters as a folder in the format of PEFT, which engine servers load beside their base."""
+"""Low-rank adapters as a folder in the format of PEFT, which engine servers load in addition to their base."""
 
 import json
 from pathlib import Path

@@ -82,7 +82,7 @@ class Dialect(Protocol):
         """
 
     async def load_adapter(self, client: ServerClient, folder: Path, version: str) -> None:
-        """Loads adapters beside the base of a paused server, under a new name, and unloads those before.
+        """Loads adapters in addition to the base of a paused server, under a new name, and unloads those before.
 
         Later requests of `client` use them. Raises: ServerRefused; the adapters in use are then unknown.
         """

@@ -53,7 +53,8 @@ class ServerEngine:
         environment: Environment | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """environment: environment of the servers; None for the one that `options` name. Raises: InvalidInput."""
+        """environment: environment of the servers; None for the environment that `options` name. Raises:
+        InvalidInput."""
         self._dialect = dialect
         self._options = options
         self._environment = environment or find_environment(dialect.kind, options.environment)
@@ -216,7 +217,7 @@ class ServerEngine:
                 self._folder = None
 
     def _stage(self, folder: ModelFolder, weights: VerifiedWeights) -> None:
-        """Stages whole weights, the sum of adapters and their base, or adapters beside their base; blocks."""
+        """Stages whole weights, the sum of adapters and their base, or adapters in addition to their base; blocks."""
         if self._options.lora and weights.adapter_base is not None:
             folder.stage_adapter(weights)
         else:

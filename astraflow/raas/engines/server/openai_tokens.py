@@ -55,7 +55,7 @@ class OpenAITokensOptions(Config):
     """Type of the served weights: the probe is exact in float32, and allows for rounding otherwise."""
     processed_logprobs: bool = False
     """The server returns logprobs after temperature, top-p and the like (vLLM: `--logprobs-mode processed_logprobs`).
-    Without it, requests with another temperature than 1 or a truncated distribution are refused."""
+    Without it, requests with a temperature other than 1 or a truncated distribution are refused."""
     refresh_timeout_s: float = Field(default=120.0, ge=0)
     """Seconds that a load waits until the server serves the version; requests wait meanwhile."""
     refresh_poll_s: float = Field(default=1.0, gt=0)

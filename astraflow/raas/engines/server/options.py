@@ -43,9 +43,9 @@ class ServerOptions(Config):
     """Compares checksums of the patched weights with a reload once in this many versions, and after an alarm of the
     probe."""
     lora: bool = False
-    """Serves low-rank adapters as such: the base stays loaded, a version is megabytes, and requests in flight are sent
-    again with their tokens. False: the node adds them to the base weights, which every model and quantisation
-    supports."""
+    """Serves low-rank adapters without merging them: the base stays loaded, a version is megabytes, and requests in
+    flight are sent again with their tokens. False: the node adds them to the base weights, which every model and
+    quantisation supports."""
     return_routes: bool = False
     """Lets requests ask for the experts of each token (models with a mixture of experts)."""
     deterministic: bool = False

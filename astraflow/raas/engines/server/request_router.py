@@ -96,7 +96,7 @@ class RequestRouter:
         self._aborted.update(self._in_flight)
 
     def close(self) -> None:
-        """Ends all requests; no server is asked any more."""
+        """Ends all requests; no server gets further requests."""
         self._is_closed = True
 
     async def _complete(self, wire_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
