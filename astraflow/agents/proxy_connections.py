@@ -11,8 +11,8 @@ HEADER_LIMIT_S = 15.0
 MAX_HEADER_BYTES = 65536
 WRITE_LIMIT_S = 60.0
 DISCONNECTED = "astraflow.disconnected"
-"""Key of a future in the `extensions` of a request's scope, which is done when the client has disconnected: waiting for
-it costs no task, other than waiting for the message `http.disconnect`."""
+"""Key of a `future` in the `extensions` of a request's scope, which is done when the client has disconnected. Waiting
+for it costs no task, other than waiting for the message `http.disconnect`."""
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -26,7 +26,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._write_deadline: asyncio.TimerHandle | None = None
         self._disconnected: asyncio.Future[None] = self.loop.create_future()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Closes the connection at once when there are too many."""
         super().connection_made(cast("asyncio.Transport", _JoinedWrites(transport, self.loop)))
         if len(self.connections) > MAX_CONNECTIONS:
@@ -49,7 +49,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Tells the application how it learns that the client disconnects."""
         super().on_message_begin()
-        self.scope["extensions"] = {DISCONNECTED: self._disconnected}
+        self.scope["extensions"] = {DISCONNECTED: {"future": self._disconnected}}
 
     def connection_lost(self, problem: Exception | None) -> None:
         """Stops the timers, and tells the application."""
@@ -78,7 +78,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _is_idle(self) -> bool:
         """Whether no request is in progress whose headers are complete."""
-        return self.cycle is None or self.cycle.response_complete
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
 
     def _await_headers(self) -> None:
         if self._deadline is None:

@@ -124,7 +124,7 @@ class HttpRequest:
     @property
     def disconnected(self) -> "asyncio.Future[None]":
         """Done when the client has disconnected; without a result before that. Not to be cancelled."""
-        disconnected: asyncio.Future[None] = self.scope["extensions"][DISCONNECTED]
+        disconnected: asyncio.Future[None] = self.scope["extensions"][DISCONNECTED]["future"]
         return disconnected
 
     async def _chunk(self) -> bytes:

@@ -181,7 +181,7 @@ async def call(path: str, body: bytes, handler: ScriptedHandler) -> tuple[int, b
     session = sessions.open(handler, is_recorded=True)
     headers = [(b"x-api-key", session.secret.encode())]
     connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    extensions = {DISCONNECTED: connected}
+    extensions = {DISCONNECTED: {"future": connected}}
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "extensions": extensions}
     sent: list[dict[str, Any]] = []
     is_read = False

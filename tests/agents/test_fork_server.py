@@ -1,6 +1,7 @@
 """Process that imports the modules of agents and forks for each episode."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anthropic import Anthropic
@@ -17,7 +18,7 @@ from tests.errors import raises_code
 def test_clients_that_a_module_creates_get_base_url_and_key_of_each_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment(UNSET_URL, UNSET_KEY).items():
         monkeypatch.setenv(name, value)
-    clients = [OpenAI(), AsyncOpenAI(), Anthropic()]
+    clients: list[Any] = [OpenAI(), AsyncOpenAI(), Anthropic()]
     judge = OpenAI(base_url="http://judge/v1")
     found = early_clients()
     assert {id(client) for _, client in found} >= {id(client) for client in clients}

@@ -117,5 +117,5 @@ async def test_qwen_code_fixes_a_bug_in_the_sandbox(program: Callable[..., dict[
     agent = node_program(program, NODE.program("qwen"), *options, OPENAI_MODEL="solver")
     agent["files"][".qwen/settings.json"] = str(settings)
     agent["sandbox"]["readable_paths"].append("/etc/passwd")
-    runs = {"description": "Runs the check", "is_background": False}
-    await fixes_the_bug(agent, bug_fixer("run_shell_command", "command", **runs))
+    decide = bug_fixer("run_shell_command", "command", description="Runs the check", is_background=False)
+    await fixes_the_bug(agent, decide)
