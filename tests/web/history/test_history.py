@@ -4,6 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -58,11 +59,11 @@ def flush(session: Session, run_id: int, samples: list[Sample]) -> None:
     series_writer.roll(session, run_id, since=samples[0].at, until=samples[-1].at)
 
 
-def rows(database: Database, run_id: int, **asked: float) -> list[tuple[float, float | None]]:
+def rows(database: Database, run_id: int, **asked: Any) -> list[tuple[float, float | None]]:
     """Returns the recorded (second, wait) pairs."""
     stored_rows = database.read_sync(
         lambda session: series_queries.rows(session, run_id, "policy/p", ("wait",), **asked)
-    )  # type: ignore[arg-type] # keyword arguments by name
+    )
     return [(at - BEGAN_AT, numbers["wait"]) for at, numbers in stored_rows]
 
 
