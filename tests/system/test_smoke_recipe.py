@@ -5,7 +5,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -146,24 +147,34 @@ async def _until(is_so: Callable[[], bool], *, within_s: float = 30.0) -> None:
 
 @pytest.mark.real_processes
 async def test_no_process_survives_a_killed_command(tmp_path: Path) -> None:
-    arguments = command("run", "smoke", *ENDLESS, "--run-dir", str(tmp_path / "run"))
-    with subprocess.Popen(
-        arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        run = RunningRun(process=process, directory=tmp_path / "run")
-        await run.until(lambda report: report.streams[0].steps > 2)
-        process.kill()
+    async with started(tmp_path) as run:
+        run.process.kill()
     await _until(lambda: not processes_of(tmp_path), within_s=30)
 
 
 @pytest.mark.real_processes
 async def test_closing_the_terminal_stops_the_run(tmp_path: Path) -> None:
-    arguments = command("run", "smoke", "--no-web", *ENDLESS, "--run-dir", str(tmp_path / "run"))
-    with subprocess.Popen(
-        arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        run = RunningRun(process=process, directory=tmp_path / "run")
-        await run.until(lambda report: report.streams[0].steps > 2)
-        os.kill(process.pid, signal.SIGHUP)
-        process.wait(timeout=30)
+    async with started(tmp_path, "--no-web") as run:
+        os.kill(run.process.pid, signal.SIGHUP)
+        run.process.wait(timeout=30)
         await _until(lambda: not processes_of(tmp_path))
+
+
+@asynccontextmanager
+async def started(directory: Path, *options: str) -> AsyncIterator[RunningRun]:
+    """Yields a run that trains; kills it in the end, so that a failed test does not wait for it."""
+    arguments = command("run", "smoke", *options, *ENDLESS, "--run-dir", str(directory / "run"))
+    with subprocess.Popen(
+        arguments,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored by what `nohup` starts
+    ) as process:
+        try:
+            run = RunningRun(process=process, directory=directory / "run")
+            await run.until(lambda report: report.streams[0].steps > 2)
+            yield run
+        finally:
+            process.kill()
