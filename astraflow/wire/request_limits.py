@@ -146,7 +146,7 @@ _LIMITS: Mapping[str, FieldLimit] = {
     "EnrollRequest.role": _ID,
     "EnrollRequest.name": _ID,
     "EnrollRequest.pool": _ID,
-    "FleetTranscriptEntry.body_json": _UNLIMITED,
+    "FleetTranscriptEntry.body": _UNLIMITED,
 }
 """Limits by field; other fields have the default."""
 

@@ -154,7 +154,7 @@ async def _shopping(world: World, prompt: Prompt) -> Expert:
 
 def worker() -> psutil.Process:
     """Returns the worker process."""
-    children = psutil.Process().children()
+    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
     (found,) = (child for child in children if "astraflow.environments.worker" in child.cmdline())
     return found
 

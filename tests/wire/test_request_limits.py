@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS
 from astraflow.contract.errors import InvalidInput
+from astraflow.wire import request_limits
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import control_plane_pb2 as control
 from astraflow.wire.pb import data_plane_pb2 as data
+from astraflow.wire.pb import enrollment_pb2, fleet_plane_pb2, weight_plane_pb2
 from astraflow.wire.request_limits import MAX_NUMBER, check, check_size, clipped_to_limits, is_finite, max_request_bytes
 from astraflow.wire.routes import ROUTES
 
@@ -102,6 +104,13 @@ def test_every_method_limits_its_requests(path: str) -> None:
     check_size(path, most)
     with pytest.raises(InvalidInput):
         check_size(path, most + 1)
+
+
+def test_every_limit_is_that_of_a_field() -> None:
+    files = (common, control, data, enrollment_pb2, fleet_plane_pb2, weight_plane_pb2)
+    messages = [message for file in files for message in file.DESCRIPTOR.message_types_by_name.values()]
+    fields = {f"{message.name}.{field.name}" for message in messages for field in message.fields}
+    assert request_limits._LIMITS.keys() - fields == set()
 
 
 @pytest.mark.parametrize("method", ["Heartbeat", "Join", "Lease", "Leave"])
