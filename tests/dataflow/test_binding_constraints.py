@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.reports import Completion, FlowReport, NodeReport, NodeState, Report
-from astraflow.dataflow.reporting.binding_constraints import HELD_S, ConstraintMonitor, FlowRole
+from astraflow.dataflow.reporting.binding_constraints import HELD_S, START_S, ConstraintMonitor, FlowRole
 from tests import make
 
 SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
@@ -93,6 +93,17 @@ def test_each_cause_is_named_within_15_seconds(cause: str) -> None:
 
 def test_a_trainer_that_has_not_connected_is_named() -> None:
     assert "has not connected" in told(monitor(is_attached=False), is_waiting=False)
+
+
+@pytest.mark.parametrize(
+    ("is_attached", "state"),
+    [(False, {"is_waiting": False}), (True, {"nodes": (node(state=NodeState.JOINING),)})],
+    ids=["a trainer prepares its model", "engines load"],
+)
+def test_a_start_is_no_problem_until_it_takes_long(is_attached: bool, state: dict[str, Any]) -> None:
+    watch = monitor(is_attached=is_attached)
+    problems = [watch.problems(at(second, steps=0, **state)) for second in range(60)]
+    assert [bool(sentences) for sentences in problems] == [second >= START_S for second in range(60)]
 
 
 def test_a_flow_that_waits_for_the_trainer_of_another_policy_is_named() -> None:

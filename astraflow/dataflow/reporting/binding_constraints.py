@@ -18,6 +18,9 @@ from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Report
 HELD_S = 10.0
 """A cause is reported when it holds for this long, and forgotten when it has not held for this long. Seconds."""
 
+START_S = 45.0
+"""Before the first step, trainers and engines that start are reported only after this long. Seconds."""
+
 MIN_GROUPS = 8
 """Groups without an admitted one, after which the filters count as the cause."""
 
@@ -66,6 +69,8 @@ class FlowRole:
 class _Finding:
     constraint: Constraint
     text: str
+    held_s: float = HELD_S
+    """Time for which the cause must hold. Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +114,6 @@ class _StreamState:
     """Cause at the latest report, not yet reported."""
     candidate_since: float = 0.0
     reported: _Finding | None = None
-    seen_at: float = 0.0
-    """Uptime at which the reported cause held last."""
 
 
 class ConstraintMonitor:
@@ -186,14 +189,13 @@ class ConstraintMonitor:
 
 
 def _debounced(state: _StreamState, finding: _Finding | None, *, now: float) -> _Finding | None:
-    """Returns the reported finding: a new one after it has held, none after it has not held, for `HELD_S`."""
+    """Returns the reported finding: a new one after it has held, none after no cause has held, for its time."""
     constraint = finding.constraint if finding else None
     if constraint != state.candidate:
         state.candidate, state.candidate_since = constraint, now
-    if state.reported is not None and constraint is state.reported.constraint:
-        state.seen_at = now
-    elif now - state.candidate_since >= HELD_S and (finding is not None or state.reported is not None):
-        state.reported, state.seen_at = finding, now
+    is_same = state.reported is not None and state.reported.constraint is constraint
+    if not is_same and now - state.candidate_since >= (finding.held_s if finding else HELD_S):
+        state.reported = finding
     return state.reported
 
 
@@ -243,7 +245,12 @@ def _lease_finding(
 def _found(constraint: Constraint, stream: StreamReport, text: str, *, outcome: str = "") -> _Finding:
     """outcome: of the trajectories that show the cause; empty without any."""
     link = f"; see /trajectories?{urlencode({'outcome': outcome})}" if outcome else ""
-    return _Finding(constraint=constraint, text=f"the policy {stream.policy!r} is not trained: {text}{link}")
+    is_start = stream.steps == 0 and constraint in (Constraint.NO_TRAINER, Constraint.NODES_STARTING)
+    return _Finding(
+        constraint=constraint,
+        held_s=START_S if is_start else HELD_S,
+        text=f"the policy {stream.policy!r} is not trained: {text}{link}",
+    )
 
 
 def _latest_error(nodes: Iterable[NodeReport]) -> str:
