@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import Unavailable
@@ -34,6 +34,17 @@ from web.views.tokens import LEGEND
 router = APIRouter()
 
 Ordinal = Annotated[int, Path(ge=0, le=2**53)]
+
+
+@router.get("/trajectories")
+@needs(Permission.READ)
+async def show_live(request: Request, context: RequestContextDep) -> Response:
+    """Redirects to the trajectories of the live run, with the same filter: problems in reports link here."""
+    if context.recorder.run_id is None:
+        raise Unavailable(
+            "cannot show trajectories: no run is recorded yet; try again in a few seconds", code="report.none_yet"
+        )
+    return RedirectResponse(f"/runs/{context.recorder.run_id}/trajectories?{request.query_params}", 303)
 
 
 @router.get("/runs/{run_id}/trajectories")

@@ -52,6 +52,13 @@ async def test_bars_link_to_groups_groups_to_members_and_members_to_conversation
     assert trajectory.one("nav.crumbs").links()[:3] == ["/runs", "/runs/1", PAGE]
 
 
+async def test_links_of_problems_lead_to_the_trajectories_of_the_live_run_with_their_filter(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        await recorded(web, client)
+        answer = await client.get("/trajectories?outcome=informative", follow_redirects=True)
+    assert (answer.status_code, answer.url.path, answer.url.query) == (200, PAGE, b"outcome=informative")
+
+
 async def test_older_and_newer_stay_within_the_filter(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await recorded(web, client)

@@ -49,6 +49,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /runs/{run_id}/progress": ROLES,
     "GET /runs/{run_id}/accounting": ROLES,
     "GET /runs/{run_id}/trajectories": ROLES,
+    "GET /trajectories": ROLES,
     "GET /runs/{run_id}/trajectories/{ordinal}": ROLES,
     "GET /runs/{run_id}/trajectories/{ordinal}/calls/{number}": ROLES,
     "GET /runs/{run_id}/groups/{group:path}": ROLES,
