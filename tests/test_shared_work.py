@@ -1,4 +1,4 @@
-"""What tests share behaves as what they would do themselves."""
+"""Work that tests share gives the results of the original work."""
 
 import sqlite3
 from contextlib import closing
