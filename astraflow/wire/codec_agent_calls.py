@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
-from astraflow.wire.codec_common import matching_fields, optional_fields
 from astraflow.wire.pb import common_pb2 as pb
 from astraflow.wire.request_limits import check, clipped_to_limits
 
@@ -79,7 +78,7 @@ def decode_outcome(name: str) -> CallOutcome:
 
 
 def _encode_call(call: AgentCall) -> pb.AgentCall:
-    fields = matching_fields(call, _CALL_FIELDS)
+    fields = {name: getattr(call, name) for name in _CALL_FIELDS}
     texts = {name: value for name, value in fields.items() if isinstance(value, str)}
     # Bodies come from agent programs: a lone surrogate, which no message can hold, must not stop a push.
     fields |= {name: text.encode("utf-8", "replace").decode() for name, text in texts.items()}
@@ -89,8 +88,8 @@ def _encode_call(call: AgentCall) -> pb.AgentCall:
 def _decode_call(message: pb.AgentCall) -> AgentCall:
     return AgentCall(
         outcome=decode_outcome(message.outcome),
-        **matching_fields(message, _CALL_FIELDS),
-        **optional_fields(message, ("turn",)),
+        turn=message.turn if message.HasField("turn") else None,
+        **{name: getattr(message, name) for name in _CALL_FIELDS},
     )
 
 

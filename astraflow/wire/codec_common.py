@@ -88,13 +88,3 @@ def sorted_map(mapping: Mapping[str, Any]) -> dict[str, Any]:
 def select_entries(mapping: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
     """Returns the entries of a proto map with these names, sorted by name."""
     return {name: mapping[name] for name in sorted(names) if name in mapping}
-
-
-def matching_fields(source: Any, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the fields that have the same name and type in dataclass and message."""
-    return {name: getattr(source, name) for name in fields}
-
-
-def optional_fields(message: Any, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Returns optional fields of a message, None for absent fields."""
-    return {name: getattr(message, name) if message.HasField(name) else None for name in fields}
