@@ -18,7 +18,7 @@ from astraflow.contract.values import Json
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.builders import build_policy
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.logprob_gap import measure_logprob_gap
+from astraflow.raas.logprob_gap import STALL_S, TIMEOUT_S, measure_logprob_gap
 from astraflow.raas.recorder import RolloutRecorder
 from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
 from astraflow.raas.turn_times import TurnTimes
@@ -129,8 +129,8 @@ async def served_folder(
         gap = await measure_logprob_gap(served.engine, weights.manifest)
     except TimeoutError:
         raise DeadlineExceeded(
-            f"cannot serve {str(folder)!r}: the engine computed no logprobs in time; the machine may be busy: try "
-            "again later, or use a faster engine or a smaller model",
+            f"cannot serve {str(folder)!r}: the engine made no progress with its logprobs for {STALL_S:g} s, or took "
+            f"longer than {TIMEOUT_S:g} s; try again on a less busy machine, or use a faster engine or a smaller model",
             code="baseline.slow_engine",
         ) from None
     excess = gap.excess(served.engine.logprob_tolerance) if gap else ""

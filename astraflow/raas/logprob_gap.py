@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import median
@@ -13,7 +15,11 @@ from astraflow.contract.trajectories import Float32Array
 from astraflow.contract.weights import Manifest, Probe
 from astraflow.raas.engines.base import MIN_P99_TOKENS, Engine, LogprobTolerance
 
-TIMEOUT_S = 60.0
+STALL_S = 60.0
+"""Time without progress of the engine after which the measurement fails. Progress is a change of its gauges."""
+TIMEOUT_S = 600.0
+"""Longest measurement on a busy machine."""
+_POLL_S = 1.0
 
 JUMP_FACTOR = 3.0
 JUMP_FLOOR = 1e-4
@@ -83,7 +89,8 @@ def gap_message(manifest: Manifest, excess: str) -> str:
 async def logprob_gap(engine: Engine, probe: Probe) -> LogprobGap:
     """Returns the absolute differences over all scored tokens.
 
-    Raises: CorruptData for a probe with inconsistent lengths, TimeoutError, and any error of the engine.
+    Raises: CorruptData for a probe with inconsistent lengths, TimeoutError when the engine makes no progress for
+    `STALL_S`, and any error of the engine.
     """
     tokens = np.frombuffer(probe.tokens, dtype="<i4").astype(np.int32, copy=False)
     expected = np.frombuffer(probe.logprobs, dtype="<f4").astype(np.float32, copy=False)
@@ -95,7 +102,7 @@ async def logprob_gap(engine: Engine, probe: Probe) -> LogprobGap:
             code="weights.invalid_probe",
         )
     ends = list(accumulate(probe.lengths, initial=0))
-    async with asyncio.timeout(TIMEOUT_S):
+    async with _while_progressing(engine):
         measured = await asyncio.gather(
             *(
                 engine.score(tokens[begin:end], start)
@@ -104,6 +111,28 @@ async def logprob_gap(engine: Engine, probe: Probe) -> LogprobGap:
             )
         )
     return compare_logprobs(np.concatenate(measured) if measured else np.empty(0, np.float32), expected)
+
+
+@asynccontextmanager
+async def _while_progressing(engine: Engine) -> AsyncIterator[None]:
+    """Runs the block while the engine makes progress. Raises: TimeoutError."""
+    now = asyncio.get_running_loop().time
+    ends_at = now() + TIMEOUT_S
+
+    async def extend(limit: asyncio.Timeout) -> None:
+        gauges = engine.gauges()
+        while True:
+            await asyncio.sleep(_POLL_S)
+            if engine.gauges() != gauges:
+                gauges = engine.gauges()
+                limit.reschedule(min(now() + STALL_S, ends_at))
+
+    async with asyncio.timeout(STALL_S) as limit:
+        watch = asyncio.create_task(extend(limit))
+        try:
+            yield
+        finally:
+            watch.cancel()
 
 
 def compare_logprobs(measured: Float32Array, expected: Float32Array) -> LogprobGap:

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from anthropic import Anthropic
 from openai import AsyncOpenAI, OpenAI
 
 from astraflow.agents.programs.callables import CallableOptions, CallableProgram
-from astraflow.agents.programs.fork_server import UNSET_KEY, UNSET_URL, early_clients, point_clients
+from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL, early_clients, point_clients, warm_up
 from astraflow.agents.proxy import environment
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
@@ -44,3 +45,9 @@ async def test_a_module_that_fails_in_the_process_is_named_with_its_error(
     with raises_code(InvalidInput, "agent.modules_not_imported", "no key"):
         await program.start()
     await program.close()
+
+
+def test_the_sdks_are_warmed_up_without_a_connection() -> None:
+    with structlog.testing.capture_logs() as entries:
+        warm_up()
+    assert entries == []

@@ -2,8 +2,10 @@
 
 A process with the proxy and another with all clients, each with one connection, run conversations of several turns at
 once. The scripted engine waits for a fixed time, so everything beyond it is overhead: the connection, parsing, the
-session's traces, rendering, the reply, and waiting for other calls. Columns: milliseconds of overhead (median, 95th
-percentile), and milliseconds of CPU time of the proxy's process for each call.
+session's traces, rendering, the reply, and waiting for other calls. The same clients also call a server without a
+proxy, which reads each request, waits as long and writes a fixed answer: what sockets, sleeping tasks and the clients
+themselves cost. Columns: milliseconds of overhead (median, 95th percentile), its median beyond that server's, and
+milliseconds of CPU time of the server's process for each call.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -123,28 +125,63 @@ async def direct(load: Load, handler_of: Callable[[Load], CallHandler]) -> list[
 
 
 async def proxied(load: Load, handler_of: Callable[[Load], CallHandler]) -> list[float]:
-    """Runs clients in another process."""
+    """Runs clients in another process, which call sessions of a proxy."""
     proxy = AgentProxy()
     await proxy.start()
     try:
         async with AsyncExitStack() as stack:
             sessions = [await stack.enter_async_context(proxy.session(handler_of(load))) for _ in range(load.sessions)]
-            urls = [f"{session.url}/v1/chat/completions" for session in sessions]
-            client = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tests.benchmarks.agent_proxy",
-                "--client",
-                *load_arguments(load),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-            output, _ = await client.communicate(json.dumps(urls).encode())
-            if client.returncode:
-                raise RuntimeError(f"the clients ended with {client.returncode}")
-            return [float(value) for value in json.loads(output)]
+            return await called_by_clients(load, [f"{session.url}/v1/chat/completions" for session in sessions])
     finally:
         await proxy.close()
+
+
+class BareConnection(asyncio.Protocol):
+    """Connection of a server without a proxy: reads a request, waits for the time of the engine, and writes a fixed
+    answer as long as a chat completion."""
+
+    def __init__(self, engine_s: float) -> None:
+        self._engine_s = engine_s
+        self._read = bytearray()
+        body = orjson.dumps({"choices": [{"message": {"role": "assistant", "content": REPLY}}], "padding": "." * 200})
+        self._answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keeps the transport for the answers."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Answers a request when its body is complete."""
+        self._read += data
+        head, separator, body = self._read.partition(b"\r\n\r\n")
+        if separator and len(body) == int(head.rpartition(b" ")[2]):  # clients send the length last
+            self._read.clear()
+            asyncio.get_running_loop().call_later(self._engine_s, self._transport.write, self._answer)
+
+
+async def unproxied(load: Load) -> list[float]:
+    """Runs clients in another process, which call a server without a proxy."""
+    server = await asyncio.get_running_loop().create_server(lambda: BareConnection(load.engine_s), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        return await called_by_clients(load, [f"http://127.0.0.1:{port}/v1/chat/completions"] * load.sessions)
+
+
+async def called_by_clients(load: Load, urls: Sequence[str]) -> list[float]:
+    """Runs clients in another process; returns the overheads that they saw."""
+    client = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.benchmarks.agent_proxy",
+        "--client",
+        *load_arguments(load),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await client.communicate(json.dumps(urls).encode())
+    if client.returncode:
+        raise RuntimeError(f"the clients ended with {client.returncode}")
+    return [float(value) for value in json.loads(output)]
 
 
 async def run_clients(load: Load, urls: Sequence[str]) -> list[float]:
@@ -190,8 +227,24 @@ def load_arguments(load: Load) -> list[str]:
     return [part for name, value in values.items() for part in (f"--{name}", str(value))]
 
 
-def measured(name: str, load: Load, work: Callable[[], Awaitable[list[float]]]) -> str:
-    """Returns a row of the table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Figures of a path. Milliseconds."""
+
+    median: float
+    high: float
+    """95th percentile."""
+    cpu: float
+    """Processor time of this process for each call."""
+
+    def row(self, path: str, bare: "Figures | None") -> str:
+        """Returns a row of the table. bare: figures of the server without a proxy; None for direct calls."""
+        beyond = "" if bare is None else f"{self.median - bare.median:.2f}"
+        return f"| {path} | {self.median:.2f} | {self.high:.2f} | {beyond} | {self.cpu:.2f} |\n"
+
+
+def measured(load: Load, work: Callable[[], Awaitable[list[float]]]) -> Figures:
+    """Returns the figures of calls."""
 
     async def main() -> list[float]:
         return await work()
@@ -200,9 +253,8 @@ def measured(name: str, load: Load, work: Callable[[], Awaitable[list[float]]]) 
     overheads = np.array(uvloop.run(main())) * 1e3
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    calls = load.sessions * load.turns
     median, high = np.percentile(overheads, [50, 95])
-    return f"| {name} | {median:.2f} | {high:.2f} | {cpu_s / calls * 1e3:.2f} |"
+    return Figures(median=median, high=high, cpu=cpu_s / (load.sessions * load.turns) * 1e3)
 
 
 def main() -> None:
@@ -220,12 +272,15 @@ def main() -> None:
     if arguments.client:
         sys.stdout.write(json.dumps(uvloop.run(run_clients(load, json.loads(sys.stdin.read())))))
         return
-    sys.stdout.write(f"{floor(load)}\n| path | overhead p50, ms | p95, ms | CPU per call, ms |\n|---|---|---|---|\n")
+    sys.stdout.write(f"{floor(load)}\n| path | overhead p50, ms | p95, ms | beyond no proxy | CPU per call, ms |\n")
+    bare = measured(load, partial(unproxied, load))
+    sys.stdout.write(f"|---|---|---|---|---|\n{bare.row('no proxy', bare)}")
     for handler, handler_of in (("without traces", scripted_handler), ("with traces", traced_handler)):
-        for path, run in (("called directly", direct), ("through the proxy", proxied)):
-            row = measured(f"session {handler}, {path}", load, partial(run, load, handler_of))
-            sys.stdout.write(f"{row}\n")
-            sys.stdout.flush()
+        direct_figures = measured(load, partial(direct, load, handler_of))
+        sys.stdout.write(direct_figures.row(f"session {handler}, called directly", None))
+        proxied_figures = measured(load, partial(proxied, load, handler_of))
+        sys.stdout.write(proxied_figures.row(f"session {handler}, through the proxy", bare))
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

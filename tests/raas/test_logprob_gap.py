@@ -1,10 +1,13 @@
+import asyncio
+
 import numpy as np
 import pytest
 
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Probe
-from astraflow.raas.engines.base import EXACT, ROUNDED, UNLIMITED, LogprobTolerance
+from astraflow.raas import logprob_gap as logprob_gap_module
+from astraflow.raas.engines.base import EXACT, ROUNDED, UNLIMITED, EngineGauges, LogprobTolerance
 from astraflow.raas.logprob_gap import GapHistory, LogprobGap, compare_logprobs, logprob_gap
 from tests.fakes.engine import FakeEngine
 
@@ -81,3 +84,32 @@ async def test_an_inconsistent_probe_is_refused() -> None:
         with pytest.raises(CorruptData) as caught:
             await logprob_gap(Echo(), bad)
         assert caught.value.code == "weights.invalid_probe"
+
+
+class Slow(Echo):
+    """Scores in steps of half the longest time without progress; `shows_steps`: its gauges change with each step."""
+
+    def __init__(self, *, shows_steps: bool) -> None:
+        super().__init__()
+        self._shows_steps = shows_steps
+
+    async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:
+        for step in range(1, 5):
+            await asyncio.sleep(logprob_gap_module.STALL_S / 2)
+            if self._shows_steps:
+                self.load_now = EngineGauges(running=1, cache_used=step / 100)
+        return await super().score(tokens, scored_from)
+
+
+async def test_the_measurement_waits_for_an_engine_as_long_as_it_makes_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logprob_gap_module, "STALL_S", 0.2)
+    monkeypatch.setattr(logprob_gap_module, "_POLL_S", 0.01)
+
+    assert (await logprob_gap(Slow(shows_steps=True), probe([-1, -2, -5, -6]))).max == 0
+    with pytest.raises(TimeoutError):
+        await logprob_gap(Slow(shows_steps=False), probe([-1, -2, -5, -6]))
+    monkeypatch.setattr(logprob_gap_module, "TIMEOUT_S", 0.3)
+    with pytest.raises(TimeoutError):
+        await logprob_gap(Slow(shows_steps=True), probe([-1, -2, -5, -6]))

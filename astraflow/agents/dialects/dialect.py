@@ -35,6 +35,8 @@ STATUS = {
 
 _ANSWER_DEPTH = 16
 """Levels of an answer above a value of the request that it repeats. Count."""
+_SAFE_DEPTH = 200
+"""Levels of a value that can always be handled. Count."""
 
 
 class InvalidCall(CallRefused):
@@ -112,7 +114,8 @@ def parse_json(data: bytes | bytearray) -> Json:
             f"cannot read the request: the body is a JSON {_kind(value)}; send a JSON object",
             code="agent.not_an_object",
         )
-    check_depth(value)
+    if data.count(b"{") + data.count(b"[") > _SAFE_DEPTH:  # so that usual bodies are not written once more
+        check_depth(value)
     return value
 
 
@@ -124,7 +127,8 @@ def check_depth(value: object) -> None:
         to_json(value)
     except TypeError as problem:
         raise InvalidCall(
-            f"cannot use the request: {problem}: its values are nested more than 200 levels deep; send flatter ones",
+            f"cannot use the request: {problem}: its values are nested more than {_SAFE_DEPTH} levels deep; send "
+            "flatter ones",
             code="agent.nested_too_deeply",
         ) from None
 

@@ -26,8 +26,9 @@ from astraflow.agents.programs.base import (
     RunningProgram,
     program_failure,
 )
-from astraflow.agents.programs.fork_server import OUTPUTS, UNSET_KEY, UNSET_URL, VALUE, WORK, Start, function_named
+from astraflow.agents.programs.fork_server import OUTPUTS, VALUE, WORK, Start, function_named
 from astraflow.agents.programs.fork_server import __name__ as server_module
+from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL
 from astraflow.agents.proxy import environment as client_environment
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.runtime.config import Config

@@ -25,19 +25,13 @@ from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
 from astraflow.agents.programs.base import AgentTask
+from astraflow.agents.programs.sdk_clients import early_clients, point_clients, warm_up
 from astraflow.runtime.plugins import import_named_plugins
 
 OUTPUTS = ("stdout", "stderr")
 VALUE = "value.json"
 WORK = "work"
 """Names in the folder of an episode: standard output and error, the return value, the working directory."""
-
-UNSET_URL = "http://127.0.0.1:9/astraflow"
-UNSET_KEY = "key-of-no-episode"
-"""Base URL and key while modules are imported. Clients of SDKs that a module creates with them get those of each
-episode."""
-_CLIENTS = {"openai": ("OpenAI", "AsyncOpenAI"), "anthropic": ("Anthropic", "AsyncAnthropic")}
-"""Classes of clients in the packages of the SDKs, and the prefix of their environment variables in small letters."""
 
 _PR_SET_PDEATHSIG = 1
 _CHUNK_BYTES = 2**16
@@ -69,6 +63,8 @@ def main() -> None:
         raise
     gc.collect()
     clients = early_clients()
+    warm_up()
+    gc.collect()
     gc.freeze()  # forks share the pages of everything that was imported
     server = _Server(replies, clients)
     _reply(replies, {"ready": True})
@@ -158,27 +154,6 @@ def called_with(function: Callable[..., Any], task: AgentTask) -> dict[str, Any]
         elif parameter.default is parameter.empty:
             raise TypeError(f"the function has the parameter {name!r}, but the agent's task only {sorted(task.fields)}")
     return arguments
-
-
-def early_clients() -> list[tuple[str, Any]]:
-    """Returns the clients of SDKs that were created while modules were imported, each with the name of its SDK; those
-    with a base URL or key of their own are not among them."""
-    kinds = {
-        getattr(sys.modules[sdk], name): sdk for sdk, names in _CLIENTS.items() if sdk in sys.modules for name in names
-    }
-    clients = [(kinds[type(thing)], thing) for thing in gc.get_objects() if type(thing) in kinds]
-    return [
-        (sdk, client)
-        for sdk, client in clients
-        if client.api_key == UNSET_KEY and str(client.base_url).startswith(UNSET_URL)
-    ]
-
-
-def point_clients(clients: Sequence[tuple[str, Any]], environment: Mapping[str, str]) -> None:
-    """Gives clients base URL and key of an episode."""
-    for sdk, client in clients:
-        client.base_url = environment[f"{sdk.upper()}_BASE_URL"]
-        client.api_key = environment[f"{sdk.upper()}_API_KEY"]
 
 
 def _become_agent(start: Start, clients: Sequence[tuple[str, Any]]) -> NoReturn:

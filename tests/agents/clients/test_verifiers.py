@@ -1,8 +1,14 @@
-"""An environment of verifiers, as released, evaluates a policy over chat, and trains it with tokens that it renders."""
+"""Environments of verifiers, as released, evaluate a policy over chat, and train it with tokens that they render.
+
+`dial-codes` is beside this module. `glossary` is an environment in the repository of verifiers, which no package
+contains: its tests run when it is installed in the environment of verifiers (docs/agent-clients.md).
+"""
 
 import json
 import re
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,8 +20,6 @@ from tests.fakes.deciding_policy import DecidingPolicy, hermes_call
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clients, pytest.mark.timeout(600)]
 
-TASKS = 4
-
 
 def dials(prompt: str) -> str:
     """Asks the phone book for the country of the task, and answers with its code."""
@@ -26,13 +30,54 @@ def dials(prompt: str) -> str:
     return hermes_call("phone_dial_code", country=countries[-1])
 
 
-async def evaluate(session: ClientSession, folder: Path, *client: str) -> list[float]:
+def facts(prompt: str) -> str:
+    """Looks up the name of the task, and answers with the fact between tags."""
+    names = re.findall(r'look up "([\w ]+)"', prompt)
+    tools = re.findall(r'"name": "((?:mcp__)?facts_+lookup)"', prompt)
+    results = re.findall(r"<\|im_start|>(?:user|tool)\n(?:<tool_response>\n)?([^<]*)", prompt)
+    return (
+        hermes_call(tools[0], name=names[0]) if names[0] in results[-1] else f"<answer>{results[-1].strip()}</answer>"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """An environment, and a policy that solves its tasks."""
+
+    package: str
+    """Name of its module."""
+    count: int
+    reward: str
+    """Name of its reward."""
+    decide: Callable[[str], str]
+
+    @property
+    def is_installed(self) -> bool:
+        """True if the environment of verifiers contains the module."""
+        return any(VERIFIERS.folder.glob(f"lib/python*/site-packages/{self.package}"))
+
+
+@pytest.fixture(
+    params=[
+        Tasks(package="dial_codes", count=4, reward="is_right", decide=dials),
+        Tasks(package="glossary", count=5, reward="looked_up", decide=facts),
+    ],
+    ids=lambda tasks: tasks.package,
+)
+def tasks(request: pytest.FixtureRequest) -> Tasks:
+    chosen: Tasks = request.param
+    if chosen.package == "glossary" and not chosen.is_installed:
+        pytest.skip("no package contains glossary: install it from the repository of verifiers")
+    return chosen
+
+
+async def evaluate(tasks: Tasks, session: ClientSession, folder: Path, *client: str) -> list[float]:
     """Runs `vf-eval` on all tasks; returns the rewards."""
     index = folder / "index"  # empty: uv takes the wheels and nothing else
     index.mkdir()
     await session.run(
         VERIFIERS.program("vf-eval"),
-        "dial-codes",
+        tasks.package.replace("_", "-"),
         *("--model", "policy", "--client.api-key-var", "OPENAI_API_KEY", *client),
         *("--env.agent.runtime.type", "subprocess", "--output-dir", str(folder / "outputs"), "--no-push", "--no-rich"),
         folder=folder,
@@ -47,25 +92,25 @@ async def evaluate(session: ClientSession, folder: Path, *client: str) -> list[f
     )
     (traces,) = folder.glob("outputs/**/traces.jsonl")
     episodes = [json.loads(line) for line in traces.read_text().splitlines()]
-    return [trace["rewards"]["is_right"]["score"] for episode in episodes for trace in episode["traces"]]
+    return [trace["rewards"][tasks.reward]["score"] for episode in episodes for trace in episode["traces"]]
 
 
-async def test_evaluation_over_chat(tmp_path: Path) -> None:
-    async with client_session(DecidingPolicy(dials)) as session:
+async def test_evaluation_over_chat(tasks: Tasks, tmp_path: Path) -> None:
+    async with client_session(DecidingPolicy(tasks.decide)) as session:
         url = session.access.environment["OPENAI_BASE_URL"]
-        assert await evaluate(session, tmp_path, "--client.base-url", url) == [1.0] * TASKS
-        trajectories = session.trajectories(turns=[2] * TASKS)
+        assert await evaluate(tasks, session, tmp_path, "--client.base-url", url) == [1.0] * tasks.count
+        trajectories = session.trajectories(turns=[2] * tasks.count)
         assert {call.dialect for trajectory in trajectories for call in trajectory.calls} == {"chat"}
 
 
-async def test_training_with_tokens(tmp_path: Path) -> None:
+async def test_training_with_tokens(tasks: Tasks, tmp_path: Path) -> None:
     tokenizer = byte_level_tokenizer(tmp_path / "tokenizer")
-    async with client_session(DecidingPolicy(dials, tokenizer=tokenizer)) as session:
+    async with client_session(DecidingPolicy(tasks.decide, tokenizer=tokenizer)) as session:
         client = ["--client.type", "train", "--client.renderer.name", "qwen3"]
         client += ["--client.renderer-model-name", str(tmp_path / "tokenizer")]
         url = session.access.environment["OPENAI_BASE_URL"]
-        assert await evaluate(session, tmp_path, "--client.base-url", url, *client) == [1.0] * TASKS
-        trajectories = session.trajectories(turns=[2] * TASKS)
+        assert await evaluate(tasks, session, tmp_path, "--client.base-url", url, *client) == [1.0] * tasks.count
+        trajectories = session.trajectories(turns=[2] * tasks.count)
         assert {call.dialect for trajectory in trajectories for call in trajectory.calls} == {"tokens"}
 
 
@@ -91,6 +136,5 @@ def byte_level_tokenizer(folder: Path) -> HuggingFaceTokenizer:
     )
     saved.save_pretrained(folder)
     end = core.token_to_id("<|im_end|>")
-    assert end is not None
     assert end is not None
     return HuggingFaceTokenizer(saved, vocab_size=len(saved), stop_tokens=(end,))
