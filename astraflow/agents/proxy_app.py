@@ -10,7 +10,15 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from astraflow.agents.calls import CallRefused, Refusal, TokenCall
-from astraflow.agents.dialects.dialect import STATUS, CallContext, Dialect, ParsedCall, parse_json, to_json
+from astraflow.agents.dialects.dialect import (
+    STATUS,
+    CallContext,
+    Dialect,
+    ParsedCall,
+    ParsedMessages,
+    parse_json,
+    to_json,
+)
 from astraflow.agents.dialects.routes import CALLS, COUNTS, RESPONSES_PATH, dialect_of, model_answer
 from astraflow.agents.proxy_requests import ClientGone, HttpRequest
 from astraflow.agents.proxy_sessions import ProxySession, SessionTable, ended
@@ -200,6 +208,8 @@ class ProxyApp:
         exchange.reply_id = reply.id
         answer = exchange.dialect.reply(parsed, reply)
         exchange.answer = to_json(answer)
+        if exchange.dialect.name == "chat":  # the only one with a message for each that was sent
+            session.known = ParsedMessages(sent=body["messages"], messages=parsed.call.messages)
         if exchange.dialect.name == "responses":
             session.responses.add(reply.id, exchange.answer, has_instructions=bool(body.get("instructions")))
         if parsed.is_streaming:
@@ -259,6 +269,7 @@ class ProxyApp:
             is_retry=request.is_retry(),
             created_s=int(self._clock.wall()),
             conversation=session.responses.conversation,
+            known=session.known,
         )
 
 

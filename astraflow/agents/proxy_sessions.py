@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from astraflow.agents.calls import CallHandler, CallRefused, Refusal
+from astraflow.agents.dialects.dialect import ParsedMessages
 from astraflow.agents.proxy_records import CallRecords, StoredResponses
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock
@@ -26,6 +27,8 @@ class ProxySession:
         """Prefixed so that tools which scan texts for keys recognize it."""
         self.records = CallRecords(self.secret, is_recorded=is_recorded)
         self.responses = StoredResponses(handler)
+        self.known = ParsedMessages()
+        """Messages of the latest answered request to chat completions."""
         self.failure: BaseException | None = None
         self.takes_reward = takes_reward
         self.reward: Json = None

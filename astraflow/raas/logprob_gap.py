@@ -17,7 +17,7 @@ from astraflow.raas.engines.base import MIN_P99_TOKENS, Engine, LogprobTolerance
 
 STALL_S = 60.0
 """Time without progress of the engine after which the measurement fails. Progress is a change of its gauges."""
-TIMEOUT_S = 600.0
+TIMEOUT_S = 1800.0
 """Longest measurement on a busy machine."""
 _POLL_S = 1.0
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from astraflow.agents.calls import (
     TokenReply,
 )
 from astraflow.agents.dialects.chat import ChatDialect
-from astraflow.agents.dialects.dialect import CallContext, parse_json, to_json
+from astraflow.agents.dialects.dialect import CallContext, ParsedMessages, parse_json, to_json
 from astraflow.agents.dialects.messages import MessagesDialect
 from astraflow.agents.dialects.responses import ResponsesDialect
 from astraflow.agents.dialects.tokens import TokensDialect
@@ -35,18 +35,22 @@ class Calls(Protocol):
     async def generate(self, call: TokenCall) -> TokenReply: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class DialectClient:
     """Sends model calls in the dialect of `name`, and token calls in that of tokens."""
 
     session: PolicySession
     name: str
+    known: ParsedMessages = field(default_factory=ParsedMessages)
+    """Messages of the latest answered call, as the proxy keeps them."""
 
     async def complete(self, call: ModelCall) -> ModelReply:
         """Returns the reply as the client reads it."""
         dialect, body_of, message_of = DIALECTS[self.name]
         parsed = dialect.parse(_sent(body_of(call)), self._context(call))
         reply = await self.session.complete(parsed.call)
+        if self.name == "chat":
+            self.known = ParsedMessages(sent=parsed.body["messages"], messages=parsed.call.messages)
         return replace(reply, message=message_of(_sent(dialect.reply(parsed, reply))))
 
     async def generate(self, call: TokenCall) -> TokenReply:
@@ -70,6 +74,7 @@ class DialectClient:
             is_retry=call.options.is_retry,
             created_s=0,
             conversation=self.session.conversation,
+            known=self.known,
         )
 
 

@@ -12,7 +12,9 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from astraflow.agents.calls import CallRefused, FunctionCall, Refusal, ReplyFinish, Role
+from astraflow.agents.calls import AgentMessage, CallRefused, FunctionCall, Refusal, ReplyFinish, Role
+from astraflow.agents.dialects.chat import ChatDialect
+from astraflow.agents.dialects.dialect import CallContext, ParsedMessages
 from astraflow.contract.agent_calls import CallOutcome
 from tests.agents.strict_models import strictly
 from tests.fakes.agent_handlers import ScriptedHandler, calls_reply, eventually, serving, text_reply
@@ -286,3 +288,21 @@ async def test_a_request_without_an_answer_is_refused_with_a_code(change: dict[s
             await sdk.post("/chat/completions", body={"model": "m", "messages": HELLO, **change}, cast_to=object)
     assert raised.value.code == code
     assert not handler.calls
+
+
+def test_messages_that_an_answered_request_began_with_are_not_parsed_again() -> None:
+    def parsed(sent: list[Any], known: ParsedMessages) -> tuple[AgentMessage, ...]:
+        context = CallContext(retry_key="", is_retry=False, created_s=0, conversation=lambda _: (), known=known)
+        return ChatDialect().parse({"model": "m", "messages": sent}, context).call.messages
+
+    question: dict[str, Any] = {"role": "user", "content": "a"}
+    reply: dict[str, Any] = {"role": "assistant", "content": "b"}
+    first = parsed([question, reply], ParsedMessages())
+    known = ParsedMessages(sent=[question, reply], messages=first)
+
+    longer = parsed([dict(question), dict(reply), dict(question)], known)
+    assert [message is before for message, before in zip(longer, first, strict=False)] == [True, True]
+    assert longer == parsed([question, reply, question], ParsedMessages())
+    edited = [question, {"role": "assistant", "content": "c"}, question]
+    assert parsed(edited, known) == parsed(edited, ParsedMessages())
+    assert parsed([question], known) == first[:1]

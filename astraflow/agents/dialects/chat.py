@@ -1,6 +1,7 @@
 """Dialect of `POST /v1/chat/completions`."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from astraflow.agents.calls import (
@@ -14,7 +15,15 @@ from astraflow.agents.calls import (
     Role,
 )
 from astraflow.agents.dialects import fields
-from astraflow.agents.dialects.dialect import CallContext, InvalidCall, Json, ParsedCall, event, openai_error
+from astraflow.agents.dialects.dialect import (
+    CallContext,
+    InvalidCall,
+    Json,
+    ParsedCall,
+    ParsedMessages,
+    event,
+    openai_error,
+)
 from astraflow.models.tokenizers import ToolSchema
 
 _ROLES = {
@@ -61,7 +70,7 @@ class ChatDialect:
         )
         call = ModelCall(
             options=options,
-            messages=_messages(body),
+            messages=_messages(body, context.known),
             tools=tools,
             tool_choice=_tool_choice(body.get("tool_choice"), tools),
             allows_parallel_calls=fields.flag(body, "parallel_tool_calls", default=True),
@@ -118,8 +127,10 @@ def refuse_several(body: Json) -> None:
         )
 
 
-def _messages(body: Json) -> tuple[AgentMessage, ...]:
-    messages = tuple(_message(message, where) for where, message in fields.objects(body, "messages"))
+def _messages(body: Json, known: ParsedMessages) -> tuple[AgentMessage, ...]:
+    repeated = known.repeated(body.get("messages"))
+    added = islice(fields.objects(body, "messages"), len(repeated), None)
+    messages = (*repeated, *(_message(message, where) for where, message in added))
     if not messages:
         raise InvalidCall("cannot answer the request: it has no messages; send at least one", code="agent.no_messages")
     return messages

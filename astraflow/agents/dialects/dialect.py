@@ -1,6 +1,6 @@
 """Port of a dialect, and what its implementations share: refusals, JSON and server-sent events."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -47,6 +47,21 @@ class InvalidCall(CallRefused):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedMessages:
+    """Messages of an answered request, which the next one of the session usually begins with."""
+
+    sent: Sequence[Any] = ()
+    """JSON values as the client sent them."""
+    messages: tuple[AgentMessage, ...] = ()
+    """A message for each."""
+
+    def repeated(self, sent: Any) -> tuple[AgentMessage, ...]:
+        """Returns the messages if `sent` begins with them; otherwise none."""
+        is_repeated = isinstance(sent, list) and sent[: len(self.sent)] == self.sent
+        return self.messages if is_repeated else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
     """Facts about a request that are not in its body."""
 
@@ -58,6 +73,8 @@ class CallContext:
     conversation: Callable[[str], tuple[AgentMessage, ...]]
     """Returns the messages of an earlier reply of the session that a request with the id `previous_response_id`
     continues, without the instructions of that time. Raises: CallRefused."""
+    known: ParsedMessages = ParsedMessages()
+    """Messages that need not be parsed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ POLICY = PolicyId("policy")
 OPTIONS = SessionOptions(max_context=200_000, max_new_tokens=2000)
 """The prompts of coding agents are long: the byte tokenizer has a token for each byte."""
 
-TIMEOUT_S = 180
+TIMEOUT_S = 420
 """Time limit of a program on a busy machine. Seconds."""
 
 
