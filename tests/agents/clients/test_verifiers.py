@@ -32,12 +32,11 @@ def dials(prompt: str) -> str:
 
 def facts(prompt: str) -> str:
     """Looks up the name of the task, and answers with the fact between tags."""
+    results = re.findall(r"<tool_response>\n(.*?)\n</tool_response>", prompt, re.DOTALL)
+    if results:
+        return f"<answer>{results[-1]}</answer>"
     names = re.findall(r'look up "([\w ]+)"', prompt)
-    tools = re.findall(r'"name": "((?:mcp__)?facts_+lookup)"', prompt)
-    results = re.findall(r"<\|im_start|>(?:user|tool)\n(?:<tool_response>\n)?([^<]*)", prompt)
-    return (
-        hermes_call(tools[0], name=names[0]) if names[0] in results[-1] else f"<answer>{results[-1].strip()}</answer>"
-    )
+    return hermes_call("facts_lookup", name=names[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
