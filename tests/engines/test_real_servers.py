@@ -79,9 +79,7 @@ class RealServerSuite(InstalledServerSuite):
         client = served.servers[0].client
         key = client._session.headers["Authorization"].removeprefix("Bearer ")
         monkeypatch.setenv("ASTRAFLOW_TEACHER_KEY", key)
-        config = TeacherEndpointConfig(
-            base_url=client.base_url, model=MODEL_NAME, key_variable="ASTRAFLOW_TEACHER_KEY"
-        )
+        config = TeacherEndpointConfig(base_url=client.base_url, model=MODEL_NAME, key_variable="ASTRAFLOW_TEACHER_KEY")
         teacher = TeacherEndpoint(config)
         rows = dict(enumerate(row.trajectory for row in batch().rows))
         await asyncio.to_thread(teacher.check, vocabulary=make_torch.model(0, MODEL).config.vocab_size)

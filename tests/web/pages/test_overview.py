@@ -98,6 +98,7 @@ async def test_a_decision_has_a_page_with_its_calculation_and_effect(web: Runnin
 
 
 @pytest.mark.browser
+@pytest.mark.past_reports
 async def test_an_annotation_opens_its_drawer_by_pointer_and_by_keys(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
@@ -130,6 +131,7 @@ async def test_an_annotation_opens_its_drawer_by_pointer_and_by_keys(
 
 
 @pytest.mark.browser
+@pytest.mark.past_reports
 async def test_a_live_annotation_is_added_to_the_chart_as_text(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
