@@ -14,6 +14,7 @@ from astraflow.environments.base import Environment, EnvironmentFactory, Observa
 from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest, encode_step
 from astraflow.environments.two_player import Game, GameFactory, GameTurn
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.plugins import plugin_cause
 
 log = get_logger()
 
@@ -162,7 +163,7 @@ def _as_failure(problem: Exception, limit_s: float) -> RolloutFailed:
             code="environment.timeout",
         )
     return RolloutFailed(
-        f"cannot continue the episode: {type(problem).__name__}: {problem}; correct the environment"[:1000],
+        f"cannot continue the episode: {plugin_cause(problem)}; correct the environment"[:1000],
         boundary=Boundary.ENVIRONMENT,
         code=problem.code if isinstance(problem, AstraFlowError) else "environment.crashed",
     )

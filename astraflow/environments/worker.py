@@ -21,7 +21,7 @@ from astraflow.environments.host import EnvironmentHost
 from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
 from astraflow.environments.two_player import GameFactory
 from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.plugins import Registry, plugin_cause
 
 MAX_LINE_BYTES = 32 * 2**20
 """Longest request or answer."""
@@ -64,7 +64,7 @@ async def _answer(worker: "_Worker", request: dict[str, Any], answers: IO[bytes]
         answer = {"result": await worker.operations[operation](request)}
     except Exception as problem:
         code = problem.code if isinstance(problem, AstraFlowError) else "environment.crashed"
-        message = str(problem) if isinstance(problem, AstraFlowError) else f"{type(problem).__name__}: {problem}"
+        message = str(problem) if isinstance(problem, AstraFlowError) else plugin_cause(problem)
         is_invalid = isinstance(problem, InvalidInput)
         answer = {"error": {"code": code, "message": message[:1000], "is_invalid": is_invalid}}
     line = json.dumps({"number": number, **answer}, ensure_ascii=True)

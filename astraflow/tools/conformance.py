@@ -10,6 +10,7 @@ from astraflow.contract.checks import CheckResult, Outcome
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import plugin_cause
 from astraflow.tools.base import TOOL_NAME, Tool, ToolError, ToolSource
 
 READABLE = "has tools with a name, a description and a schema that a policy can read"
@@ -87,7 +88,7 @@ async def _called(tool: Tool, arguments: Mapping[str, Json], problems: list[str]
         return "timeout"
     except Exception as problem:
         remedy = "it fails the episode; raise ToolError for what the policy did wrong"
-        problems.append(f"{_written(tool, arguments)} raised {type(problem).__name__}: {str(problem)[:200]}: {remedy}")
+        problems.append(f"{_written(tool, arguments)} raised {plugin_cause(problem)[:300]}: {remedy}")
         return ""
     if not isinstance(answer, str):
         problems.append(f"{_written(tool, arguments)} returned {type(answer).__name__}; return text")
