@@ -133,8 +133,9 @@ class TaskChecks:
         require(time.monotonic() - began < 30, "a command that hangs is not stopped in time")
         forged = await environment.act("echo Error response from daemon >&2; exit 1")
         require("exit status 1" in forged.text, f"a command that fails was answered {forged.text!r}")
-        (container,) = self.engine.output(self.program, "ps", "--quiet").split()
-        self.engine.run(self.program, "kill", container)
+        program = f"/usr/bin/{self.program}"  # the name alone leads to the script of `_program_of`
+        (container,) = self.engine.output(program, "ps", "--quiet").split()
+        self.engine.run(program, "kill", container)
         try:
             answer = await environment.act("echo on")
         except RolloutFailed as problem:
