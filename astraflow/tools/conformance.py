@@ -122,14 +122,15 @@ def _arguments(tool: Tool) -> Iterator[dict[str, Json]]:
 
 
 def _properties(tool: Tool) -> Mapping[str, Mapping[str, Any]]:
-    properties = tool.parameters.get("properties")
-    return properties if isinstance(properties, dict) else {}
+    properties: Any = tool.parameters.get("properties")
+    return dict(properties) if isinstance(properties, Mapping) else {}
 
 
 def _sample(schema: Mapping[str, Any], number: int) -> Json:
     """Returns a value of a schema. Bounds are kept; a pattern or a reference is not read."""
     if choices := schema.get("enum"):
-        return choices[number % len(choices)]
+        chosen: Json = choices[number % len(choices)]
+        return chosen
     if alternatives := schema.get("anyOf"):
         return _sample(alternatives[number % len(alternatives)], number)
     samples = _SAMPLES.get(str(schema.get("type")), ("word",))
