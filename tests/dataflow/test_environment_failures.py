@@ -73,7 +73,7 @@ async def test_a_member_whose_environment_dies_and_hangs_is_masked_and_its_group
         node_of(engine) as node,
     ):
         name = (await service.nodes.join(facts())).node
-        outcomes = []
+        outcomes: list[str] = []
         for _ in range(4):
             (task,) = (await service.nodes.lease(name, 1, wait_s=2)).tasks
             outcomes += await service.nodes.push(name, [await node.run(task, RolloutRecorder())])
