@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Error, Page, StorageState, sync_playwri
 from screenshot_png import as_png
 from screenshot_run import OwnRun, empty_page, own_run
 
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = Path("/usr/bin/chromium-headless-shell")
 WIDE = (1280, 800)
 NARROW = (360, 740)
 PATIENCE_MS = 60_000

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,13 @@ VAGUE_SUBJECT = re.compile(
 """Beginnings of test names without a subject, such as `test_what_is_lost_...` instead of `test_lost_nodes_...`."""
 
 
-def declared_names(path: Path) -> Iterator[str]:
+@cache
+def declared_names(path: Path) -> tuple[str, ...]:
     """Returns the names of the module and of the classes, functions, arguments and fields that it declares."""
+    return tuple(_declared_names(path))
+
+
+def _declared_names(path: Path) -> Iterator[str]:
     yield path.stem
     for node in ast.walk(ast.parse(path.read_text())):
         match node:

@@ -74,7 +74,9 @@ def _has_ipv6() -> bool:
 
 TOOLS: Mapping[str, Tool] = {
     "chromium": Tool(
-        tests="browser tests of the pages", is_there=partial(_program, "chromium"), packages=("chromium",)
+        tests="browser tests of the pages",
+        is_there=partial(_program, "chromium-headless-shell"),
+        packages=("chromium-headless-shell",),
     ),
     "fonts": Tool(
         tests="browser tests of the layout with each font set",

@@ -176,12 +176,12 @@ def _gpu() -> Finding:
 
 
 def _chromium() -> Finding:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    path = shutil.which("chromium-headless-shell")
     return Finding(
         subject="Chromium",
         is_ok=path is not None,
         is_required=False,
-        message=path or "required only by the browser tests: apt-get install chromium",
+        message=path or "required only by the browser tests: apt-get install chromium-headless-shell",
     )
 
 

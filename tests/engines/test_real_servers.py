@@ -1,5 +1,6 @@
 """Real SGLang and vLLM servers pass the suites of engines and of servers: `make engines`."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,14 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from astraflow.algorithms.config import TeacherEndpointConfig
 from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.raas.engines.server.dialect import MODEL_NAME
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.runtime.home import home
+from astraflow.trainer.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.engines.real import MODEL, adapted, adapters, delta_to, server, version
 from tests.suites import engine_suite
 from tests.suites.installed_server_suite import InstalledServerSuite
+from tests.trainer.backends.test_local import batch
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -67,6 +72,22 @@ class RealServerSuite(InstalledServerSuite):
     @staticmethod
     def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
         return np.asarray(make_torch.logprobs(adapted(number), tokens, scored_from), dtype=np.float32)
+
+    async def test_a_trainer_distills_from_the_server_as_from_the_same_model_of_its_own(
+        self, served: ServerEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = served.servers[0].client
+        key = client._session.headers["Authorization"].removeprefix("Bearer ")
+        monkeypatch.setenv("ASTRAFLOW_TEACHER_KEY", key)
+        config = TeacherEndpointConfig(base_url=client.base_url, model=MODEL_NAME, key_variable="ASTRAFLOW_TEACHER_KEY")
+        teacher = TeacherEndpoint(config)
+        rows = dict(enumerate(row.trajectory for row in batch().rows))
+        await asyncio.to_thread(teacher.check, vocabulary=make_torch.model(0, MODEL).config.vocab_size)
+        scores = await asyncio.to_thread(teacher.logprobs, rows)
+        for number, row in rows.items():
+            written = np.flatnonzero(row.loss_mask())
+            expected = self.logprobs(0, row.tokens, int(written[0]))[written - written[0]]
+            np.testing.assert_allclose(scores[number], expected, atol=1e-4)
 
 
 class TestSglang(RealServerSuite):

@@ -1,4 +1,4 @@
-"""Debian's Chromium, with its console errors, exceptions and failed requests."""
+"""Debian's Chromium without windows, with its console errors, exceptions and failed requests."""
 
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
 
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = Path("/usr/bin/chromium-headless-shell")
+"""The engine without the windows of a browser: a page costs 1.0 s of a core instead of 2.8 s with `chromium`."""
 
 expect.set_options(timeout=40_000)  # a busy machine must not fail the test
 
@@ -61,7 +62,8 @@ async def browser(environment: Mapping[str, str] | None = None) -> AsyncIterator
     are never skipped.
     """
     if not CHROMIUM.exists():
-        pytest.fail(f"{CHROMIUM} is missing: apt-get install chromium, or leave these tests out with -m 'not browser'")
+        remedy = f"apt-get install {CHROMIUM.name}, or leave these tests out with -m 'not browser'"
+        pytest.fail(f"{CHROMIUM} is missing: {remedy}")
     async with async_playwright() as playwright:
         variables = {**os.environ, **(environment or {})}
         chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS), env=variables)  # type: ignore[arg-type] # invariant

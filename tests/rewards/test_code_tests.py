@@ -28,13 +28,13 @@ CHECK: list[Any] = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def reward() -> AsyncIterator[CodeTests]:
     async for built in started():
         yield built
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def share() -> AsyncIterator[CodeTests]:
     async for built in started(scoring="share"):
         yield built

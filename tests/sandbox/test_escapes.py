@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 OTHER_USER = 65534
 
 
-@cache
 def contained(account: str, level: str) -> dict[str, bool]:
     if account == "own":
         return asyncio.run(run_probes(level))
@@ -54,11 +53,12 @@ def interpreter_of_other_user() -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", PROBES)
 @pytest.mark.parametrize("account", ["own", "other"])
 @pytest.mark.parametrize("level", ["namespaces", "restricted"])
-def test_a_program_cannot_leave_the_sandbox(level: str, account: str, name: str) -> None:
-    assert contained(account, level)[name]
+def test_a_program_cannot_leave_the_sandbox(level: str, account: str) -> None:
+    results = contained(account, level)
+    assert results.keys() == set(PROBES)
+    assert [name for name, is_contained in results.items() if not is_contained] == []
 
 
 def test_the_probes_reach_the_host_without_isolation() -> None:

@@ -34,8 +34,9 @@ async def started(**options: Any) -> LocalSandbox:
     return sandbox
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(params=LEVELS, scope="module")
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[LocalSandbox]:
+    """One sandbox per level for all tests of the module: it stays usable after every job."""
     sandbox = await started(level=request.param)
     assert sandbox.level is Level(request.param), sandbox.reasons
     yield sandbox

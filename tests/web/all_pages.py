@@ -111,7 +111,7 @@ class ServedSite:
 
     async def answers(self) -> dict[str, httpx.Response]:
         """Returns the response of each address: pages, page parts and files."""
-        return {address: await self.admin.get(address) for address in self.addresses()}
+        return {address: await self._answer(address) for address in self.addresses()}
 
     async def pages(self) -> dict[str, str]:
         """Returns the text of each whole page by address."""
@@ -119,7 +119,7 @@ class ServedSite:
         for address in self.addresses():
             if FILE.search(address):
                 continue
-            answer = await self.admin.get(address)
+            answer = await self._answer(address)
             if is_page(answer):
                 assert answer.status_code in (200, 503) or address == EXTRA_ADDRESSES[-1], (
                     address,
@@ -128,6 +128,11 @@ class ServedSite:
                 )
                 page_by_address[address] = answer.text
         return page_by_address
+
+    async def _answer(self, address: str) -> httpx.Response:
+        answer = await self.admin.get(address)
+        assert answer.status_code != 500, (address, answer.text[-600:])
+        return answer
 
 
 def is_page(answer: httpx.Response) -> bool:

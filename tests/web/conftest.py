@@ -62,10 +62,10 @@ async def chromium() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 def fake(request: pytest.FixtureRequest) -> FakeControlPlane:
-    """Dataflow in its 150th second. Each web process that follows it reads, checks and stores its history: tests that
-    show no past have the marker `short_history`."""
-    is_short = request.node.get_closest_marker("short_history") is not None
-    return FakeControlPlane(sequence=150, history=SHORT_HISTORY if is_short else HISTORY_REPORTS)
+    """Dataflow in its 150th second. Each web process that follows it reads, checks and stores its past reports: tests
+    that show all of the past have the marker `past_reports`."""
+    needs_past = request.node.get_closest_marker("past_reports") is not None
+    return FakeControlPlane(sequence=150, history=HISTORY_REPORTS if needs_past else SHORT_HISTORY)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.fakes.web import RunningWeb
 from web.rendering import STATIC, build_stamp
 from web.static_files import CACHE_CONTROL, bundle_css, minify_css
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("name", ["app.css", "work.css"])

@@ -19,7 +19,7 @@ from tests.web.security.test_roles import HERE, give
 from web.security.problems import CODE_HEADER
 from web.security.resources import Resource
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 US = {"target": "1", "reason": "a test"}
 

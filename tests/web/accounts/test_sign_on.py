@@ -17,7 +17,7 @@ from tests.web.page_elements import Element, parsed
 from web.accounts.openid_provider import OpenIdConfig
 from web.security.roles import Role
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 OTHER = "https://other.example"
 

@@ -21,7 +21,7 @@ from tests.fakes.fleet import running_fleet
 from tests.fakes.web import RunningWeb, running_web, shown_secret
 from tests.web.page_elements import Element, notice_after, parsed
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 40.0
 POLLING = "every 5s"

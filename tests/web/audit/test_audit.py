@@ -21,7 +21,7 @@ from web.db import Database, open_database
 from web.tables import AuditEntry
 from web.views.audit import as_csv, as_ndjson, audit_row
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 ALICE = Author(name="alice", role="operator", via="session", came_from="192.0.2.1")
 DAY_S = 86400.0

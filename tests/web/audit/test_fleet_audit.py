@@ -17,7 +17,7 @@ from tests.maintainer.fleet.parts import POOL
 from web.app import ROUTERS
 from web.security.middleware import READ_METHODS
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 CHANGE_NOTHING = {
     "/pools/{pool:path}/plans",

@@ -17,6 +17,7 @@ GRAVE = ("serious", "critical")
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.past_reports
 async def test_no_page_has_script_errors_or_serious_accessibility_findings(
     theme: str, fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ STEPS = '[data-live-text="policy/solver/steps"]'
 AGE = ".age"
 
 
+@pytest.mark.past_reports
 async def test_without_scripts_the_page_has_numbers_and_charts(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (page, complaints, _):
         await page.reload()
@@ -83,6 +84,7 @@ async def test_the_badge_is_stale_during_an_outage_of_dataflow(
                 await expect(page.locator(STEPS)).to_have_text("135")
 
 
+@pytest.mark.past_reports
 async def test_the_page_reconnects_after_a_restart_of_the_web_process(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:

@@ -161,6 +161,7 @@ async def test_proposals_can_be_rejected_and_approved_by_keyboard(operator_page:
     assert operator_page.states == {"ready": 3, "intended": 2}
 
 
+@pytest.mark.past_reports
 async def test_annotations_open_decisions_and_the_palette_opens_nodes_by_keyboard(
     operator_page: OperatorPage, fake: FakeControlPlane
 ) -> None:

@@ -129,6 +129,7 @@ async def _from_a_bar_to_a_conversation(operator_page: OperatorPage) -> None:
     await page.wait_for_url("**/groups/**")
 
 
+@pytest.mark.past_reports
 async def test_chart_exports_work_by_keyboard(operator_page: OperatorPage) -> None:
     keys, page = operator_page.keys, operator_page.page
     await keys.press("e")

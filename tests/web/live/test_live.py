@@ -62,6 +62,7 @@ async def test_a_short_disconnection_is_followed_by_the_missed_frames(web: Runni
     assert [(frame["kind"], frame["seq"]) for frame in frames] == [("frame", 152), ("frame", 153)]
 
 
+@pytest.mark.past_reports
 async def test_a_long_disconnection_is_followed_by_a_snapshot_with_the_missing_points(web: RunningWeb) -> None:
     cookie = await cookie_of(web)
     async with socket(web, after=20, cookie=cookie) as connection:

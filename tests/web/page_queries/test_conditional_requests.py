@@ -19,7 +19,7 @@ from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import parsed
 from web.page_queries import conditional_requests
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.fakes.web import RunningWeb
 from tests.web.page_elements import parsed
 from tests.web.pages.test_trajectories import PAGE, recorded
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 API = "/api/v1/runs/1"
 

@@ -17,7 +17,7 @@ from tests.web.page_elements import Element, notice_after, parsed
 from web.routes.kill_switch import HOLD_BUTTON_REASON
 from web.views.sentences import split_cause
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{7*7}}"
 

@@ -14,7 +14,7 @@ from tests.web.page_elements import parsed
 from tests.web.pages.test_trajectories import PAGE, recorded
 from web.views.texts import BLOCK_CHARS
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 API = "/api/v1/runs/1/trajectories"
 HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}\u202e\x1b</pre></details><script>"

@@ -24,7 +24,7 @@ from tests.web.page_elements import Element, notice_after, parsed
 from web.views import formats
 from web.views.maintainer import MODE_TEXTS
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{7*7}}"
 

@@ -13,7 +13,7 @@ from tests.maintainer.fleet.parts import POOL
 from tests.web.page_elements import parsed
 from tests.web.pages.test_fleet_pages import follow, page_over
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

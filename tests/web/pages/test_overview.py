@@ -54,6 +54,7 @@ async def test_before_the_first_step_the_chart_is_marked_as_unmeasured(fake: Fak
     assert page.one("figure.balance").one(".unmeasured").text
 
 
+@pytest.mark.past_reports
 async def test_the_files_of_the_chart_have_the_plotted_values(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
@@ -76,6 +77,7 @@ async def test_the_files_of_the_chart_have_the_plotted_values(web: RunningWeb) -
     assert not other.has("#versions")
 
 
+@pytest.mark.past_reports
 async def test_a_decision_has_a_page_with_its_calculation_and_effect(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
@@ -96,6 +98,7 @@ async def test_a_decision_has_a_page_with_its_calculation_and_effect(web: Runnin
 
 
 @pytest.mark.browser
+@pytest.mark.past_reports
 async def test_an_annotation_opens_its_drawer_by_pointer_and_by_keys(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
@@ -128,6 +131,7 @@ async def test_an_annotation_opens_its_drawer_by_pointer_and_by_keys(
 
 
 @pytest.mark.browser
+@pytest.mark.past_reports
 async def test_a_live_annotation_is_added_to_the_chart_as_text(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
@@ -143,6 +147,7 @@ async def test_a_live_annotation_is_added_to_the_chart_as_text(
 
 
 @pytest.mark.browser
+@pytest.mark.past_reports
 async def test_the_script_draws_the_chart_as_the_server_did(web: RunningWeb, chromium: Browser) -> None:
     parts = "[...document.querySelectorAll('.balance [data-part]')].filter((part) => part.getAttribute('d'))"
     labels = "pins => pins.map((pin) => pin.ariaLabel)"
@@ -183,6 +188,7 @@ async def test_the_overview_fits_360_pixels_in_both_themes(web: RunningWeb, chro
         assert complaints.heard == []
 
 
+@pytest.mark.past_reports
 async def test_points_that_left_memory_are_read_from_the_recorded_history(
     fake: FakeControlPlane, tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ async def test_simulated_components_are_labelled_on_every_page(web: RunningWeb, 
             assert engine in chip.text
 
 
+@pytest.mark.past_reports
 async def test_a_chart_has_a_page_with_its_table_and_the_same_numbers_as_csv_and_json(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)

@@ -17,7 +17,7 @@ from tests.web.page_elements import parsed
 from web.views.conversations import conversation
 from web.views.formats import duration
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{7*7}}"
 PAGE = "/runs/1/trajectories"

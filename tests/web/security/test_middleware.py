@@ -24,7 +24,7 @@ from web.app import ROUTERS
 from web.security.middleware import READ_METHODS
 from web.security.problems import CODE_HEADER
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}"
 

@@ -16,7 +16,7 @@ from web.live.fleet_state import FleetState
 from web.live.run_state import RunState
 from web.security.problem_reports import address_without_secrets
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 REPORT = re.compile(r'id="report"[^>]*>([^<]*)<')
 

@@ -17,7 +17,7 @@ from web.security.rate_limits import MAX_CALLERS, RateExceeded, RateLimiter, Req
 from web.security.roles import Role
 from web.settings import Settings
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 READ = {"type": "http", "method": "GET", "path": "/nodes"}
 WRITE = {"type": "http", "method": "POST", "path": "/nodes/n0/drain"}

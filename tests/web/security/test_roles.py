@@ -20,7 +20,7 @@ from web.security.problems import CODE_HEADER
 from web.security.resources import Resource
 from web.security.roles import ROLE_PERMISSIONS, Permission, Role, RoutePermissions, least_role_with, needs
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 ROLES = ("viewer", "agent", "operator", "admin")
 ANONYMOUS = "anonymous"

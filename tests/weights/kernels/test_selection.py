@@ -96,7 +96,11 @@ caching.CacheImpl._locator_classes = []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", ["", _NOWHERE], ids=["", "nowhere to keep machine code"])
+@pytest.mark.parametrize(
+    "before",
+    ["", pytest.param(_NOWHERE, marks=pytest.mark.long)],  # compiles everything anew: 19 s of a core
+    ids=["", "nowhere to keep machine code"],
+)
 def test_numba_is_imported_for_large_versions_only(before: str) -> None:
     ran = subprocess.run([sys.executable, "-c", before + _ALONE], capture_output=True, text=True, timeout=110)
 

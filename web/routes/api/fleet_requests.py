@@ -5,11 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, field_validator
 
-from astraflow.contract.fleet import PoolSpec
+from astraflow.contract.fleet import KillScope, PoolSpec
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import Mode
 from web.routes.api.common import MAX_EXACT_INTEGER, NAME, Reason, RequestBody, WholeNumber
-from web.routes.api.fleet_schemas import ModeName, Scope
 
 MAX_NODES = 1_000_000
 MAX_USD = 1e9
@@ -41,7 +40,9 @@ class PoolChange(RequestBody):
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     provider: str = Field(pattern=NAME, description="Name of one of the fleet service's providers.")
-    mode: ModeName = Field("advise", description="Changes that the sizing rule and agents may apply without a person.")
+    mode: Mode = Field(
+        Mode.ADVISE, strict=False, description="Changes that the sizing rule and agents may apply without a person."
+    )
     min_nodes: Count = Field(0, description="Minimum number of nodes.")
     max_nodes: Count = Field(8, description="Maximum number of nodes; at least `min_nodes`.")
     usd_per_hour_max: Usd | None = Field(None, description="Cost limit in US dollars per hour; null for none.")
@@ -82,8 +83,8 @@ class PoolChange(RequestBody):
 
     def spec(self, pool: str) -> PoolSpec:
         """Converts to the contract type. Raises: InvalidInput if the minimum exceeds the maximum."""
-        values = self.model_dump(exclude={"observed_version", "reason", "mode"})
-        return PoolSpec(id=PoolId(pool), mode=Mode(self.mode), **values)
+        values = self.model_dump(exclude={"observed_version", "reason"})
+        return PoolSpec(id=PoolId(pool), **values)
 
 
 class ResizeRequest(RequestBody):
@@ -130,8 +131,9 @@ class KillSwitchRequest(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"scope": "agents", "reason": "something is odd"}]})
 
-    scope: Scope = Field(
-        description="`agents` blocks changes by agents, `all` all changes; `none` allows changes (admins only)."
+    scope: KillScope = Field(
+        strict=False,
+        description="`agents` blocks changes by agents, `all` all changes; `none` allows changes (admins only).",
     )
     reason: Reason
 
@@ -141,7 +143,7 @@ class WhatIfBoundsRequest(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "on", "min_nodes": 1, "max_nodes": 12}]})
 
-    mode: ModeName | None = Field(None, description="Default: the pool's mode.")
+    mode: Mode | None = Field(None, strict=False, description="Default: the pool's mode.")
     min_nodes: Count | None = None
     max_nodes: Count | None = None
     headroom: float | None = Field(

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
-from astraflow.contract.fleet import AppliedPlan, Instance, Plan, Pool
+from astraflow.contract.causes import Cause
+from astraflow.contract.fleet import AppliedPlan, Instance, KillScope, Plan, Pool, Verdict
+from astraflow.contract.recommendations import Mode
 from web.live.report_json import json_value
 from web.routes.api.common import ResponseModel
-
-ModeName = Literal["off", "advise", "up-only", "on"]
-Scope = Literal["none", "agents", "all"]
-CauseName = Literal["requested", "preempted", "lost", "failed", "expired", "inconsistent"]
 
 
 class PoolSpecResponse(ResponseModel):
@@ -20,7 +18,7 @@ class PoolSpecResponse(ResponseModel):
 
     id: str
     provider: str
-    mode: ModeName
+    mode: Mode
     min_nodes: int
     max_nodes: int
     usd_per_hour_max: float | None
@@ -75,7 +73,7 @@ class FleetResponse(ResponseModel):
     cluster: str = Field(description="Tag on all instances that the fleet service owns.")
     at: float = Field(description="Unix seconds.")
     age_s: float | None = Field(description="Seconds since the last status.")
-    kill: Scope
+    kill: KillScope
     kill_reason: str
     usd_per_hour: float
     usd_today: float
@@ -90,7 +88,7 @@ class FindingResponse(ResponseModel):
     """Finding of the guard on a plan."""
 
     code: str
-    verdict: Literal["allowed", "needs_approval", "refused"]
+    verdict: Verdict
     message: str
     numbers: dict[str, float] = Field(description="Figures of the message.", examples=[{"target": 40, "limit": 8}])
 
@@ -111,7 +109,7 @@ class PlanResponse(ResponseModel):
     is_kill: bool
     eta_s: float
     usd_per_hour_change: float
-    verdict: Literal["allowed", "needs_approval", "refused"]
+    verdict: Verdict
     findings: list[FindingResponse]
     created_at: float
     expires_at: float
@@ -153,7 +151,7 @@ class InstanceResponse(ResponseModel):
     draining_at: float | None
     retiring_at: float | None
     gone_at: float | None
-    cause: CauseName | None = Field(description="Cause of its removal; null while it stays.")
+    cause: Cause | None = Field(description="Cause of its removal; null while it stays.")
     message: str
 
 

@@ -7,7 +7,6 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import PlanId
-from astraflow.contract.maintainer import MaintainerMode
 from web.commands import fleet as fleet_commands
 from web.commands import maintainer as maintainer_commands
 from web.live.maintainer_cache import MaintainerSnapshot
@@ -50,9 +49,8 @@ async def set_mode(
     context: RequestContextDep, viewer: ViewerDep, body: MaintainerModeRequest, key: Key
 ) -> dict[str, Any]:
     """Sets the maintainer's mode, which it applies within a second; `off` also ends a running wake."""
-    mode = MaintainerMode(body.mode)
     return fleet_decision_response(
-        await maintainer_commands.set_mode(context, viewer, mode, key=key, reason=body.reason)
+        await maintainer_commands.set_mode(context, viewer, body.mode, key=key, reason=body.reason)
     )
 
 

@@ -5,13 +5,18 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from astraflow.contract.maintainer import Maintainer, Proposal, TranscriptPage
+from astraflow.contract.maintainer import (
+    Maintainer,
+    MaintainerMode,
+    MaintainerState,
+    Proposal,
+    ProposalState,
+    TranscriptPage,
+)
 from web.live.report_json import json_value
 from web.routes.api.common import Reason, RequestBody, ResponseModel
 from web.routes.api.fleet_schemas import PlanResponse, plan_response
 from web.views.transcript import transcript_view
-
-ModeName = Literal["off", "shadow", "propose", "auto"]
 
 
 class BudgetResponse(ResponseModel):
@@ -66,8 +71,8 @@ class MaintainerStatusResponse(ResponseModel):
     run: str
     model: str
     is_simulated: bool = Field(description="Whether a simulated model decides.")
-    state: Literal["sleeping", "awake", "backing_off", "over_budget", "stopped"]
-    mode: ModeName = Field(description="Mode in effect.")
+    state: MaintainerState
+    mode: MaintainerMode = Field(description="Mode in effect.")
     at: float
     started_at: float
     last_wake_at: float | None
@@ -91,7 +96,7 @@ class MaintainerStatusResponse(ResponseModel):
 class MaintainerResponse(ResponseModel):
     """Maintainer: the mode that people set, and its reported status."""
 
-    mode: ModeName
+    mode: MaintainerMode
     mode_by: str
     mode_reason: str
     mode_at: float | None
@@ -103,7 +108,7 @@ class ProposalResponse(ResponseModel):
     """Plan that waits or waited for approval."""
 
     plan: PlanResponse
-    state: Literal["waiting", "approved", "rejected", "expired", "overtaken"]
+    state: ProposalState
     proposed_at: float
     proposed_by: str
     decided_at: float | None
@@ -145,8 +150,9 @@ class MaintainerModeRequest(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "shadow", "reason": "a look first"}]})
 
-    mode: ModeName = Field(
-        description="`shadow`: plans are recorded; `propose`: plans need approval; `auto`: allowed plans are applied."
+    mode: MaintainerMode = Field(
+        strict=False,
+        description="`shadow`: plans are recorded; `propose`: plans need approval; `auto`: allowed plans are applied.",
     )
     reason: Reason
 

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import NodeId
-from astraflow.contract.reports import NodeReport, Report
+from astraflow.contract.reports import NodeReport, NodeState, Report
 from web.commands import fleet as fleet_commands
 from web.live.report_json import json_value
 from web.request_context import RequestContext, RequestContextDep, ViewerDep
@@ -27,12 +28,10 @@ from web.routes.api.common import (
     ResponseModel,
     error_responses,
 )
-from web.routes.api.fleet_schemas import CauseName
 from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter(prefix=PREFIX, tags=["nodes"])
 
-StateName = Literal["joining", "ready", "draining", "lost", "gone"]
 SortName = Literal["name", "state", "pool", "joined_at", "heartbeat_age_s", "leased", "episodes_per_s", "tokens_per_s"]
 
 _SORTS: dict[str, Callable[[NodeReport], Any]] = {
@@ -54,8 +53,8 @@ class NodeResponse(ResponseModel):
     facts: dict[str, Any] = Field(
         description="Facts reported by the node: name, pool, region, engine, capacity, price."
     )
-    state: StateName
-    cause: CauseName | None = Field(description="Why it drains or left, as it reported; null without a report.")
+    state: NodeState
+    cause: Cause | None = Field(description="Why it drains or left, as it reported; null without a report.")
     joined_at: float
     heartbeat_age_s: float
     leased: int
@@ -108,7 +107,7 @@ class DrainRequest(RequestBody):
 async def nodes(
     context: RequestContextDep,
     pool: Annotated[str | None, Query(pattern=NAME)] = None,
-    state: Annotated[StateName | None, Query()] = None,
+    state: Annotated[NodeState | None, Query()] = None,
     text: Annotated[str, Query(max_length=200, description="Part of the name, region, engine or hardware.")] = "",
     sort: Annotated[SortName, Query()] = "name",
     order: Annotated[Literal["up", "down"], Query()] = "up",
@@ -167,8 +166,8 @@ def _node(report: Report, name: str) -> NodeReport:
     return node_report
 
 
-def _matches(node: NodeReport, pool: str | None, state: str | None, text: str) -> bool:
-    if (pool and node.facts.pool != pool) or (state and node.state.value != state):
+def _matches(node: NodeReport, pool: str | None, state: NodeState | None, text: str) -> bool:
+    if (pool and node.facts.pool != pool) or (state and node.state is not state):
         return False
     facts = node.facts
     return not text or text.casefold() in f"{facts.name} {facts.region} {facts.engine} {facts.hardware}".casefold()

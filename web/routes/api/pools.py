@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet import FleetStatus, KillScope, LaunchId, PlanId, PlanRequest, Pool
+from astraflow.contract.fleet import FleetStatus, LaunchId, PlanId, PlanRequest, Pool
 from astraflow.contract.ids import PoolId
 from web.commands import fleet as fleet_commands
 from web.commands.what_if import BoundsComparison, compare_bounds, figures
@@ -148,7 +148,7 @@ async def what_if(context: RequestContextDep, pool: PoolName, body: WhatIfBounds
     Returns 409 without recorded reports, and if the minimum exceeds the maximum.
     """
     stored_pool = _pool(context, pool)
-    changed_fields = body.model_dump(exclude={"hours", "headroom"}, exclude_none=True)
+    changed_fields = body.model_dump(mode="json", exclude={"hours", "headroom"}, exclude_none=True)
     bounds = {"min_nodes": stored_pool.spec.min_nodes, "max_nodes": stored_pool.spec.max_nodes} | changed_fields
     if bounds["min_nodes"] > bounds["max_nodes"]:
         raise HTTPException(
@@ -199,7 +199,7 @@ async def kill_switch(
     context: RequestContextDep, viewer: ViewerDep, body: KillSwitchRequest, key: Key
 ) -> dict[str, Any]:
     """Sets the kill switch, which blocks changes of pools by agents or all actors. Only admins may relax it."""
-    done = await fleet_commands.set_kill_switch(context, viewer, KillScope(body.scope), key=key, reason=body.reason)
+    done = await fleet_commands.set_kill_switch(context, viewer, body.scope, key=key, reason=body.reason)
     return fleet_decision_response(done)
 
 

@@ -1,7 +1,7 @@
 """`/api/v1/runs/N/trajectories`, `/rewards`, `/groups`: sampled trajectories of a live or ended run."""
 
 from dataclasses import asdict, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.reports import SampledTrajectory
+from astraflow.contract.spans import Author
 from web.live.report_json import json_value
 from web.page_queries.sample_sources import RunSamples, samples_of_run
 from web.page_queries.samples import members_of_group, reward_spread
@@ -32,7 +33,7 @@ Reward = Annotated[float | None, Query(allow_inf_nan=False, description="Bound, 
 class SpanResponse(ResponseModel):
     """Span of tokens with one author."""
 
-    author: Literal["context", "model"]
+    author: Author
     length: int
     version: int | None
     speaker: str = Field(
