@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from astraflow.cli.check_plugins import environment, reward, workflow
+from astraflow.cli.check_plugins import environment, reward, tool, workflow
 from astraflow.cli.check_recipe import recipe
 from astraflow.cli.check_tables import print_results
 from astraflow.contract.checks import CheckResult
@@ -16,6 +16,7 @@ from astraflow.contract.errors import InvalidInput
 check = typer.Typer(help="Check recipes, and parts that you provide.", no_args_is_help=True)
 check.command()(reward)
 check.command()(environment)
+check.command()(tool)
 check.command()(workflow)
 check.command()(recipe)
 

@@ -1,4 +1,4 @@
-"""`astraflow check reward|environment|workflow`: checks plugins on prompts of a dataset, without a model."""
+"""`astraflow check reward|environment|tool|workflow`: checks plugins on prompts of a dataset, without a model."""
 
 import asyncio
 import json
@@ -59,6 +59,19 @@ def environment(
     print_results(
         asyncio.run(_check_environment(_spec(kind, options), _prompts(dataset), _expert(expert))), part="environment"
     )
+
+
+def tool(
+    kind: Kind,
+    dataset: Dataset = '{"kind": "letters"}',
+    options: Options = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """Check a source of tools: calls each tool with generated arguments; exit with code 1 if it breaks a promise."""
+    from astraflow.tools import tool_sources
+    from astraflow.tools.conformance import check_tools
+
+    source = tool_sources.build(_spec(kind, options))
+    print_results(asyncio.run(check_tools(source, _prompts(dataset)[0])), part="tool")
 
 
 def workflow(

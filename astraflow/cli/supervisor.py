@@ -208,7 +208,10 @@ class _SupervisedProcess:
             self._emit("started", pid=child.pid)
             code = await self._unless_stopped(child.wait())
             if code is not None:
-                self._emit("exited" if self._has_exited_on_purpose(code) else "failed", message=_exit_message(code))
+                has_failed = not self._has_exited_on_purpose(code)
+                reason = self._reported_error() if has_failed else ""
+                message = f"{_exit_message(code)} ({reason})" if reason else _exit_message(code)
+                self._emit("failed" if has_failed else "exited", message=message)
             return code
         finally:
             grace_s = self.program.grace_s

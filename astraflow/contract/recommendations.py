@@ -29,6 +29,8 @@ class Reason(Enum):
     """The pool's mode is off or the kill switch is on."""
     STALE_INPUT = "stale_input"
     """Too many nodes are silent or no step came for a long time. Missing data is no reason to scale down."""
+    STALLED = "stalled"
+    """Nodes are in use and finish nothing, where many groups were due: more nodes would hang too."""
     PAUSED = "paused"
     """An operator paused the issue of tasks; the demand keeps its last value."""
     IDLE = "idle"

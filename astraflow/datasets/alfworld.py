@@ -27,6 +27,9 @@ _EXCLUDED_NAMES = ("movable", "Sliced")
 _GAME = TypeAdapter(HouseholdGame)
 
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*true')
+_GOAL = re.compile(rb"Your task is to: ([^\"\\\\]+)")
+"""Goal in the grammar of a published game."""
+_DOWNLOAD = "run ALFWORLD_DATA=FOLDER alfworld-download (pip install alfworld), and set path to this folder"
 
 
 class AlfworldOptions(Config):
@@ -46,6 +49,9 @@ class AlfworldOptions(Config):
     split: Literal["train", "valid_seen", "valid_unseen"] = "train"
     """Training games; validation games in rooms of the training games (`valid_seen`) or in other rooms
     (`valid_unseen`)."""
+    goals: Literal["game", "people"] = "game"
+    """Goals of published games: those of the game files, which templates made and published results are about, or what
+    a person wrote for the same task (`people`)."""
     task_types: Annotated[tuple[str, ...], SettableBy.AGENT] = TASK_TYPES
     """Types of games to use."""
 
@@ -62,8 +68,8 @@ class AlfworldOptions(Config):
 
 @datasets.register("alfworld", options=AlfworldOptions)
 class Alfworld:
-    """Games in the order of their paths. Fields: question (the goal as written by a person), answer (empty: the
-    environment decides), game (path of its file below the folder), task_type, split.
+    """Games in the order of their paths. Fields: question (the goal), answer (empty: the environment decides), game
+    (path of its file below the folder), task_type, split.
 
     Generated games are numbered and alternate between the task types. Their field `game` holds the room and the goal,
     and `answer` holds actions that win, one per line."""
@@ -83,8 +89,7 @@ class Alfworld:
         self._games = _games(self._root, options)
         if not self._games:
             raise InvalidInput(
-                f"cannot load ALFWorld games: {str(self._root / options.split)!r} has no solvable games; set path to "
-                "the folder that alfworld-download filled",
+                f"cannot load ALFWorld games: {str(self._root / options.split)!r} has no solvable games; {_DOWNLOAD}",
                 code="dataset.empty",
             )
 
@@ -96,7 +101,8 @@ class Alfworld:
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the names of the games, or of generated games."""
-        return sampled_fingerprint(self) if self._options.generated else fingerprint_of(*self._games)
+        options = self._options
+        return sampled_fingerprint(self) if options.generated else fingerprint_of(options.goals, *self._games)
 
     def prompt(self, index: int) -> Prompt:
         """Returns game number `index`."""
@@ -119,7 +125,9 @@ class Alfworld:
     def _published_prompt(self, game: str) -> Prompt:
         facts = _facts(self._root / game)
         fields: dict[str, Json] = {
-            QUESTION: _goal(facts, self._root / game),
+            QUESTION: _goal(self._root / game)
+            if self._options.goals == "game"
+            else _written_goal(facts, self._root / game),
             ANSWER: "",
             "game": f"{game}/game.tw-pddl",
             "task_type": facts["task_type"],
@@ -157,7 +165,19 @@ def _facts(folder: Path) -> dict[str, Json]:
     return facts
 
 
-def _goal(facts: dict[str, Json], folder: Path) -> str:
+def _goal(folder: Path) -> str:
+    path = folder / "game.tw-pddl"
+    match = _GOAL.search(path.read_bytes())
+    if match is None:
+        raise InvalidInput(
+            f"cannot read {str(path)!r}: its grammar states no goal; download the games again, or set goals to "
+            "'people'",
+            code="dataset.wrong_field",
+        )
+    return match[1].decode(errors="replace").strip()
+
+
+def _written_goal(facts: dict[str, Json], folder: Path) -> str:
     match facts.get("turk_annotations"):
         case {"anns": [{"task_desc": str(goal)}, *_]}:
             return goal.strip()

@@ -8,10 +8,12 @@ they are equal on every node; the published shop draws both before it sets its s
 import json
 import random
 import re
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets.webshop_store import Goal, Product, StoreOptions, WrittenGoals, price_bound
@@ -20,6 +22,16 @@ _GOAL_ORDER = 233
 """Seed with which the published shop shuffles its goals; the splits refer to this order."""
 _DEFAULT_PRICE = 100.0
 _MAX_ASIN = 10
+_READ_CHARACTERS = 2**20
+_MAX_ROW_CHARACTERS = 2**24
+_BETWEEN_ROWS = re.compile(r"[\s,]*")
+_DOWNLOAD = (
+    "download items_shuffle.json, items_ins_v2.json and items_human_ins.json into it, whose addresses are in setup.sh "
+    "of github.com/princeton-nlp/WebShop"
+)
+
+Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
+"""Text of a scraped page, which may be null."""
 
 
 class _Choice(BaseModel):
@@ -30,14 +42,14 @@ class _Item(BaseModel):
     """Row of the products; other fields are ignored."""
 
     asin: str
-    name: str
-    category: str = ""
-    query: str = ""
-    product_category: str = ""
-    full_description: str | None = ""
-    small_description: list[str] | str | None = ""
+    name: Text
+    category: Text = ""
+    query: Text = ""
+    product_category: Text = ""
+    full_description: Text = ""
+    small_description: list[Text] | Text = ""
     pricing: str | None = None
-    customization_options: dict[str, list[_Choice] | None] | str | None = None
+    customization_options: dict[str, list[_Choice] | None] | list[Any] | str | None = None
 
 
 class _Attributes(BaseModel):
@@ -51,13 +63,14 @@ class _Instruction(BaseModel):
 
 
 class PublishedStore(WrittenGoals):
-    """Store of the published files. Needs memory for all of its products."""
+    """Store of the published files. Needs memory for its products and for all attributes."""
 
     def __init__(self, options: StoreOptions) -> None:
         folder = Path(options.folder).expanduser()
-        items = _read(folder, "items_shuffle*.json", TypeAdapter(list[_Item]))[: options.products]
-        attributes = _read(folder, "items_ins_v2*.json", TypeAdapter(dict[str, _Attributes]))
-        instructions = _read(folder, "items_human_ins.json", TypeAdapter(dict[str, list[_Instruction]]))
+        items = _items(folder, options.products)
+        asins = {item.asin for item in items}
+        attributes = _by_asin(folder, "items_ins_v2*.json", TypeAdapter(dict[str, _Attributes]), asins)
+        instructions = _by_asin(folder, "items_human_ins.json", TypeAdapter(dict[str, list[_Instruction]]), asins)
         products = {
             item.asin: _product(item, attributes, options.store_seed)
             for item in reversed(items)  # the first row of a product counts
@@ -82,7 +95,7 @@ class PublishedStore(WrittenGoals):
 
 def _product(item: _Item, attributes: dict[str, _Attributes], seed: int) -> Product:
     listed = attributes.get(item.asin)
-    small = item.small_description or []
+    small = item.small_description
     price, tag = _price(item, seed)
     return Product(
         asin=item.asin,
@@ -94,7 +107,7 @@ def _product(item: _Item, attributes: dict[str, _Attributes], seed: int) -> Prod
         options=_options(item),
         price=price,
         price_tag=tag,
-        description=item.full_description or "",
+        description=item.full_description,
         bullets=tuple(small if isinstance(small, list) else [small]),
     )
 
@@ -140,24 +153,77 @@ def _goal(product: Product, instruction: _Instruction, rng: random.Random) -> Go
     )
 
 
-def _read(folder: Path, pattern: str, adapter: TypeAdapter[Any]) -> Any:
-    """Returns the content of the only file that matches. Raises: InvalidInput."""
+def _items(folder: Path, count: int) -> list[_Item]:
+    """Returns the first products. Raises: InvalidInput."""
+    path = _found(folder, "items_shuffle*.json")
+    try:
+        return TypeAdapter(list[_Item]).validate_python(list(islice(_rows(path), count)))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise _unreadable(path, problem) from None
+
+
+def _by_asin(folder: Path, pattern: str, adapter: TypeAdapter[Any], asins: set[str]) -> Any:
+    """Returns the values of the products in a file that has one for each product. Raises: InvalidInput."""
+    path = _found(folder, pattern)
+    try:
+        content = json.loads(path.read_bytes())
+        is_table = isinstance(content, dict)
+        return adapter.validate_python(
+            {asin: content[asin] for asin in asins & content.keys()} if is_table else content
+        )
+    except (OSError, ValueError, RecursionError) as problem:
+        raise _unreadable(path, problem) from None
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    """Yields the rows of a JSON array, and reads no further than they are used: the published file has gigabytes.
+
+    Raises: ValueError.
+    """
+    decoder, at = json.JSONDecoder(), 1
+    with path.open(encoding="utf-8") as file:
+        text = file.read(_READ_CHARACTERS).lstrip()
+        if not text.startswith("["):
+            raise ValueError("it is no JSON array")
+        while True:
+            at = _BETWEEN_ROWS.match(text, at).end()  # type: ignore[union-attr]  # it matches an empty text
+            if text.startswith("]", at):
+                return
+            try:
+                row, at = decoder.raw_decode(text, at)
+                yield row
+            except ValueError:
+                more = file.read(_READ_CHARACTERS)
+                if not more or len(text) - at > _MAX_ROW_CHARACTERS:
+                    raise
+                text, at = text[at:] + more, 0
+
+
+def _found(folder: Path, pattern: str) -> Path:
+    """Returns the only file that matches. Raises: InvalidInput."""
     paths = sorted(folder.glob(pattern))
-    if len(paths) != 1:
+    if not paths:
         raise InvalidInput(
-            f"cannot read the store {str(folder)!r}: {len(paths)} files match {pattern!r}; it needs exactly one",
+            f"cannot read the store {str(folder)!r}: no file matches {pattern!r}; {_DOWNLOAD}",
             code="dataset.not_found",
         )
-    try:
-        return adapter.validate_python(json.loads(paths[0].read_bytes()))
-    except ValidationError as problem:
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise InvalidInput(
+            f"cannot read the store {str(folder)!r}: {names} match {pattern!r}; keep the files of one release",
+            code="dataset.not_found",
+        )
+    return paths[0]
+
+
+def _unreadable(path: Path, problem: Exception) -> InvalidInput:
+    if isinstance(problem, ValidationError):
         first = problem.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise InvalidInput(
-            f"cannot read {str(paths[0])!r}: {where}: {first['msg']}; use a file of the published layout",
+        return InvalidInput(
+            f"cannot read {str(path)!r}: {where}: {first['msg']}; use a file of the published layout",
             code="dataset.wrong_field",
-        ) from None
-    except (OSError, ValueError, RecursionError) as problem:
-        raise InvalidInput(
-            f"cannot read {str(paths[0])!r}: {problem}; use a file of the published layout", code="dataset.unreadable"
-        ) from None
+        )
+    return InvalidInput(
+        f"cannot read {str(path)!r}: {problem}; use a file of the published layout", code="dataset.unreadable"
+    )

@@ -21,5 +21,10 @@ environments: Registry[EnvironmentFactory] = Registry(
 )
 
 games: Registry[GameFactory] = Registry(
-    "game", built_in={"textarena": "astraflow.environments.textarena_games"}, install_hint=_INSTALL_HINT
+    "game",
+    built_in={
+        "process": "astraflow.environments.process",
+        "textarena": "astraflow.environments.textarena_games",
+    },
+    install_hint=_INSTALL_HINT,
 )

@@ -63,8 +63,8 @@ class AlfworldFactory:
         _engine()
         if self._options.path and not _root(self._options.path).is_dir():
             raise InvalidInput(
-                f"cannot play ALFWorld: {self._options.path!r} is no folder on this machine; set path to the folder "
-                "that alfworld-download filled",
+                f"cannot play ALFWorld: {self._options.path!r} is no folder on this machine; run ALFWORLD_DATA=FOLDER "
+                "alfworld-download here, and set path to this folder",
                 code="environment.no_folder",
             )
 

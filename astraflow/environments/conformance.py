@@ -14,6 +14,7 @@ from astraflow.contract.trajectories import Ending
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, act, begin, play, play_on, total_reward
 from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import plugin_cause
 
 WORKS = "says that it works on this machine"
 WINS = "is won by the expert, with a total reward of 1"
@@ -182,7 +183,7 @@ async def _result(promise: str, check: Callable[[], Awaitable[None]]) -> CheckRe
     except _Broken as problem:
         detail = str(problem)
     except Exception as problem:
-        detail = f"{type(problem).__name__}: {problem}"
+        detail = plugin_cause(problem)
     outcome = Outcome.FAILED if detail else Outcome.PASSED
     return CheckResult(promise=promise, outcome=outcome, detail=detail, seconds=perf_counter() - began)
 

@@ -22,6 +22,8 @@ _TIMED_OUT = 124
 _ENGINE_STATUS = 125
 """Lowest exit status that engines use for failures of their own; others end with 1 and `Error`. Commands may, too."""
 _PROCESSES = 512
+_QUIET = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+"""Variables without which Podman adds warnings to the output of commands, which a policy would read."""
 
 
 class ContainerEngine:
@@ -58,7 +60,17 @@ class ContainerEngine:
     ) -> AbstractAsyncContextManager["Container"]:
         """Starts a container that waits for commands, and removes it at the end. network: of the engine; empty: its
         default. mounts: paths in the container by folders of this machine. Raises: SandboxError."""
-        limits = ("--memory", f"{memory_bytes}b", "--cpus", f"{cpus:g}", "--pids-limit", str(_PROCESSES))
+        # Podman waits ten seconds for the first process to obey its stop signal, which `sleep` does not
+        limits = (
+            "--stop-signal",
+            "KILL",
+            "--memory",
+            f"{memory_bytes}b",
+            "--cpus",
+            f"{cpus:g}",
+            "--pids-limit",
+            str(_PROCESSES),
+        )
         networks = ("--network", network) if network else ()
         volumes = [word for folder, path in (mounts or {}).items() for word in ("--volume", f"{folder}:{path}")]
         return self._container(
@@ -98,7 +110,7 @@ class ContainerEngine:
                 stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, **variables} if variables else None,
+                env={**os.environ, **_QUIET, **(variables or {})},
             )
         except OSError as problem:
             raise SandboxError(

@@ -48,15 +48,21 @@ async def play_on(
 
 
 async def begin(factory: EnvironmentFactory, environment: Environment, prompt: Prompt, seed: int) -> Observation:
-    """Begins an episode within the limit of the factory. Raises: TimeoutError."""
+    """Begins an episode within the limit of the factory. Raises: TimeoutError, TypeError."""
     async with asyncio.timeout(factory.limits.begin_s or None):
-        return await environment.begin(prompt, seed)
+        return _observation(await environment.begin(prompt, seed), "begin")
 
 
 async def act(factory: EnvironmentFactory, environment: Environment, action: str) -> Observation:
-    """Performs an action within the limit of the factory. Raises: TimeoutError."""
+    """Performs an action within the limit of the factory. Raises: TimeoutError, TypeError."""
     async with asyncio.timeout(factory.limits.act_s or None):
-        return await environment.act(action)
+        return _observation(await environment.act(action), "act")
+
+
+def _observation(value: object, call: str) -> Observation:
+    if not isinstance(value, Observation):
+        raise TypeError(f"`{call}` returned {type(value).__name__}; return an Observation")
+    return value
 
 
 def total_reward(observations: Sequence[Observation]) -> float:

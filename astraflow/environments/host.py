@@ -1,24 +1,27 @@
-"""Runs environments for clients elsewhere: the serving side of the adapters `process` and `http`."""
+"""Runs environments and games for clients elsewhere: the serving side of the adapters `process` and `http`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import cast
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.environments.base import Environment, EnvironmentFactory, Observation
-from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest, encode_observation
+from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest, encode_step
+from astraflow.environments.two_player import Game, GameFactory, GameTurn
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.plugins import plugin_cause
 
 log = get_logger()
 
 
 @dataclass(slots=True)
 class _Episode:
-    environment: Environment
+    environment: Environment | Game
     used_at: float
     turn: int = -1
     """Turn of `last`: 0 for the begin."""
@@ -32,7 +35,7 @@ class EnvironmentHost:
 
     def __init__(
         self,
-        factory: EnvironmentFactory,
+        factory: EnvironmentFactory | GameFactory,
         *,
         max_episodes: int,
         idle_s: float,
@@ -63,7 +66,8 @@ class EnvironmentHost:
         )
 
     async def act(self, request: ActRequest) -> dict[str, object]:
-        """Performs an action; returns the observation. Raises: RolloutFailed, InvalidInput."""
+        """Performs an action; returns the observation, or the next turn of a game. Raises: RolloutFailed,
+        InvalidInput."""
         episode = self._episodes.get(request.episode)
         if episode is None:
             raise RolloutFailed(
@@ -74,7 +78,7 @@ class EnvironmentHost:
             )
         limit_s = self._factory.limits.act_s
         return await self._answer(
-            request.episode, episode, request.turn, lambda: episode.environment.act(request.action), limit_s
+            request.episode, episode, request.turn, lambda: _act(episode.environment, request), limit_s
         )
 
     async def close(self, request: CloseRequest) -> dict[str, object]:
@@ -105,7 +109,12 @@ class EnvironmentHost:
             )
 
     async def _answer(
-        self, name: str, episode: _Episode, turn: int, run: Callable[[], Awaitable[Observation]], limit_s: float
+        self,
+        name: str,
+        episode: _Episode,
+        turn: int,
+        run: Callable[[], Awaitable[Observation | GameTurn]],
+        limit_s: float,
     ) -> dict[str, object]:
         async with episode.lock:
             episode.used_at = self._now()
@@ -118,7 +127,7 @@ class EnvironmentHost:
                 )
             try:
                 async with asyncio.timeout(limit_s or None):
-                    answer = encode_observation(await run())
+                    answer = encode_step(await run())
             except (InvalidInput, RolloutFailed, asyncio.CancelledError):
                 await self._close(name)
                 raise
@@ -139,6 +148,12 @@ class EnvironmentHost:
             log.exception("environment_not_closed", episode=name)
 
 
+def _act(environment: Environment | Game, request: ActRequest) -> Awaitable[Observation | GameTurn]:
+    if request.player is None:
+        return cast("Environment", environment).act(request.action)
+    return cast("Game", environment).act(request.player, request.action)
+
+
 def _as_failure(problem: Exception, limit_s: float) -> RolloutFailed:
     """Returns the failure that the client sees."""
     if isinstance(problem, TimeoutError):
@@ -148,7 +163,7 @@ def _as_failure(problem: Exception, limit_s: float) -> RolloutFailed:
             code="environment.timeout",
         )
     return RolloutFailed(
-        f"cannot continue the episode: {type(problem).__name__}: {problem}; correct the environment"[:1000],
+        f"cannot continue the episode: {plugin_cause(problem)}; correct the environment"[:1000],
         boundary=Boundary.ENVIRONMENT,
         code=problem.code if isinstance(problem, AstraFlowError) else "environment.crashed",
     )

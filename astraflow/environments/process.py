@@ -1,8 +1,9 @@
-"""Adapter that runs another environment in worker processes: for code that is unsafe for threads, blocks, crashes, or
-needs another Python interpreter."""
+"""Adapter that runs another environment or game in worker processes: for code that is unsafe for threads, blocks,
+crashes, or needs another Python interpreter."""
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from pydantic import Field
@@ -10,18 +11,19 @@ from pydantic import Field
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.tasks import Prompt
-from astraflow.environments import environments
+from astraflow.environments import environments, games
 from astraflow.environments.base import EnvironmentLimits, Observation
-from astraflow.environments.messages import decode_observation, too_long
+from astraflow.environments.messages import decode_observation, decode_turn, too_long
+from astraflow.environments.two_player import GameTurn
 from astraflow.environments.worker_process import WorkerProcess, start_worker
 from astraflow.runtime.config import Config
 
 
 class ProcessOptions(Config):
-    """Environment to run, and its worker processes."""
+    """Environment or game to run, and its worker processes."""
 
     of: dict[str, Any]
-    """Specification of the environment."""
+    """Specification of the environment or game."""
     workers: int = Field(default=2, ge=1, le=256)
     """Processes."""
     episodes_per_worker: int = Field(default=1, ge=1, le=1024)
@@ -37,14 +39,15 @@ class ProcessOptions(Config):
     """Time for an action; a worker that needs longer is killed."""
 
 
-@environments.register("process", options=ProcessOptions)
-class ProcessFactory:
-    """Runs the environment `of` in worker processes. A worker that dies or hangs fails its episodes and is replaced."""
+class _ProcessFactory:
+    """Workers of a factory, and its limits."""
+
+    _is_game: ClassVar[bool]
 
     def __init__(self, options: ProcessOptions) -> None:
         self._options = options
         if not options.python:
-            environments.check(options.of)
+            (games if self._is_game else environments).check(options.of)
         self._pool: _WorkerPool | None = None
 
     @property
@@ -59,7 +62,7 @@ class ProcessFactory:
 
     async def start(self) -> None:
         """Starts the workers. Raises: InvalidInput or Unavailable when the environment does not work in them."""
-        self._pool = _WorkerPool(self._options)
+        self._pool = _WorkerPool(self._options, is_game=self._is_game)
         await self._pool.start()
 
     async def close(self) -> None:
@@ -68,25 +71,46 @@ class ProcessFactory:
             await self._pool.stop()
             self._pool = None
 
-    def make(self) -> "ProcessEnvironment":
-        """Returns a new environment. Raises: InvalidInput before `start`."""
+    async def check(self) -> None:
+        """Starts a worker, whose environment checks itself; after `start` all workers have done so."""
+        if self._pool is not None:
+            return
+        worker = await _start(self._options, is_game=self._is_game)
+        await worker.stop()
+
+    def _started(self) -> "_WorkerPool":
         if self._pool is None:
             raise InvalidInput(
                 "cannot make an environment: its workers are not started; start the factory first",
                 code="environment.not_started",
             )
-        return ProcessEnvironment(self._pool, self._options)
-
-    async def check(self) -> None:
-        """Starts a worker, whose environment checks itself; after `start` all workers have done so."""
-        if self._pool is not None:
-            return
-        worker = await _start(self._options)
-        await worker.stop()
+        return self._pool
 
 
-class ProcessEnvironment:
-    """Environment in a worker process."""
+@environments.register("process", options=ProcessOptions)
+class ProcessFactory(_ProcessFactory):
+    """Runs the environment `of` in worker processes. A worker that dies or hangs fails its episodes and is replaced."""
+
+    _is_game = False
+
+    def make(self) -> "ProcessEnvironment":
+        """Returns a new environment. Raises: InvalidInput before `start`."""
+        return ProcessEnvironment(self._started(), self._options)
+
+
+@games.register("process", options=ProcessOptions)
+class ProcessGameFactory(_ProcessFactory):
+    """Runs the game `of` in worker processes. A worker that dies or hangs fails its episodes and is replaced."""
+
+    _is_game = True
+
+    def make(self) -> "ProcessGame":
+        """Returns a new game. Raises: InvalidInput before `start`."""
+        return ProcessGame(self._started(), self._options)
+
+
+class _WorkerEpisode:
+    """Episode in a worker process."""
 
     def __init__(self, pool: "_WorkerPool", options: ProcessOptions) -> None:
         self._pool = pool
@@ -95,23 +119,20 @@ class ProcessEnvironment:
         self._worker: WorkerProcess | None = None
         self._turn = 0
 
-    async def begin(self, prompt: Prompt, seed: int) -> Observation:
+    async def _begin(self, prompt: Prompt, seed: int) -> object:
         """Begins the episode in a free worker; waits for one."""
         self._worker = await self._pool.acquire()
         values = {"episode": self._episode, "prompt_id": prompt.id, "fields": dict(prompt.fields), "seed": seed}
-        return decode_observation(await self._worker.request("begin", values, limit_s=self._options.begin_s))
+        return await self._worker.request("begin", values, limit_s=self._options.begin_s)
 
-    async def act(self, action: str) -> Observation:
-        """Performs an action."""
+    async def _act(self, values: Mapping[str, object]) -> object:
         if self._worker is None:
             raise InvalidInput(
                 "cannot act in the environment: it has not begun; call `begin` first", code="environment.not_begun"
             )
-        if (answer := too_long(action)) is not None:
-            return answer
         self._turn += 1
-        values = {"episode": self._episode, "turn": self._turn, "action": action}
-        return decode_observation(await self._worker.request("act", values, limit_s=self._options.act_s))
+        values = {"episode": self._episode, "turn": self._turn, **values}
+        return await self._worker.request("act", values, limit_s=self._options.act_s)
 
     async def close(self) -> None:
         """Closes the episode and frees its place in the worker."""
@@ -127,18 +148,45 @@ class ProcessEnvironment:
             self._pool.release(worker)
 
 
+class ProcessEnvironment(_WorkerEpisode):
+    """Environment in a worker process."""
+
+    async def begin(self, prompt: Prompt, seed: int) -> Observation:
+        """Begins the episode in a free worker; waits for one."""
+        return decode_observation(await self._begin(prompt, seed))
+
+    async def act(self, action: str) -> Observation:
+        """Performs an action."""
+        return too_long(action) or decode_observation(await self._act({"action": action}))
+
+
+class ProcessGame(_WorkerEpisode):
+    """Game in a worker process."""
+
+    async def begin(self, prompt: Prompt, seed: int) -> GameTurn:
+        """Begins the game in a free worker; waits for one."""
+        return decode_turn(await self._begin(prompt, seed))
+
+    async def act(self, player: int, action: str) -> GameTurn:
+        """Performs an action of a player."""
+        if (answer := too_long(action)) is not None:
+            return GameTurn(player=player, observation=answer)
+        return decode_turn(await self._act({"player": player, "action": action}))
+
+
 class _WorkerPool:
     """Workers and the episodes in them. A worker that cannot be used is replaced by the next episode."""
 
-    def __init__(self, options: ProcessOptions) -> None:
+    def __init__(self, options: ProcessOptions, *, is_game: bool) -> None:
         self._options = options
+        self._is_game = is_game
         self._workers: list[WorkerProcess] = []
         self._free = asyncio.Semaphore(options.workers * options.episodes_per_worker)
         self._replacing = asyncio.Lock()
 
     async def start(self) -> None:
         """Starts all workers at once."""
-        starts = [asyncio.create_task(_start(self._options)) for _ in range(self._options.workers)]
+        starts = [asyncio.create_task(self._start()) for _ in range(self._options.workers)]
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
         self._workers = [outcome for outcome in outcomes if isinstance(outcome, WorkerProcess)]
         for outcome in outcomes:
@@ -167,12 +215,15 @@ class _WorkerPool:
         worker.episodes -= 1
         self._free.release()
 
+    async def _start(self) -> WorkerProcess:
+        return await _start(self._options, is_game=self._is_game)
+
     async def _replace_unusable(self) -> None:
         for index, worker in enumerate(self._workers):
             if worker.is_usable:
                 continue
             try:
-                self._workers[index] = await _start(self._options)
+                self._workers[index] = await self._start()
             except (InvalidInput, Unavailable) as problem:
                 raise RolloutFailed(
                     f"cannot begin an episode: a worker ended and another one does not start: {problem}",
@@ -182,9 +233,10 @@ class _WorkerPool:
             await worker.stop()
 
 
-async def _start(options: ProcessOptions) -> WorkerProcess:
+async def _start(options: ProcessOptions, *, is_game: bool) -> WorkerProcess:
     return await start_worker(
         options.of,
+        is_game=is_game,
         python=options.python,
         episodes=options.episodes_per_worker,
         limit_s=options.start_s,

@@ -128,7 +128,7 @@ class _SandboxSession:
         packed = await self._session.shell(f"tar -cf - -C {_FOLDER} . | base64 -w 0", timeout_s=_TRANSFER_S)
         try:
             if packed.outcome is not Outcome.PASSED or packed.is_output_cut:
-                raise ValueError(f"more than {_OUTPUT_BYTES} bytes, or {packed.outcome.value}")
+                raise ValueError(f"it is too large (more than {_OUTPUT_BYTES} bytes), or its shell failed")
             files = base64.b64decode(packed.stdout, validate=True)
             with tarfile.open(fileobj=io.BytesIO(files)) as archive:
                 archive.getmembers()

@@ -1,7 +1,7 @@
 """Worker process of the adapter `process`: one JSON request per line on standard input, one answer per line.
 
 `python -m astraflow.environments.worker PARENT_PID`. The first request is `open`, with the specification of the
-environment. Output that an environment prints goes to standard error, because standard output carries the answers.
+environment or game. Output that it prints goes to standard error, because standard output carries the answers.
 """
 
 import asyncio
@@ -15,10 +15,13 @@ from contextlib import AsyncExitStack
 from typing import IO, Any
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.environments import environments
+from astraflow.environments import environments, games
+from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.host import EnvironmentHost
 from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
+from astraflow.environments.two_player import GameFactory
 from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import Registry, plugin_cause
 
 MAX_LINE_BYTES = 32 * 2**20
 """Longest request or answer."""
@@ -61,7 +64,7 @@ async def _answer(worker: "_Worker", request: dict[str, Any], answers: IO[bytes]
         answer = {"result": await worker.operations[operation](request)}
     except Exception as problem:
         code = problem.code if isinstance(problem, AstraFlowError) else "environment.crashed"
-        message = str(problem) if isinstance(problem, AstraFlowError) else f"{type(problem).__name__}: {problem}"
+        message = str(problem) if isinstance(problem, AstraFlowError) else plugin_cause(problem)
         is_invalid = isinstance(problem, InvalidInput)
         answer = {"error": {"code": code, "message": message[:1000], "is_invalid": is_invalid}}
     line = json.dumps({"number": number, **answer}, ensure_ascii=True)
@@ -83,7 +86,8 @@ class _Worker:
         }
 
     async def _open(self, request: dict[str, Any]) -> Mapping[str, Any]:
-        factory = environments.build(request["spec"])
+        registry: Registry[EnvironmentFactory] | Registry[GameFactory] = games if request["is_game"] else environments
+        factory = registry.build(request["spec"])
         await start_managed([factory], self._resources)
         await factory.check()
         self._host = EnvironmentHost(factory, max_episodes=request["episodes"], idle_s=0.0)

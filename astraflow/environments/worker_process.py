@@ -146,8 +146,11 @@ class WorkerProcess:
             self._stderr.extend(line.decode(errors="replace")[-_STDERR_CHARACTERS:] for line in lines if line.strip())
 
 
-async def start_worker(spec: Mapping[str, Any], *, python: str, episodes: int, limit_s: float) -> WorkerProcess:
-    """Starts a worker and waits until its environment works. python: interpreter; empty: this one.
+async def start_worker(
+    spec: Mapping[str, Any], *, is_game: bool, python: str, episodes: int, limit_s: float
+) -> WorkerProcess:
+    """Starts a worker and waits until its environment works. spec: of an environment, or of a game. python:
+    interpreter; empty: this one.
 
     Raises: InvalidInput for a specification that the worker refuses; Unavailable when it does not start in time.
     """
@@ -172,7 +175,7 @@ async def start_worker(spec: Mapping[str, Any], *, python: str, episodes: int, l
         ) from problem
     worker = WorkerProcess(process)
     try:
-        values = {"spec": dict(spec), "episodes": episodes}
+        values = {"spec": dict(spec), "is_game": is_game, "episodes": episodes}
         await worker.request("open", values, limit_s=limit_s)
     except RolloutFailed as problem:
         await worker.stop()

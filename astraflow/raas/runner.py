@@ -19,6 +19,7 @@ from astraflow.raas.served_policies import ServedPolicies
 from astraflow.raas.turn_times import TurnTimes
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.plugins import plugin_cause
 from astraflow.workflows.base import SessionSource, Workflow
 from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.trajectory_builder import with_text
@@ -84,7 +85,7 @@ class Runner:
         except RolloutFailed as problem:
             failure = self._failure(task, problem.boundary, str(problem), problem)
         except Exception as problem:
-            message = f"{type(problem).__name__}: {problem}"
+            message = plugin_cause(problem)
             failure = self._failure(task, Boundary.WORKFLOW, message, problem)
         finally:
             calls = self._take_failed_calls(task)  # of a cancelled episode too: the workflow keeps none

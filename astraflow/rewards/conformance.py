@@ -8,6 +8,7 @@ from astraflow.contract.checks import CheckResult, Outcome
 from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
 from astraflow.rewards.base import Reward, Score, score_completion
+from astraflow.runtime.plugins import plugin_cause
 
 REPEATS = "gives a finite score, and the same one again"
 CONCURRENT = "gives the same scores to calls that run at the same time"
@@ -15,6 +16,9 @@ SURVIVES = "scores a hostile completion in time"
 
 CONCURRENT_CALLS = 32
 """Calls that run at the same time. Count."""
+
+MAX_PROBLEMS = 2
+"""Problems that a result names. Count."""
 
 LONG_CHARS = 10_000_000
 """Length of the longest completion. Characters."""
@@ -77,7 +81,9 @@ class _Check:
         """Returns the result of the checks since the last one."""
         problems, self.problems = self.problems, []
         outcome = Outcome.FAILED if problems else Outcome.PASSED
-        return CheckResult(promise=promise, outcome=outcome, detail="; ".join(problems))
+        distinct = list(dict.fromkeys(problems))
+        further = [f"and {len(distinct) - MAX_PROBLEMS} more"] if len(distinct) > MAX_PROBLEMS else []
+        return CheckResult(promise=promise, outcome=outcome, detail="; ".join([*distinct[:MAX_PROBLEMS], *further]))
 
     async def repeatable(self, completion: str) -> None:
         """Scores a completion twice, for each reason of its end."""
@@ -116,7 +122,7 @@ class _Check:
         try:
             score = await score_completion(self._reward, self._prompt, completion, finish, tokens=self._tokens)
         except Exception as problem:  # a third-party reward may raise anything
-            self.problems.append(f"{what} raises {type(problem).__name__}: {problem}"[:300])
+            self.problems.append(f"{what} raises {plugin_cause(problem)}"[:300])
             return None
         if not score.is_finite:
             self.problems.append(f"{what} has the score {score.value}, or a term, that is not finite")

@@ -8,8 +8,10 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import getdoc
+from inspect import getdoc, signature
 from pathlib import Path
+from sysconfig import get_paths
+from traceback import extract_tb
 from typing import Any, Generic, TypeVar
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
@@ -23,6 +25,18 @@ PLUGINS_VARIABLE = "ASTRAFLOW_PLUGINS"
 a process sets it: neither recipes nor other services name code to import."""
 
 
+_OTHER_CODE = ("<", str(Path(__file__).parents[1]), *get_paths().values())
+"""Beginnings of the file names of AstraFlow, of the standard library and of installed packages."""
+
+
+def plugin_cause(problem: BaseException) -> str:
+    """Returns type and message of an exception that a plugin raised, and the line of the user's code that led to it,
+    such as `KeyError: 'world' (maze.py, line 21)`."""
+    lines = [frame for frame in extract_tb(problem.__traceback__) if not frame.filename.startswith(_OTHER_CODE)]
+    place = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
+    return f"{type(problem).__name__}: {problem}{place}"
+
+
 def import_plugins(target: str) -> None:
     """Imports a module, or a Python file by its path, which registers plugins. Raises: InvalidInput."""
     try:
@@ -33,11 +47,13 @@ def import_plugins(target: str) -> None:
     except AstraFlowError:
         raise
     except Exception as problem:
-        remedy = "give a Python file, or a module that Python finds here"
-        if not isinstance(problem, ImportError | OSError | SyntaxError):
-            remedy = "correct the module; astraflow --verbose shows the traceback"
+        remedy = "correct the module; astraflow --verbose shows the traceback"
+        if isinstance(problem, ModuleNotFoundError) and problem.name != target:
+            remedy = f"install the package of {problem.name!r}, or correct the import"
+        elif isinstance(problem, ImportError | OSError):
+            remedy = "give a Python file, or a module that Python finds here"
         raise InvalidInput(
-            f"cannot import the plugins of {target!r}: {type(problem).__name__}: {problem}; {remedy}",
+            f"cannot import the plugins of {target!r}: {plugin_cause(problem)}; {remedy}",
             code="plugin.not_importable",
         ) from problem
 
@@ -134,7 +150,11 @@ class Registry(Generic[T]):
         """
         factory, options_type = self._find(spec)
         options = options_type.parse(_options_of(spec), where=f"{self.noun} {spec['kind']}")
-        return factory(options, *context, **named)
+        try:
+            return factory(options, *context, **named)
+        except TypeError as problem:
+            self._check_parameters(spec["kind"], factory, options, *context, **named)
+            raise problem
 
     def check(self, spec: Mapping[str, Any]) -> Config:
         """Validates `spec` without building; returns the options. Raises: InvalidInput."""
@@ -172,12 +192,26 @@ class Registry(Generic[T]):
         if kind not in self._registered:
             self._load_or_explain(kind)
         if kind not in self._registered:
+            targets = os.environ.get(PLUGINS_VARIABLE, "")
+            remedy = "for a plugin of your own, name its file: astraflow --plugin FILE COMMAND"
+            if targets:
+                remedy = f"{targets} registers no {self.noun} of this kind: check the decorator `register`"
             raise InvalidInput(
-                f"cannot use {self.noun} {kind!r}: unknown kind; {suggest_name(kind, self.kinds())}; for a plugin "
-                "of your own, name its file: astraflow --plugin FILE COMMAND",
+                f"cannot use {self.noun} {kind!r}: unknown kind; {suggest_name(kind, self.kinds())}; {remedy}",
                 code="plugin.unknown_kind",
             )
         return self._registered[kind]
+
+    def _check_parameters(self, kind: str, factory: Callable[..., T], *context: Any, **named: Any) -> None:
+        """Raises: InvalidInput when the plugin cannot be called with these arguments."""
+        try:
+            signature(factory).bind(*context, **named)
+        except TypeError as problem:
+            raise InvalidInput(
+                f"cannot build {self.noun} {kind!r}: {problem}; let its class take the options, and what the built-in "
+                "ones take",
+                code="plugin.wrong_parameters",
+            ) from problem
 
     def _load_or_explain(self, kind: str) -> None:
         try:

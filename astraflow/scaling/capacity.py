@@ -18,6 +18,9 @@ STRAGGLER_SIGMA = 3.0
 MEASURED_S = 100.0
 """Minimum busy time of nodes that count for the usual rate of a kind."""
 
+STALLED_GROUPS = 8.0
+"""Groups that would usually have been finished, from which none at all shows that the nodes are stalled."""
+
 ENOUGH_GROUPS = 30.0
 """Finished groups from which the mean node rate is kept."""
 
@@ -45,6 +48,13 @@ class Capacity:
     """Mean rate of a busy node, updated when enough groups are measured."""
     uses_short_window: bool
     """Rates are measured over the short window because they have clearly changed."""
+    overdue_groups: float
+    """Groups that the busy nodes would usually have finished over a window in which they finished none. Count."""
+
+    @property
+    def is_stalled(self) -> bool:
+        """The nodes are busy and finish nothing."""
+        return self.overdue_groups >= STALLED_GROUPS
 
     def of(self, chosen: Bools) -> float:
         """Returns the total rate of the chosen nodes. chosen: [node]."""
@@ -88,6 +98,7 @@ def capacity_of(signals: Signals, options: SizerOptions, *, usual: float = 0.0) 
         is_measured=overall > 0,
         usual_node_rate=overall if total >= ENOUGH_GROUPS else usual,
         uses_short_window=uses_short_window,
+        overdue_groups=_overdue_groups(nodes, usual),
     )
 
 
@@ -115,6 +126,19 @@ def _counts(nodes: NodeTable) -> tuple[Floats, Floats, bool]:
     if expected <= 0 or abs(short[is_ready].sum() - expected) <= OUTLIER_SIGMA * expected**0.5:
         return long, busy_long, False
     return short, busy_short, True
+
+
+def _overdue_groups(nodes: NodeTable, usual: float) -> float:
+    """Returns the groups that were due in the longest window without a finished one. usual: rate of a busy node."""
+    windows = [
+        (groups[nodes.is_ready].sum(), busy_s[nodes.is_ready].sum())
+        for groups, busy_s in (
+            _valid_counts(nodes.groups_long, nodes.busy_long_s),
+            _valid_counts(nodes.groups_short, nodes.busy_short_s),
+        )
+    ]
+    rate = max(usual, _rate(*windows[0]))
+    return max((rate * float(busy_s) for groups, busy_s in windows if groups <= 0), default=0.0)
 
 
 def _valid_counts(groups: Floats, busy_s: Floats) -> tuple[Floats, Floats]:

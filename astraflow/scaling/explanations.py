@@ -13,6 +13,8 @@ _REASON_TEXTS = {
     Reason.UNMEASURED: "no trainer step or no finished work has been measured yet",
     Reason.SWITCHED_OFF: "autoscaling is off",
     Reason.STALE_INPUT: "too many measurements are stale to change the size",
+    Reason.STALLED: "the slots of the nodes are in use and no episode has ended, where {due} groups were due; look for "
+    "environments, engines or judges that hang: more nodes would hang too",
     Reason.PAUSED: "the run is paused, and its demand is assumed to be unchanged",
     Reason.IDLE: "the run has been paused for long, so only warm nodes are kept",
     Reason.INSIDE_BAND: "capacity is {ratio} of what trainers need, inside the band {band}",
@@ -121,6 +123,7 @@ def _texts(tick: Tick) -> dict[str, str]:
         "band": f"{BAND_LOW:.2f} to {balance.band_high:.2f}" if balance else "",
         "policy": str(stream.policy) if stream else "no policy",
         "wait": f"{wait:.0%}",
+        "due": f"{tick.capacity.overdue_groups:.0f}",
         **_gate_texts(tick.signals.gate, tick),
     }
 

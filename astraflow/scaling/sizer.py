@@ -77,6 +77,9 @@ def _update_targets(tick: Tick) -> None:
     if _is_stale(tick, usual_s=demand.compute_s if demand else 0.0):
         tick.reasons.append(Reason.STALE_INPUT)
         return
+    if tick.capacity.is_stalled:
+        tick.reasons.append(Reason.STALLED)
+        return
     if options.rule == "baseline" or not (demand and tick.capacity.is_measured):
         _apply_baseline(tick, is_chosen=options.rule == "baseline")
         return

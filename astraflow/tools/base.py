@@ -1,5 +1,6 @@
 """Interface of tools that a policy calls."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -8,6 +9,9 @@ from typing import Protocol
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
+
+TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+"""Names that all call formats can write."""
 
 
 class ToolError(AstraFlowError):

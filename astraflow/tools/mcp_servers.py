@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from astraflow.runtime.config import Config
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.tools import tool_sources
-from astraflow.tools.base import Tool, ToolError
+from astraflow.tools.base import TOOL_NAME, Tool, ToolError
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -33,8 +32,6 @@ MAX_PAGES = 16
 MAX_DESCRIPTION_CHARACTERS = 4096
 MAX_SCHEMA_CHARACTERS = 65536
 MAX_RESULT_CHARACTERS = 2**20
-NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
-"""Names that all call formats can write."""
 
 
 class McpOptions(Config):
@@ -282,7 +279,7 @@ def _checked(listed: "ListedTool") -> Tool:
     """Returns the tool without its call. Raises: InvalidInput for an unusable name, description or schema."""
     name, description = listed.name, listed.description or listed.name
     schema: dict[str, Any] = dict(listed.input_schema)
-    if NAME.fullmatch(name) is None:
+    if TOOL_NAME.fullmatch(name) is None:
         raise _unusable(f"the tool {name[:80]!r} has a name that policies cannot write")
     if len(description) > MAX_DESCRIPTION_CHARACTERS or len(json.dumps(schema)) > MAX_SCHEMA_CHARACTERS:
         raise _unusable(f"the description or the schema of the tool {name!r} is too long for a prompt")

@@ -22,6 +22,7 @@ from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
 from astraflow.rewards.base import Reward
 from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import plugin_cause
 from astraflow.workflows import workflows
 from astraflow.workflows.base import Workflow
 from astraflow.workflows.reward_scorer import RewardScorer
@@ -116,7 +117,7 @@ async def _outcome(promise: Check, check: WorkflowCheck) -> tuple[Outcome, str]:
     except TimeoutError:
         return Outcome.FAILED, f"no end after {check.limit_s:g} s"
     except Exception as problem:  # a plugin may raise anything; the table shows it
-        return Outcome.FAILED, f"{type(problem).__name__}: {problem}"
+        return Outcome.FAILED, plugin_cause(problem)
 
 
 async def names_policies(check: WorkflowCheck) -> str:
@@ -181,7 +182,7 @@ async def survives_hostile_replies(check: WorkflowCheck) -> str:
             try:
                 trajectories = await started.run(record)
             except Exception as problem:
-                raise Broken(f"{name}: {type(problem).__name__}: {problem}") from problem
+                raise Broken(f"{name}: {plugin_cause(problem)}") from problem
             _check_values(started.workflow, trajectories)
             for trajectory in trajectories:
                 _check_tokens(trajectory, list(record.requests))

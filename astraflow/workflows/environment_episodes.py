@@ -13,6 +13,7 @@ from astraflow.environments import environments
 from astraflow.environments.base import Environment, Observation
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import plugin_cause
 from astraflow.runtime.tracing import span
 
 log = get_logger()
@@ -91,12 +92,18 @@ async def _observed(call: str, timeout_s: float, observing: Awaitable[Observatio
         raise
     except Exception as problem:
         is_late = isinstance(problem, TimeoutError) and limit.expired()
-        cause = f"no answer to '{call}' after {timeout_s:g} s" if is_late else f"{type(problem).__name__}: {problem}"
+        cause = f"no answer to '{call}' after {timeout_s:g} s" if is_late else plugin_cause(problem)
         raise RolloutFailed(
             f"cannot continue in the environment: {cause}; look for its own log, or raise its limits",
             boundary=Boundary.ENVIRONMENT,
             code="rollout.environment_timeout" if is_late else "rollout.environment_failed",
         ) from problem
+    if not isinstance(observation, Observation):
+        raise RolloutFailed(
+            f"cannot use the observation: '{call}' returned {type(observation).__name__}; return an Observation",
+            boundary=Boundary.ENVIRONMENT,
+            code="rollout.invalid_observation",
+        )
     values = (*observation.reward_terms.values(), *observation.metrics.values())
     if len(values) > MAX_VALUES or not all(math.isfinite(number) for number in (observation.reward, *values)):
         raise RolloutFailed(

@@ -9,6 +9,7 @@ from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt
 from astraflow.rewards.base import JudgePolicy, PolicyReward, Reward, Score, score_completion
+from astraflow.runtime.plugins import plugin_cause
 from astraflow.runtime.tracing import span
 
 MAX_ANSWER_CHARS = 200
@@ -37,7 +38,7 @@ class RewardScorer:
                 )
         except Exception as problem:
             raise RolloutFailed(
-                f"{type(problem).__name__}: {problem}", boundary=Boundary.REWARD, code="rollout.reward_failed"
+                plugin_cause(problem), boundary=Boundary.REWARD, code="rollout.reward_failed"
             ) from problem
         if not score.is_finite:
             raise RolloutFailed(

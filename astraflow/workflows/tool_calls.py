@@ -11,6 +11,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.tasks import Prompt
 from astraflow.models.tokenizers import ToolSchema
+from astraflow.runtime.plugins import plugin_cause
 from astraflow.runtime.tracing import span
 from astraflow.tools.base import Tool, ToolError, ToolSource
 from astraflow.tools.call_parsers import CallFormat, ParsedCall, ToolCall, UnreadableCall
@@ -116,7 +117,7 @@ class ToolCalls:
 
 def _failed(action: str, problem: Exception) -> RolloutFailed:
     return RolloutFailed(
-        f"cannot {action}: {type(problem).__name__}: {problem}; raise ToolError for what the policy should see",
+        f"cannot {action}: {plugin_cause(problem)}; raise ToolError for what the policy should see",
         boundary=Boundary.ENVIRONMENT,
         code="rollout.tool_failed",
     )

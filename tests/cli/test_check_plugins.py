@@ -1,4 +1,4 @@
-"""`astraflow check reward|environment|workflow`: a table and an exit code."""
+"""`astraflow check reward|environment|tool|workflow`: a table and an exit code."""
 
 import json
 
@@ -18,12 +18,13 @@ CRAFTING = json.dumps({"kind": "textcraft", "size": 3})
     [
         (["reward", "exact_match", "--dataset", LETTERS], "gives a finite score"),
         (["environment", "textcraft", "--dataset", CRAFTING], "is won by the expert"),
+        (["tool", "calculator"], "answers wrong arguments"),
         (
             ["workflow", "act", "--dataset", CRAFTING, "--set", "environment={kind='textcraft'}", "--reply", "look"],
             "returns valid trajectories",
         ),
     ],
-    ids=["reward", "environment", "workflow"],
+    ids=["reward", "environment", "tool", "workflow"],
 )
 def test_a_built_in_plugin_passes(arguments: list[str], promise: str) -> None:
     result = CliRunner().invoke(app, ["check", *arguments])

@@ -74,6 +74,15 @@ async def test_a_killed_program_is_restarted(tmp_path: Path) -> None:
     assert heard.of("failed")[0].message.endswith("signal 9")
 
 
+async def test_a_program_that_fails_with_an_error_is_reported_with_it(tmp_path: Path) -> None:
+    heard = Heard()
+    code = "import sys; print('ready x', flush=True); print('error: no service [a.code]', file=sys.stderr); sys.exit(1)"
+    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, code))
+        await heard.until("failed")
+    assert heard.of("failed")[0].message == "exited with code 1 (no service [a.code])"
+
+
 async def test_a_program_that_keeps_failing_is_abandoned_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as failed:
         async with Supervisor(Heard(), restart_limits=QUICK) as supervisor:

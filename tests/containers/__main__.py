@@ -1,7 +1,7 @@
 """docker-compose.yml in a real Docker Engine, with kills, an engine restart and a power loss; and terminal tasks and
-agents in its containers.
+agents in its containers and in those of Podman.
 
-    python -m tests.containers [--keep] [--only compose|tasks]
+    python -m tests.containers [--keep] [--only compose|tasks|podman]
 
 Starts an engine of its own, builds the image, and checks what docs/deploy.md promises. The last line is the verdict:
 `containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no engine
@@ -26,7 +26,7 @@ from astraflow.contract.errors import AstraFlowError
 from tests.containers.checks import Checks
 from tests.containers.engine import SOURCE, CommandFailed, Engine
 from tests.containers.host import NotStarted, check_host
-from tests.containers.image import build_base, build_image, engine_root
+from tests.containers.image import build_base, build_image, engine_root, load_base
 from tests.containers.stack import CheckFailed, Stack
 from tests.containers.tasks import TaskChecks
 
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument(
         "--keep", action="store_true", help="keep the folder with the engine's logs and say where it is"
     )
-    parser.add_argument("--only", choices=("compose", "tasks"), help="run a part of the checks")
+    parser.add_argument("--only", choices=("compose", "tasks", "podman"), help="run a part of the checks")
     options = parser.parse_args()
     is_kept = options.keep
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -92,9 +92,12 @@ def _checked(state: Path, only: str | None) -> str:
             _cleared(engine)
             base = build_base(engine)
             figures = []
-            if only != "compose":
-                figures.append(TaskChecks(engine=engine, base=base, say=say).run())
-            if only != "tasks":
+            if only in (None, "tasks"):
+                figures.append(TaskChecks(engine=engine, program="docker", base=base, say=say).run())
+            if only in (None, "podman"):
+                load_base(engine, base)
+                figures.append(TaskChecks(engine=engine, program="podman", base=base, say=say).run())
+            if only in (None, "compose"):
                 size_bytes = build_image(engine, base)
                 say(f"the image is built: {size_bytes / 1e9:.2f} GB")
                 figures.append(_tried(engine, say))
@@ -115,6 +118,7 @@ def _tried(engine: Engine, say: Callable[[str], None]) -> str:
 
 def _cleared(engine: Engine) -> None:
     """Removes leftovers of an interrupted check from the engine's folder."""
+    engine.run("podman", "rm", "--all", "--force", "--time", "0")
     containers = engine.output("docker", "ps", "--all", "--quiet").split()
     if containers:
         engine.run("docker", "rm", "--force", "--volumes", *containers)

@@ -18,8 +18,8 @@ from tests.containers.engine import Engine
 from tests.containers.host import NotStarted, debian_mirror
 
 ENGINE_SUITE = "trixie"
-ENGINE_PACKAGES = "ca-certificates,docker.io,docker-cli,docker-compose,iproute2,iptables,tini"
-"""Debian 13 has Docker Engine 26 and Compose 2.26; docker-compose.yml needs 25 and 2.24."""
+ENGINE_PACKAGES = "ca-certificates,docker.io,docker-cli,docker-compose,iproute2,iptables,podman,tini"
+"""Debian 13 has Docker Engine 26, Compose 2.26 and Podman 5.4; docker-compose.yml needs 25 and 2.24."""
 
 BASE_SUITE = "bookworm"
 BASE_PACKAGES = "ca-certificates,python3-venv"
@@ -65,6 +65,12 @@ def build_base(engine: Engine) -> str:
         if base.returncode:
             raise NotStarted("mmdebstrap did not make the base image; check apt's Debian mirror")
     return name
+
+
+def load_base(engine: Engine, base: str) -> None:
+    """Copies the base image to the images of Podman when it is missing there. Raises: CommandFailed."""
+    if engine.run("podman", "image", "exists", base, is_checked=False).returncode:
+        engine.run("sh", "-c", 'docker save "$0" | podman load', base)
 
 
 def build_image(engine: Engine, base: str) -> int:

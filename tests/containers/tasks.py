@@ -1,4 +1,5 @@
-"""Terminal tasks and agents in containers of the real engine, through the programs of AstraFlow that use `docker`."""
+"""Terminal tasks and agents in containers of the real engine, through the parts of AstraFlow that use `docker` or
+`podman`."""
 
 import asyncio
 import os
@@ -31,10 +32,7 @@ from tests.containers.engine import Engine
 from tests.containers.stack import CheckFailed
 from tests.environments.experts import solver
 
-DOCKER = "/usr/bin/docker"
-"""Program of the engine; `docker` in the search path of this process leads to it."""
-
-TASK_BASE = "debian:bookworm-slim"
+TASK_BASE = "docker.io/library/debian:bookworm-slim"
 """Image that the packaged tasks build on."""
 
 COMMAND_S = 5.0
@@ -67,27 +65,29 @@ open("reward.txt", "w").write(str(float(answer == "dcba")))
 
 @dataclass(kw_only=True)
 class TaskChecks:
-    """Steps and their observations. base: image with Bash and Python. say: called with each figure."""
+    """Steps and their observations. program: `docker` or `podman`. base: image with Bash and Python. say: called with
+    each figure."""
 
     engine: Engine
+    program: str
     base: str
     say: Callable[[str], None]
     figures: list[str] = field(default_factory=list)
 
     def run(self) -> str:
         """Runs all steps. Returns the figures in one line. Raises: CheckFailed, CommandFailed."""
-        self.engine.run("docker", "tag", self.base, TASK_BASE)
+        self.engine.run(self.program, "tag", self.base, TASK_BASE)
         tasks = self.engine.state / "tasks"
-        shutil.copytree(SAMPLE_TASKS, tasks)
-        with _docker_of(self.engine):
+        shutil.copytree(SAMPLE_TASKS, tasks, dirs_exist_ok=True)
+        with _program_of(self.engine, self.program):
             asyncio.run(self._terminals(tasks))
             asyncio.run(self._agents())
-        left = self.engine.output("docker", "ps", "--all", "--quiet").split()
+        left = self.engine.output(self.program, "ps", "--all", "--quiet").split()
         require(not left, f"{len(left)} containers are left")
         return "; ".join(self.figures)
 
     async def _terminals(self, tasks: Path) -> None:
-        spec = {"kind": "terminal", "path": str(tasks), "runner": "docker", "command_s": COMMAND_S}
+        spec = {"kind": "terminal", "path": str(tasks), "runner": self.program, "command_s": COMMAND_S}
         async with AsyncExitStack() as resources:
             factory = environments.build(spec)
             await start_managed([factory], resources)
@@ -133,8 +133,9 @@ class TaskChecks:
         require(time.monotonic() - began < 30, "a command that hangs is not stopped in time")
         forged = await environment.act("echo Error response from daemon >&2; exit 1")
         require("exit status 1" in forged.text, f"a command that fails was answered {forged.text!r}")
-        (container,) = self.engine.output(DOCKER, "ps", "--quiet").split()
-        self.engine.run(DOCKER, "kill", container)
+        program = f"/usr/bin/{self.program}"  # the name alone leads to the script of `_program_of`
+        (container,) = self.engine.output(program, "ps", "--quiet").split()
+        self.engine.run(program, "kill", container)
         try:
             answer = await environment.act("echo on")
         except RolloutFailed as problem:
@@ -147,6 +148,7 @@ class TaskChecks:
         with _listener() as port:
             program = {
                 "kind": "container",
+                "runner": self.program,
                 "image": self.base,
                 "command": ["python3", "-c", AGENT, "{question}", str(port)],
             }
@@ -161,7 +163,7 @@ class TaskChecks:
         self._note(f"{AGENTS} agents at once reached the model calls and nothing else", began)
 
     def _note(self, figure: str, began: float) -> None:
-        self.figures.append(f"{figure} ({time.monotonic() - began:.0f} s)")
+        self.figures.append(f"{self.program}: {figure} ({time.monotonic() - began:.0f} s)")
         self.say(self.figures[-1])
 
 
@@ -172,14 +174,14 @@ async def _rewarded(workflow: Workflow, member: int) -> float:
 
 
 @contextmanager
-def _docker_of(engine: Engine) -> Iterator[None]:
-    """Provides the program `docker` of an engine to this process, and temporary files that the engine sees."""
-    program = engine.state / "bin" / "docker"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shlex.join(engine.beside())} {DOCKER} "$@"\n')
+def _program_of(engine: Engine, name: str) -> Iterator[None]:
+    """Provides the program `docker` or `podman` of an engine to this process, and temporary files that it sees."""
+    program = engine.state / "bin" / name
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(engine.beside())} /usr/bin/{name} "$@"\n')
     program.chmod(0o755)
     files = engine.state / "files"
-    files.mkdir()
+    files.mkdir(exist_ok=True)
     path, temporary = os.environ["PATH"], tempfile.tempdir
     os.environ["PATH"], tempfile.tempdir = f"{program.parent}:{path}", str(files)
     try:

@@ -28,10 +28,26 @@ def questions(spec: dict[str, Any]) -> list[str]:
 
 
 def test_games_are_selected_by_split_and_task_type(games: Path) -> None:
-    both = ["Put a mug on the shelf.", "Put a hot apple into the fridge."]
+    both = ["put some mug on shelf.", "put a hot apple in fridge."]
     assert questions({"path": str(games)}) == questions({"path": str(games / "json_2.1.1")}) == both
     assert questions({"path": str(games), "task_types": ["pick_heat_then_place_in_recep"]}) == both[1:]
-    assert questions({"is_sample": True, "split": "valid_unseen"}) == ["Look at a book under the lamp."]
+    assert questions({"is_sample": True, "split": "valid_unseen"}) == ["look at book under the desklamp."]
+
+
+def test_goals_are_those_of_the_game_files_or_as_people_wrote_them(games: Path) -> None:
+    by_source = {
+        source: datasets.build({"kind": "alfworld", "path": str(games), "goals": source}, 0)
+        for source in ("game", "people")
+    }
+    assert [by_source[source].prompt(0).fields["question"] for source in by_source] == [
+        "put some mug on shelf.",
+        "Put a mug on the shelf.",
+    ]
+    assert by_source["game"].fingerprint != by_source["people"].fingerprint
+    (games / "json_2.1.1" / "train" / MUG / "game.tw-pddl").write_text('{"grammar": "", "solvable": true}')
+    with raises_code(InvalidInput, "dataset.wrong_field", MUG):
+        questions({"path": str(games)})
+    assert len(questions({"path": str(games), "goals": "people"})) == 2
 
 
 def test_the_id_of_a_game_is_its_path() -> None:
@@ -67,7 +83,7 @@ def test_unplayable_games_are_left_out(games: Path, spoil: Any) -> None:
 def test_a_damaged_game_is_refused(games: Path, facts: str, code: str) -> None:
     (games / "json_2.1.1" / "train" / MUG / "traj_data.json").write_text(facts)
     with pytest.raises(InvalidInput) as caught:
-        questions({"path": str(games)})
+        questions({"path": str(games), "goals": "people"})
     assert caught.value.code == code
 
 
@@ -76,6 +92,7 @@ def test_a_damaged_game_is_refused(games: Path, facts: str, code: str) -> None:
     [
         ({}, "config.invalid", "is_sample"),
         ({"path": "/none"}, "dataset.empty", "/none/train"),
+        ({"path": "/none"}, "dataset.empty", "alfworld-download"),
         ({"is_sample": True, "task_types": ["juggle"]}, "config.invalid", "juggle; known: look_at_obj_in_light"),
     ],
 )

@@ -17,7 +17,7 @@ from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.environments import environments
+from astraflow.environments import environments, games
 from astraflow.environments.base import Environment, EnvironmentFactory
 from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import Expert, plan_of_answer, play, total_reward
@@ -26,6 +26,7 @@ from astraflow.environments.messages import ActRequest, BeginRequest, CloseReque
 from astraflow.environments.process import ProcessFactory
 from astraflow.environments.serve import serving_environment
 from astraflow.runtime.json_service import ServiceAddress
+from astraflow.runtime.managed_plugins import start_managed
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
 from tests.fakes import environments as fakes
@@ -102,6 +103,26 @@ async def test_a_fault_fails_the_episode_and_the_next_one_works(action: str, cod
         after = await play(factory, PROMPT, 1, lambda *_: "win")
         assert total_reward(after) == 1.0
         assert (after[0].text != first.text) == is_replaced
+
+
+async def test_a_game_in_a_worker_is_played_and_its_faults_are_failures_of_the_environment() -> None:
+    factory = games.build({"kind": "process", "of": {"kind": "counting"}, "workers": 1})
+    async with AsyncExitStack() as resources:
+        await start_managed([factory], resources)
+        for action in ("stranger", "nan", "raise"):
+            game = factory.make()
+            await game.begin(PROMPT, 0)
+            with pytest.raises(RolloutFailed) as caught:
+                await game.act(0, action)
+            assert caught.value.boundary is Boundary.ENVIRONMENT
+            await game.close()
+        game = factory.make()
+        turns = [await game.begin(PROMPT, 0), await game.act(0, "x" * 1_000_001)]
+        turns += [await game.act(player, "go") for player in (0, 1, 0)]
+        await game.close()
+    assert [turn.player for turn in turns] == [0, 0, 1, 0, 0]
+    assert turns[1].observation.is_malformed
+    assert [result.reward for result in turns[-1].results] == [1.0, -1.0]
 
 
 async def test_a_worker_killed_from_outside_fails_only_its_own_episode() -> None:

@@ -16,7 +16,7 @@ from astraflow.contract.failures import Boundary
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import FlowId
 from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending, Episode, Int32Array
+from astraflow.contract.trajectories import Ending, Episode, Int32Array, Trajectory
 from astraflow.datasets import datasets
 from astraflow.environments import environments
 from astraflow.environments.base import Observation
@@ -27,9 +27,11 @@ from astraflow.raas.recorder import RolloutRecorder
 from astraflow.raas.runner import BuiltFlow, Runner
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests import make
 from tests.environments.experts import recorded_plan, solver
 from tests.environments.test_webshop import shopper
+from tests.fakes import environments as fakes
 from tests.fakes.dataflow import flow
 from tests.fakes.engine import FakeEngine
 from tests.raas.parts import SOLVER_NODE, serving, unpinned
@@ -42,12 +44,26 @@ ACT_S = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Environment with a cheap task."""
+    """Environment or game with a cheap task."""
 
     environment: dict[str, Any]
     dataset: dict[str, Any]
     expert: Expert = plan_of_answer
     act_s: float = ACT_S
+    is_game: bool = False
+
+    @property
+    def workflow(self) -> dict[str, Any]:
+        """Spec of the workflow, with one worker."""
+        adapter = {"kind": "process", "workers": 1, "act_s": self.act_s, "of": self.environment}
+        if self.is_game:
+            return {"kind": "versus", "game": adapter, "player_1": "solver", "player_2": "solver"}
+        return {"kind": "act", "environment": adapter, "action_format": "tag"}
+
+
+def row_of_three(_: Prompt, observations: Sequence[Observation]) -> str:
+    """Plays both sides of TicTacToe; the first player wins."""
+    return ("[0]", "[3]", "[1]", "[4]", "[2]")[len(observations) - 1]
 
 
 WORLDS = {
@@ -71,12 +87,22 @@ WORLDS = {
         expert=recorded_plan,
         act_s=10.0,
     ),
+    "counting": World(
+        environment={"kind": "counting"}, dataset={"kind": "letters"}, expert=lambda *_: "go", is_game=True
+    ),
+    "textarena": World(
+        environment={"kind": "textarena"},
+        dataset={"kind": "games", "games": ["TicTacToe-v0"]},
+        expert=row_of_three,
+        is_game=True,
+    ),
 }
 
 MARKS = {
     "terminal": (pytest.mark.long,),
     "alfworld": (pytest.mark.long,),
     "scienceworld": (pytest.mark.long, pytest.mark.needs("java")),
+    "textarena": (pytest.mark.long,),
 }
 """Real workers take seconds to start, three times."""
 
@@ -130,8 +156,7 @@ async def node_of(world: World) -> AsyncIterator[Node]:
     """Provides a node whose policy wins the first task of the world's dataset."""
     prompt = datasets.build(world.dataset, 0).prompt(0)
     expert = await _shopping(world, prompt) if world.expert is shopper else world.expert
-    adapter = {"kind": "process", "workers": 1, "act_s": world.act_s, "of": world.environment}
-    built = build_flow(flow(workflow={"kind": "act", "environment": adapter, "action_format": "tag"}))
+    built = build_flow(flow(workflow=world.workflow))
     async with AsyncExitStack() as resources:
         await start_managed([built.workflow], resources)
         yield Node(ActingEngine(prompt, expert), prompt, built)
@@ -160,10 +185,13 @@ def worker() -> psutil.Process:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in WORLDS])
-async def test_a_killed_or_stopped_worker_is_a_counted_failure_and_the_episode_can_be_repeated(name: str) -> None:
+async def test_a_killed_or_stopped_worker_is_a_counted_failure_and_the_episode_can_be_repeated(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLUGINS_VARIABLE, fakes.__name__)
     world = WORLDS[name]
     async with node_of(world) as node:
-        (won,) = (await node.episode()).trajectories
+        won, *_ = played = (await node.episode()).trajectories
         assert won.ending is Ending.WON and won.reward == pytest.approx(1.0)
         for number, (sent, cause) in enumerate(
             ((signal.SIGKILL, "ended with status -9"), (signal.SIGSTOP, "no answer")), 1
@@ -183,5 +211,8 @@ async def test_a_killed_or_stopped_worker_is_a_counted_failure_and_the_episode_c
             _, alive = await asyncio.to_thread(psutil.wait_procs, lost, 10.0)
             assert alive == []
 
-            (again,) = (await node.episode()).trajectories
-            assert (again.tokens.tolist(), again.turn_rewards) == (won.tokens.tolist(), won.turn_rewards)
+            assert outline((await node.episode()).trajectories) == outline(played)
+
+
+def outline(trajectories: Sequence[Trajectory]) -> list[tuple[list[int], tuple[float, ...], float]]:
+    return [(played.tokens.tolist(), played.turn_rewards, played.reward) for played in trajectories]

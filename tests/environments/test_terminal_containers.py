@@ -87,6 +87,7 @@ async def test_a_container_has_the_limits_of_its_task_and_no_network(docker: Doc
     assert closed[closed.index("--network") + 1] == "none"
     assert closed[closed.index("--memory") + 1] == f"{512 * 2**20}b"
     assert closed[closed.index("--cpus") + 1] == "1"
+    assert closed[closed.index("--stop-signal") + 1] == "KILL"  # otherwise Podman waits 10 s at the end of an episode
     assert "--network" not in open_one
 
 

@@ -311,7 +311,7 @@ async def test_the_published_files_are_a_store(tmp_path: Path) -> None:
     ("items", "instructions", "code"),
     [
         ([{"asin": "A1"}], None, "dataset.wrong_field"),
-        ({"A1": {}}, None, "dataset.wrong_field"),
+        ({"A1": {}}, None, "dataset.unreadable"),
         ([item("A1", pricing="$1.2.3")], None, "dataset.wrong_field"),
         ([item("A1")], {}, "dataset.empty"),
         ([item("A1")], [], "dataset.wrong_field"),
@@ -324,9 +324,27 @@ def test_damaged_files_are_refused(items: Any, instructions: Any, code: str, tmp
 
 
 def test_missing_or_unreadable_files_are_refused(tmp_path: Path) -> None:
-    with raises_code(InvalidInput, "dataset.not_found"):
+    with raises_code(InvalidInput, "dataset.not_found", "items_human_ins.json", "github.com/princeton-nlp/WebShop"):
         open_store(StoreOptions(folder=str(tmp_path)))
     spec = write_store(tmp_path, [item("A1")])
     (tmp_path / "items_human_ins.json").write_text("{")
     with raises_code(InvalidInput, "dataset.unreadable"):
         open_store(StoreOptions(**spec))
+    (tmp_path / "items_shuffle.json").write_text("[]")
+    with raises_code(InvalidInput, "dataset.not_found", "items_shuffle.json, items_shuffle_1000.json"):
+        open_store(StoreOptions(**spec))
+
+
+def test_no_row_is_read_beyond_the_wanted_products_and_null_is_an_empty_text(tmp_path: Path) -> None:
+    rows = [item("A1", category=None, full_description=None, small_description=["Green.", None]), item("A2")]
+    rows += [item(f"B{number}", full_description="x" * 2000) for number in range(1000)]
+    spec = write_store(tmp_path, rows)
+    path = tmp_path / "items_shuffle_1000.json"
+    path.write_text(path.read_text().removesuffix("]") + ", {damaged")
+    store = open_store(StoreOptions(**spec, products=2))
+    assert [product.asin for product in store.products] == ["A1", "A2"]
+    first = store.products[0]
+    assert (first.category, first.description, first.bullets) == ("", "", ("Green.", ""))
+    assert len(open_store(StoreOptions(**spec, products=1002)).products) == 1002
+    with raises_code(InvalidInput, "dataset.unreadable"):
+        open_store(StoreOptions(**spec, products=1003))

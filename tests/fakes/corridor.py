@@ -18,7 +18,8 @@ class CorridorOptions(Config):
     begin_s: float = 30.0
     act_s: float = 30.0
     fault: str = ""
-    """Injected fault: `hangs`, `raises`, `nan`, `many_metrics`, `hangs_at_begin`, `raises_at_close`, or nothing."""
+    """Injected fault: `hangs`, `raises`, `nan`, `text`, `many_metrics`, `hangs_at_begin`, `raises_at_close`, or
+    nothing."""
     lists_actions: bool = True
     text: str = ""
     """Text of each observation, instead of the position."""
@@ -53,6 +54,8 @@ class Corridor:
                 raise ConnectionError("the world is gone")
             case "nan":
                 return Observation(text="?", reward=float("nan"))
+            case "text":
+                return "no observation"  # type: ignore[return-value]  # the fault
             case "many_metrics":
                 return Observation(text="?", metrics={f"metric_{index}": 1.0 for index in range(100)})
         if action not in ("forward", "back"):

@@ -1,4 +1,4 @@
-"""Environment that misbehaves on request, for the adapters."""
+"""Environment and game that misbehave on request, for the adapters."""
 
 import asyncio
 import os
@@ -9,8 +9,9 @@ import time
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending
-from astraflow.environments import environments
+from astraflow.environments import environments, games
 from astraflow.environments.base import EnvironmentLimits, Observation
+from astraflow.environments.two_player import GameTurn
 from astraflow.runtime.config import Config
 
 
@@ -75,5 +76,39 @@ class FaultyEnvironment:
             return Observation(text="", reward=float("nan"))
         won = action == "win"
         return Observation(text=f"{self._actions}", reward=float(won), ending=Ending.WON if won else None)
+
+    async def close(self) -> None: ...
+
+
+@games.register("counting", options=FaultyOptions)
+class CountingFactory(FaultyFactory):
+    """Games in which the players count to three in turns; other actions are faults by name."""
+
+    def make(self) -> "CountingGame":  # type: ignore[override]  # a game is no environment
+        return CountingGame()
+
+
+class CountingGame:
+    """One game, which player 0 wins."""
+
+    def __init__(self) -> None:
+        self._faults = FaultyEnvironment()
+        self._player = 0
+
+    async def begin(self, prompt: Prompt, seed: int) -> GameTurn:
+        return GameTurn(player=0, observation=Observation(text="Count to three."))
+
+    async def act(self, player: int, action: str) -> GameTurn:
+        if player != self._player:
+            raise InvalidInput("cannot act: it is the other player's turn; wait", code="environment.not_your_turn")
+        observation = await self._faults.act(action)
+        if action == "stranger":
+            return GameTurn(player=7, observation=observation)
+        if observation.text != "3":
+            self._player = 1 - player
+            return GameTurn(player=self._player, observation=observation)
+        won = Observation(text="", reward=1.0, ending=Ending.WON)
+        lost = Observation(text="", reward=-1.0, ending=Ending.LOST)
+        return GameTurn(player=player, observation=won, results=(won, lost))
 
     async def close(self) -> None: ...

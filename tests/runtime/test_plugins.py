@@ -153,19 +153,54 @@ def test_files_of_the_environment_register_plugins(
 
 
 @pytest.mark.parametrize(
-    "content", ["import no.such.module", "def", "1 / 0", None], ids=["import", "syntax", "defect", "missing"]
+    ("content", "quoted"),
+    [
+        ("\nimport no.such.module", "(broken_plugin.py, line 2); install the package"),
+        ("def", "(broken_plugin.py, line 1); correct the module"),
+        ("\n\n1 / 0", "(broken_plugin.py, line 3); correct the module"),
+        (None, "give a Python file"),
+    ],
+    ids=["import", "syntax", "defect", "missing"],
 )
 def test_files_that_do_not_import_are_refused(
-    registry: Registry[Greeter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+    registry: Registry[Greeter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, quoted: str
 ) -> None:
     file = tmp_path / "broken_plugin.py"
     if content is not None:
         file.write_text(content)
     own_plugins(monkeypatch, file)
 
-    with raises_code(InvalidInput, "plugin.not_importable"):
+    with raises_code(InvalidInput, "plugin.not_importable", quoted):
         registry.build({"kind": "filed"})
     assert "broken_plugin" not in sys.modules
+
+
+def test_a_file_that_registers_nothing_of_the_name_is_named(
+    registry: Registry[Greeter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "plugin_without_decorator.py"
+    file.write_text("class Filed: ...")
+    own_plugins(monkeypatch, file)
+    with raises_code(InvalidInput, "plugin.unknown_kind", str(file)):
+        registry.build({"kind": "filed"})
+
+
+def test_a_class_with_other_parameters_is_refused_and_its_own_type_errors_are_not_hidden(
+    registry: Registry[Greeter],
+) -> None:
+    class Bare:
+        pass
+
+    class Broken:
+        def __init__(self, options: HelloOptions) -> None:
+            raise TypeError("own defect")
+
+    for name, plugin in (("bare", Bare), ("broken", Broken)):
+        registry.register(name, options=HelloOptions)(plugin)
+    with raises_code(InvalidInput, "plugin.wrong_parameters", "'bare'"):
+        registry.build({"kind": "bare"})
+    with pytest.raises(TypeError, match="own defect"):
+        registry.build({"kind": "broken"})
 
 
 def test_a_file_with_the_name_of_another_module_is_refused(tmp_path: Path) -> None:

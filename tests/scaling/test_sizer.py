@@ -198,6 +198,25 @@ def test_targets_do_not_change_without_recent_steps_unless_the_trainer_waits() -
     assert ticks(signals(nodes(5), streams=(starved,)), 2, spec())[0].target == 22
 
 
+@pytest.mark.parametrize("is_long", [False, True])
+def test_nodes_whose_episodes_all_hang_are_no_reason_for_more_nodes(is_long: bool) -> None:
+    waits = stream(wait_share_300_s=1.0, wait_share_600_s=1.0)
+    _, state = ticks(signals(nodes(20)), 3, spec())
+    table = replace(nodes(20), groups_short=np.zeros(20))
+    hung = replace(table, groups_long=np.zeros(20)) if is_long else table
+    verdict = decide(signals(hung, at=40_000.0, streams=(waits,)), spec(), state)
+    (advice,) = verdict.recommendations
+    assert (advice.target, advice.reasons) == (20, (Reason.STALLED,))
+    again = decide(signals(nodes(5), at=40_030.0, streams=(waits,)), spec(), verdict.state).recommendations
+    assert Reason.STALLED not in again[0].reasons
+
+
+def test_few_nodes_without_a_finished_group_are_not_stalled() -> None:
+    table = replace(nodes(1), groups_short=np.zeros(1))
+    advice, _ = ticks(signals(table), 1, spec())
+    assert Reason.STALLED not in advice.reasons
+
+
 def test_without_busy_times_the_baseline_rule_is_used() -> None:
     table = nodes(10)
     blind = replace(table, busy_long_s=np.zeros(10), busy_short_s=np.zeros(10))

@@ -133,6 +133,7 @@ async def test_texts_of_the_first_message_and_the_length_of_observations_are_opt
         ({"fault": "hangs_at_begin", "begin_s": 0.01}, "rollout.environment_timeout"),
         ({"fault": "raises"}, "rollout.environment_failed"),
         ({"fault": "nan"}, "rollout.invalid_observation"),
+        ({"fault": "text"}, "rollout.invalid_observation"),
         ({"fault": "many_metrics"}, "rollout.invalid_observation"),
     ],
 )

@@ -18,6 +18,7 @@ LIMIT_ENDED_AFTER_S = 120.0
 
 HOLD_REASONS = {
     Reason.STALE_INPUT: "old measurements",
+    Reason.STALLED: "nodes that are in use and finish nothing",
     Reason.PAUSED: "the pause of the run",
     Reason.LAUNCHES_FAILING: "requested nodes that do not arrive",
     Reason.PARTIAL_NODES: "nodes that serve some policies only",
