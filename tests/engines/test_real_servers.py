@@ -42,7 +42,7 @@ class RealServerSuite(InstalledServerSuite):
     """Suites with real servers. A missing environment fails the tests."""
 
     prompt_tokens = np.array([2, 34, 32, 18, 31, 100, 5, 6, 76, 7, 8, 84, 3, 100, 2, 14], dtype=np.int32)
-    long_tokens = 1000
+    long_tokens = 300
     head_start_s = 0.4
     losses = 1
 

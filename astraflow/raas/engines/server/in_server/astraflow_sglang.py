@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import astraflow_cpu_attention
 import torch
 from astraflow_placements import CannotPatch, Placements
 
@@ -42,6 +43,7 @@ _PLACEMENTS = Placements()
 def apply(model: torch.nn.Module, named: list[tuple[str, torch.Tensor]]) -> None:
     """Loads or patches the weights of one rank."""
     action, _, path = named[0][0].partition(":")
+    astraflow_cpu_attention.install()  # in the process that computes, and before its first weights
     if action == "load":
         is_sharded = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         _PLACEMENTS.load(path, model.load_weights, is_sharded=is_sharded)
