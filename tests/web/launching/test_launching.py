@@ -4,8 +4,10 @@ import asyncio
 import fcntl
 import json
 import os
+import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -34,9 +36,13 @@ SAMPLED = '<article class="group"'
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Folder of the runs; ends those that a failed test leaves behind, which would take a core from all later tests."""
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+    yield tmp_path / "home"
+    for run in active_runs():
+        with suppress(ProcessLookupError):
+            os.kill(run.facts.pid, signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)
