@@ -337,7 +337,8 @@ async def test_over_http_without_sessions_a_plan_belongs_to_its_receiver(
                 refused_apply = await forged.call_tool("fleet_apply", {"plan_id": held, "idempotency_key": "k"})
                 assert json.loads(text_of(refused_apply))["error"] == "unknown_plan"
             first = (await planned(mine)).structured_content["plan_id"]
-            guessed = await other.call_tool("fleet_apply", {"plan_id": f"{first[:-1]}0", "idempotency_key": "one"})
+            wrong = f"{first[:-1]}{'1' if first.endswith('0') else '0'}"
+            guessed = await other.call_tool("fleet_apply", {"plan_id": wrong, "idempotency_key": "one"})
             assert json.loads(text_of(guessed))["error"] == "unknown_plan"
             to_apply = {"plan_id": first, "idempotency_key": "one"}
             applied = await mine.call_tool("fleet_apply", to_apply)

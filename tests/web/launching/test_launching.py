@@ -139,7 +139,7 @@ async def test_a_run_survives_the_page_process_and_is_found_again(tmp_path: Path
         name = await launched(client, **ENDLESS)
         await until(lambda: state_is(client, name, "running"), what="the run's beginning")
 
-    (folder,) = active_runs()
+    (folder,) = await until(active_runs, what="the facts of the run, which it writes after it holds its lock")
     assert folder.facts.run == name
 
     async with running_web(tmp_path / "web", "") as second, second.logged_in() as client:
