@@ -86,7 +86,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> type[Backend]:
     class Replaced(Backend):
         pass
 
-    monkeypatch.setitem(sys.modules, attention.BACKEND, SimpleNamespace(TorchNativeAttnBackend=Replaced))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, attention.BACKEND, SimpleNamespace(TorchNativeAttnBackend=Replaced))
     attention.install()
     attention.install()
     return Replaced
