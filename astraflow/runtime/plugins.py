@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import getdoc, signature
 from pathlib import Path
-from sysconfig import get_paths
+from sysconfig import get_path
 from traceback import extract_tb
 from typing import Any, Generic, TypeVar
 
@@ -25,7 +25,7 @@ PLUGINS_VARIABLE = "ASTRAFLOW_PLUGINS"
 a process sets it: neither recipes nor other services name code to import."""
 
 
-_OTHER_CODE = ("<", str(Path(__file__).parents[1]), *get_paths().values())
+_OTHER_CODE = ("<", str(Path(__file__).parents[1]), *map(get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 """Beginnings of the file names of AstraFlow, of the standard library and of installed packages."""
 
 
@@ -152,9 +152,9 @@ class Registry(Generic[T]):
         options = options_type.parse(_options_of(spec), where=f"{self.noun} {spec['kind']}")
         try:
             return factory(options, *context, **named)
-        except TypeError as problem:
+        except TypeError:
             self._check_parameters(spec["kind"], factory, options, *context, **named)
-            raise problem
+            raise
 
     def check(self, spec: Mapping[str, Any]) -> Config:
         """Validates `spec` without building; returns the options. Raises: InvalidInput."""

@@ -81,13 +81,12 @@ def result(
 
 @pytest.fixture
 def replaced(monkeypatch: pytest.MonkeyPatch) -> type[Backend]:
-    """SGLang's backend whose attention was replaced, twice."""
+    """SGLang's backend whose attention was replaced."""
 
     class Replaced(Backend):
         pass
 
     monkeypatch.setitem(sys.modules, attention.BACKEND, SimpleNamespace(TorchNativeAttnBackend=Replaced))
-    attention.install()
     attention.install()
     return Replaced
 

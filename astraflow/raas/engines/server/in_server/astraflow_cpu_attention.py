@@ -24,78 +24,33 @@ MAX_SCORES = 2**18
 
 
 def install() -> None:
-    """Replaces the attention of the backend `torch_native` when this process uses it. Idempotent."""
-    module = sys.modules.get(BACKEND)
-    backend = getattr(module, "TorchNativeAttnBackend", None)
-    if backend is None or hasattr(backend._run_sdpa_forward_decode, "__wrapped__"):
-        return
-    backend._run_sdpa_forward_decode = _decode(backend._run_sdpa_forward_decode)
-    backend._run_sdpa_forward_extend = _extend(backend._run_sdpa_forward_extend)
+    """Replaces the attention of the backend `torch_native` when this process uses it. Call it once."""
+    backend = getattr(sys.modules.get(BACKEND), "TorchNativeAttnBackend", None)
+    if backend is not None:
+        backend._run_sdpa_forward_decode = _at_once(backend._run_sdpa_forward_decode, is_decoding=True)
+        backend._run_sdpa_forward_extend = _at_once(backend._run_sdpa_forward_extend, is_decoding=False)
 
 
-def _decode(each: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _at_once(each: Callable[..., Tensor], *, is_decoding: bool) -> Callable[..., Tensor]:
+    """Returns a method with the arguments of `each`, SGLang's, which it calls for what is not done at once."""
+
     @functools.wraps(each)
-    def attend(
-        self: object,
-        query: Tensor,
-        output: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        req_to_token: Tensor,
-        req_pool_indices: Tensor,
-        seq_lens: Tensor,
-        encoder_lens: Tensor | None = None,
-        *,
-        scaling: float | None = None,
-        enable_gqa: bool = False,
-        **other: Any,
-    ) -> Tensor:
-        queries = torch.ones_like(seq_lens)
-        cache = (k_cache, v_cache, req_to_token, req_pool_indices)
-        is_usual = encoder_lens is None and not _is_special(**other)
-        if is_usual and attended(query, output, *cache, seq_lens, queries, scale=scaling):
-            return output
-        return each(
-            self, query, output, *cache, seq_lens, encoder_lens, scaling=scaling, enable_gqa=enable_gqa, **other
+    def attend(self: object, query: Tensor, output: Tensor, *cache_and_lengths: Any, **options: Any) -> Tensor:
+        # lengths: of the sequences; for `extend` also of the cached and of the new part; of encoders, or None
+        *cache, seq_lens = cache_and_lengths[:5]
+        queries = torch.ones_like(seq_lens) if is_decoding else cache_and_lengths[6]
+        window = options.get("sliding_window_size")
+        is_usual = (
+            cache_and_lengths[-1] is None
+            and (is_decoding or options.get("causal"))
+            and not options.get("is_cross_attn")
+            and (window is None or window < 0)
         )
-
-    return attend
-
-
-def _extend(each: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(each)
-    def attend(
-        self: object,
-        query: Tensor,
-        output: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        req_to_token: Tensor,
-        req_pool_indices: Tensor,
-        seq_lens: Tensor,
-        extend_prefix_lens: Tensor,
-        extend_seq_lens: Tensor,
-        encoder_lens: Tensor | None = None,
-        *,
-        scaling: float | None = None,
-        enable_gqa: bool = False,
-        causal: bool = False,
-        **other: Any,
-    ) -> Tensor:
-        cache = (k_cache, v_cache, req_to_token, req_pool_indices)
-        is_usual = causal and encoder_lens is None and not _is_special(**other)
-        if is_usual and attended(query, output, *cache, seq_lens, extend_seq_lens, scale=scaling):
+        if is_usual and attended(query, output, *cache, seq_lens, queries, scale=options.get("scaling")):
             return output
-        return each(
-            self, query, output, *cache, seq_lens, extend_prefix_lens, extend_seq_lens, encoder_lens,
-            scaling=scaling, enable_gqa=enable_gqa, causal=causal, **other,
-        )  # fmt: skip
+        return each(self, query, output, *cache_and_lengths, **options)
 
     return attend
-
-
-def _is_special(*, is_cross_attn: bool = False, sliding_window_size: int | None = None, **_: Any) -> bool:
-    return is_cross_attn or (sliding_window_size is not None and sliding_window_size > -1)
 
 
 def attended(
