@@ -45,19 +45,19 @@ class CountedWork:
 
     def of(self, work: Work, slots: Floats) -> Work:
         """Returns the work that counts: zeros for nodes in their first tasks. slots: groups run at once. [node]"""
-        is_past = (work.groups >= slots) | (work.busy_s >= self._longest_s)
         uncounted: dict[str, tuple[float, float]] = {}
-        for row in np.flatnonzero(is_past):
-            node, groups, busy_s = work.ids[row], float(work.groups[row]), float(work.busy_s[row])
-            first = (groups, busy_s) if groups >= slots[row] else (0.0, 0.0)
-            uncounted[node] = self._uncounted.get(node, first)
-        self._uncounted = uncounted
-        groups, busy_s = work.groups.copy(), work.busy_s.copy()
+        first_groups, first_busy_s = work.groups.copy(), work.busy_s.copy()
         for row, node in enumerate(work.ids):
-            first_groups, first_busy_s = uncounted.get(node, (groups[row], busy_s[row]))
-            groups[row] -= first_groups
-            busy_s[row] -= first_busy_s
-        return Work(ids=work.ids, groups=groups, busy_s=busy_s)
+            all_so_far = (float(work.groups[row]), float(work.busy_s[row]))
+            if node in self._uncounted:
+                uncounted[node] = self._uncounted[node]
+            elif all_so_far[0] >= slots[row]:
+                uncounted[node] = all_so_far
+            elif all_so_far[1] >= self._longest_s:
+                uncounted[node] = (0.0, 0.0)
+            first_groups[row], first_busy_s[row] = uncounted.get(node, all_so_far)
+        self._uncounted = uncounted
+        return Work(ids=work.ids, groups=work.groups - first_groups, busy_s=work.busy_s - first_busy_s)
 
 
 class WorkWindow:
