@@ -3,9 +3,9 @@ agents in its containers and in those of Podman.
 
     python -m tests.containers [--keep] [--only compose|tasks|podman]
 
-Starts an engine of its own, builds the image, and checks what docs/deploy.md promises. The last line is the verdict:
-`containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no engine
-can be started; it is in build/containers.txt as well. File systems and image layers are kept in the folder
+Starts an engine of its own, builds the image, and checks what docs/how-to/deploy.md promises. The last line is the
+verdict: `containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no
+engine can be started; it is in build/containers.txt as well. File systems and image layers are kept in the folder
 ASTRAFLOW_CONTAINERS_CACHE (~/.cache/astraflow/containers by default) for the next run.
 """
 
@@ -66,12 +66,12 @@ def main() -> int:
 def judged(check: Callable[[], str]) -> tuple[int, str]:
     """Runs `check`, which returns figures or raises; returns the exit code and the verdict line."""
     try:
-        code, name, said = PASSED, "passed", check()
+        code, name, message = PASSED, "passed", check()
     except NotStarted as problem:
-        code, name, said = NOT_STARTED, "not started", str(problem)
+        code, name, message = NOT_STARTED, "not started", str(problem)
     except (AstraFlowError, CheckFailed, CommandFailed, subprocess.SubprocessError) as problem:
-        code, name, said = FAILED, "failed", str(problem)
-    return code, f"containers: {name}: {' '.join(said.split())}"
+        code, name, message = FAILED, "failed", str(problem)
+    return code, f"containers: {name}: {' '.join(message.split())}"
 
 
 def _checked(state: Path, only: str | None) -> str:

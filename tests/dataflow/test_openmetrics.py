@@ -26,7 +26,7 @@ from tests.dataflow.running import config, running
 pytestmark = pytest.mark.anyio
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-DOCS = Path(__file__).parents[2] / "docs" / "observability.md"
+DOCS = Path(__file__).parents[2] / "docs/how-to/observability.md"
 
 
 def parsed_openmetrics(text: str) -> list[Metric]:
@@ -109,7 +109,9 @@ def test_every_counter_and_gauge_of_nodes_has_a_family() -> None:
 
 
 def test_the_documentation_lists_every_family() -> None:
-    assert table() in DOCS.read_text(), "docs/observability.md: take what `python -m tests.dataflow.families` prints"
+    assert table() in DOCS.read_text(), (
+        "docs/how-to/observability.md: take what `python -m tests.dataflow.families` prints"
+    )
 
 
 async def test_the_endpoint_answers_in_the_requested_format() -> None:
@@ -166,8 +168,8 @@ def test_addresses_beyond_loopback_with_a_token_and_off_are_accepted() -> None:
 
 async def test_a_service_serves_metrics_and_refuses_a_port_in_use(tmp_path: Path) -> None:
     endpoint = MetricsEndpoint(host="127.0.0.1", port=0)
-    async with serving_metrics(endpoint, full_report, Losses()) as taken:
-        used_address = taken.removeprefix("http://").removesuffix("/metrics")
+    async with serving_metrics(endpoint, full_report, Losses()) as url:
+        used_address = url.removeprefix("http://").removesuffix("/metrics")
         with pytest.raises(ExceptionGroup) as refused:
             async with running(tmp_path, config().model_copy(update={"metrics": used_address})):
                 pass
