@@ -114,14 +114,14 @@ def test_rules_that_can_never_hold_or_be_reached_are_refused(rules: list[dict[st
 def test_priorities_order_groups_after_those_at_their_deadline() -> None:
     rules = [{"labels": {"game": "chess"}, "priority": 2.0}, {"reward_below": 0.5, "priority": -1.0}]
     plugin = samplers.build({"kind": "priority", "by": "rules", "rules": rules})
-    made = {
+    shares = {
         0: share(SOLVER, 0.0, 0.0, version=2),
         1: share(SOLVER, 1.0, 1.0, version=2),
         2: share(SOLVER, 0.0, 0.0, version=2, labels={"game": "chess"}),
         3: share(SOLVER, 0.0, 0.0, version=1),  # at its deadline
         4: share(SOLVER, 1.0, 1.0, version=2),
     }
-    fresh = [replace(group, id=GroupId(f"train:{number}")) for number, group in made.items()]
+    fresh = [replace(group, id=GroupId(f"train:{number}")) for number, group in shares.items()]
     assert sampled(plugin, fresh, [], version=3) == [3, 2, 1, 4]
     assert plugin.metrics() == {"urgent_share": 0.25, "rule_1_taken": 1.0, "rule_2_taken": 1.0}
     again = samplers.build({"kind": "priority", "by": "rules", "rules": rules})

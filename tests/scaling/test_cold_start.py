@@ -61,8 +61,8 @@ def test_episode_by_episode_a_start_orders_no_nodes_in_excess(start: Start) -> N
 
 def after(steps: int, **options: Any) -> tuple[int, tuple[Reason, ...], str]:
     """Returns target, reasons and sentence of five nodes of which twenty are needed, after that many steps of 120 s."""
-    given = signals(nodes(5), streams=(stream(compute_s=(120.0,) * steps),))
-    (advice,) = decide(given, spec(**options), SizerState()).recommendations
+    measured = signals(nodes(5), streams=(stream(compute_s=(120.0,) * steps),))
+    (advice,) = decide(measured, spec(**options), SizerState()).recommendations
     return advice.target, advice.reasons, advice.sentence
 
 
@@ -82,8 +82,8 @@ def test_a_small_shortage_is_ordered_when_four_steps_have_confirmed_it() -> None
     state = SizerState()
     course = []
     for tick in range(6):
-        given = signals(nodes(15), at=30_000.0 + 30 * tick, streams=(stream(compute_s=(120.0,) * (1 + tick)),))
-        verdict = decide(given, spec(mode=Mode.ON), state)
+        measured = signals(nodes(15), at=30_000.0 + 30 * tick, streams=(stream(compute_s=(120.0,) * (1 + tick)),))
+        verdict = decide(measured, spec(mode=Mode.ON), state)
         state = verdict.state
         course.append((verdict.recommendations[0].target, verdict.recommendations[0].reasons[0]))
     assert course[:3] == [(15, Reason.CONFIRMING_UP), (15, Reason.COLD_START), (15, Reason.COLD_START)]

@@ -78,8 +78,10 @@ class Priority:
 
     def metrics(self) -> dict[str, float]:
         """Returns the share of groups that were taken because of their deadline, and the groups taken of each rule."""
-        taken = {f"rule_{position}_taken": float(count) for position, count in enumerate(self._matched, start=1)}
-        return {"urgent_share": self._urgent / self._sampled if self._sampled else 0.0, **taken}
+        taken_by_rule = {
+            f"rule_{position}_taken": float(count) for position, count in enumerate(self._matched, start=1)
+        }
+        return {"urgent_share": self._urgent / self._sampled if self._sampled else 0.0, **taken_by_rule}
 
     def _rule_of(self, candidate: BufferedGroup, version: Version) -> int | None:
         return next(
