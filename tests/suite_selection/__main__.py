@@ -84,7 +84,7 @@ def read(folder: Path) -> Recording:
     numbers: dict[tuple[int, int, int], int] = {}
     by_test: dict[str, set[int]] = defaultdict(set)
     with sqlite3.connect(folder / "coverage") as connection:
-        tests = {row: test_of(text, cost_s) for row, text in connection.execute("select id, context from context")}
+        tests = {row: owner_of(text, cost_s) for row, text in connection.execute("select id, context from context")}
         for file, context, start, end in connection.execute("select file_id, context_id, fromno, tono from arc"):
             by_test[tests[context]].add(numbers.setdefault((file, start, end), len(numbers)))
     branches = {
@@ -93,7 +93,7 @@ def read(folder: Path) -> Recording:
     return Recording(cost_s=cost_s, branches=branches, count=len(numbers))
 
 
-def test_of(context: str, known: dict[str, float]) -> str:
+def owner_of(context: str, known: dict[str, float]) -> str:
     """Returns the test of a context of coverage; empty if none.
 
     pytest-cov writes `ID|run`, processes that tests start have `ID (call)` of PYTEST_CURRENT_TEST, and the parts of a
@@ -134,7 +134,7 @@ def covered_percent(folder: Path, without: list[str], known: dict[str, float]) -
     left_out = set(without)
     with sqlite3.connect(copied) as connection:
         contexts = connection.execute("select id, context from context").fetchall()
-        rows = [(row,) for row, text in contexts if test_of(text, known) in left_out]
+        rows = [(row,) for row, text in contexts if owner_of(text, known) in left_out]
         connection.execute("create temporary table left_out (id integer primary key)")
         connection.executemany("insert into left_out values (?)", rows)
         connection.execute("delete from arc where context_id in (select id from left_out)")
