@@ -229,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
         is_needed = name != "prompt"
         if name != "mcp":
             command.add_argument(
-                "--config", type=Path, help="TOML file (docs/maintainer.md); default: the scripted maintainer"
+                "--config", type=Path, help="TOML file (docs/how-to/maintainer.md); default: the scripted maintainer"
             )
         command.add_argument("--dataflow", required=is_needed, metavar="HOST:PORT", help="the run's dataflow service")
         command.add_argument("--fleet", required=is_needed, metavar="HOST:PORT", help="the run's fleet service")

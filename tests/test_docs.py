@@ -1,4 +1,4 @@
-"""The documents name existing commands and files, and their links and pictures have targets."""
+"""Documents have one of four kinds, name existing commands and files, and their links and pictures have targets."""
 
 import re
 import shlex
@@ -12,9 +12,12 @@ from tests.words import PROGRAM, command_of, options_of, parsed
 
 ROOT = Path(__file__).parents[1]
 
-DOCUMENTS = sorted(
-    path for pattern in ("*.md", "docs/*.md", "docs/recipes/*.md", "recipes/*/*.md") for path in ROOT.glob(pattern)
-)
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "recipes/*/*.md") for path in ROOT.glob(pattern))
+
+KINDS = ("tutorials", "how-to", "reference", "explanation")
+
+WITHOUT_KIND = ("index.md", "benchmarks.md", "decisions.md")
+"""Documents in docs itself: the list of documents, measurements, and history."""
 
 NO_COMMANDS = ("astraflow weights root 1", "astraflow weights manifest 1")
 """Bytes of formats that look like commands."""
@@ -23,6 +26,8 @@ NO_FILES = ("maintainer/mode", "maintainer/proposals/ID/approve", "maintainer/tr
 """Addresses of the page's API that look like files."""
 
 FOLDERS = ("astraflow", "deploy", "docs", "maintainer", "recipes", "tests", "web")
+
+CODE = (".css", ".html", ".js", ".json", ".md", ".proto", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml")
 
 documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -33,6 +38,7 @@ _COMMAND = re.compile(
 )
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", flags=re.M)
+_DOCUMENT = re.compile(r"(?<![\w/])docs/[\w/-]+\.(?:md|toml)\b")
 
 
 def blocks(text: str) -> Iterator[str]:
@@ -68,8 +74,8 @@ def test_commands_in_code_blocks_are_accepted_by_the_command_line(document: Path
 def test_commands_in_sentences_have_the_named_options(document: Path) -> None:
     for span in _INLINE.findall(prose(document.read_text())):
         said = " ".join(span.split())
-        if not said.startswith(f"{PROGRAM} ") or said in NO_COMMANDS:
-            continue
+        if not said.startswith(f"{PROGRAM} ") or said in NO_COMMANDS or "{" in said.partition("--")[0]:
+            continue  # a brace: the template of an error message
         for words in each_of(said.split()[1:]):
             command, given = command_of(words)
             options = {word.split("=")[0] for word in given if word.startswith("--")}
@@ -100,6 +106,29 @@ def test_links_and_pictures_have_existing_targets(document: Path) -> None:
         assert target_path.exists(), target
         if anchor:
             assert anchor in map(anchor_of, _HEADING.findall(target_path.read_text())), target
+
+
+def test_documents_have_one_of_four_kinds_and_answer_a_question() -> None:
+    for document in (ROOT / "docs").rglob("*.md"):
+        folder = document.relative_to(ROOT / "docs").parts[0]
+        assert folder in (*KINDS, *WITHOUT_KIND, "recipes"), document
+        assert document.read_text().splitlines()[0].endswith("?"), document
+
+
+@pytest.mark.parametrize("folder", ["tutorials", "how-to", "explanation", "recipes"])
+def test_documents_begin_with_an_example(folder: str) -> None:
+    for document in (ROOT / "docs" / folder).glob("*.md"):
+        fence = document.read_text().partition("\n```")[0]
+        assert len(fence.splitlines()) <= 8, document
+        assert "\n## " not in fence, document
+
+
+def test_code_and_configuration_name_existing_documents() -> None:
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    for path in [*paths, *ROOT.glob("*.*"), ROOT / "Makefile"]:
+        if path.suffix in CODE or path.name in ("Dockerfile", "Makefile"):
+            for named in _DOCUMENT.findall(path.read_text()):
+                assert (ROOT / named).exists(), f"{path}: {named}"
 
 
 @documents

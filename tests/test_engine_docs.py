@@ -1,4 +1,4 @@
-"""docs/engines.md lists every option of engine servers with its default, and the installed releases."""
+"""docs/how-to/engines.md lists every option of engine servers with its default, and the installed releases."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from astraflow.raas.engines.server.installation.releases import RELEASES
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.runtime.toml import toml_text
 
-TEXT = (Path(__file__).parents[1] / "docs/engines.md").read_text()
+TEXT = (Path(__file__).parents[1] / "docs/how-to/engines.md").read_text()
 
 
 def test_every_engine_option_is_documented_with_its_default() -> None:

@@ -1,4 +1,4 @@
-"""Names use the terms of docs/glossary.md, not the retired words."""
+"""Names use the terms of docs/reference/glossary.md, not the retired words."""
 
 import ast
 import re
@@ -61,7 +61,7 @@ def _declared_names(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("package", ["astraflow", "maintainer", "web", "recipes", "tests"])
 def test_no_name_uses_a_retired_or_vague_word(package: str) -> None:
     violations = [
-        f"{path.relative_to(ROOT)}: {name}: use {RETIRED.get(word.lower(), 'a noun of docs/glossary.md')!r}"
+        f"{path.relative_to(ROOT)}: {name}: use {RETIRED.get(word.lower(), 'a noun of docs/reference/glossary.md')!r}"
         for path in sorted((ROOT / package).rglob("*.py"))
         if "_pb2" not in path.name and "versions" not in path.parts
         for name in declared_names(path)
@@ -82,5 +82,5 @@ def test_names_of_tests_begin_with_their_subject() -> None:
 
 
 def test_the_glossary_has_every_replacement() -> None:
-    glossary = (ROOT / "docs" / "glossary.md").read_text().lower()
+    glossary = (ROOT / "docs/reference/glossary.md").read_text().lower()
     assert not [term for term in RETIRED.values() if term.lower() not in glossary]

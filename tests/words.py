@@ -1,6 +1,7 @@
 """Command lines of `astraflow` in files and documents, parsed by the command line itself."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import typer.main
@@ -11,9 +12,15 @@ from astraflow.cli.main import app
 PROGRAM = "astraflow"
 
 
+@cache
+def program() -> Any:
+    """Returns the command line. Building it takes 80 ms."""
+    return typer.main.get_command(app)
+
+
 def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:
     """Returns the command that `words` (without the program) name, and the remaining words. Raises: ValueError."""
-    command: Any = typer.main.get_command(app)
+    command = program()
     rest = list(words)
     while isinstance(command, TyperGroup):
         while len(rest) > 2 and rest[0].startswith("--") and rest[0] in options_of(command):

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-maintainer = typer.Typer(help="Maintain the pools of a run with an LLM (docs/maintainer.md).", no_args_is_help=True)
+maintainer = typer.Typer(
+    help="Maintain the pools of a run with an LLM (docs/how-to/maintainer.md).", no_args_is_help=True
+)
 
 Fleet = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Address of the fleet service; default: the run on this machine.")

@@ -25,7 +25,7 @@ def maintainer_values(recipe: Recipe, *, kind: str) -> Values:
     if "model" not in recipe.maintainer:
         raise InvalidInput(
             "cannot start the maintainer: the recipe names no model; add a table [maintainer.model] with kind, model "
-            "and prices (docs/maintainer.md)",
+            "and prices (docs/how-to/maintainer.md)",
             code="maintainer.no_model",
         )
     return recipe.maintainer

@@ -78,7 +78,7 @@ def _write_agent(name: str, target: Path, agent: str) -> Path:
     recipe = (PACKAGED / EXAMPLES / "openai_agent.toml").read_text()
     for example, own in (
         ("openai_agent:solve", f"{file.stem}:{function}"),
-        ("see openai_agent.py, and docs/agents.md", file.name),
+        ("see openai_agent.py, and docs/how-to/agents.md", file.name),
         ("openai-agent", name),
         ("Example: an agent with a tool, written against the openai SDK,", f"The agent of {file.name}"),
     ):

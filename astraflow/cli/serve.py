@@ -302,7 +302,7 @@ def web(
 
 @serve.command()
 def fleet(
-    config: Annotated[Path, typer.Argument(help="TOML file with providers and pools (docs/fleet.md).")],
+    config: Annotated[Path, typer.Argument(help="TOML file with providers and pools (docs/how-to/fleet.md).")],
     dataflow: Dataflow,
     join_address: Annotated[
         str,
@@ -338,7 +338,7 @@ def fleet(
 @serve.command()
 def maintainer(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML file with model, mode and budgets (docs/maintainer.md).")
+        Path | None, typer.Argument(help="TOML file with model, mode and budgets (docs/how-to/maintainer.md).")
     ] = None,
     dataflow: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")] = "",
     fleet: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's fleet service.")] = "",

@@ -131,7 +131,7 @@ class WeightLoop:
         message = (
             f"cannot trust requests of {policy!r} that were in flight when version {sample.version} was loaded: scored "
             f"again, their logprobs differ by {excess}; the engine continued on the key-value cache of the old "
-            "weights: use an engine that computes it again at each load (docs/engines.md)"
+            "weights: use an engine that computes it again at each load (docs/how-to/engines.md)"
         )
         self._counters.add("reprefill_gap_failures")
         self._counters.note_error(message)

@@ -78,9 +78,10 @@ class Recipe(Config):
     trainer: Values = Field(default_factory=dict)
     """Further options of every trainer, such as timeouts and the number of checkpoints."""
     fleet: Values = Field(default_factory=dict)
-    """Options of the fleet service that starts the nodes of `run --fleet`; it validates them itself (docs/fleet.md)."""
+    """Options of the fleet service that starts the nodes of `run --fleet`; it validates them itself
+    (docs/how-to/fleet.md)."""
     maintainer: Values = Field(default_factory=dict)
-    """Options of the maintainer of `run --fleet --maintainer`; it validates them itself (docs/maintainer.md)."""
+    """Options of the maintainer of `run --fleet --maintainer`; it validates them itself (docs/how-to/maintainer.md)."""
     dataflow: Values = Field(default_factory=dict)
     """Further options of dataflow, such as leases, heartbeats and history."""
 

@@ -4,7 +4,7 @@
 
 Steps are in the ordered-integer domain of `ulp`. Most are of one unit; the *large* ones are listed among the changed,
 with their units beyond two. Module `bands` explains bands, `kernels.rice` the codes, `kernels` the loops over elements,
-and docs/weight_format.md the layout field by field.
+and docs/reference/weight-format.md the layout field by field.
 """
 
 import numpy as np

@@ -12,7 +12,7 @@ then blocks in ascending order, each
 
 Ranges without a block did not change. Level 0 (`raw`) holds the new bits; higher levels hold the steps from the old
 bits (`blocks`). Blocks depend only on their own range, so they are coded, checked and applied in parallel.
-docs/weight_format.md has the full format.
+docs/reference/weight-format.md has the full format.
 """
 
 import struct

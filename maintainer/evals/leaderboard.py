@@ -145,7 +145,7 @@ def page(
     lines = _ranked(line(result) for result in evaluation_results)
     by_name = {result.model: result for result in evaluation_results}
     parts = [
-        "# Leaderboard of maintainers",
+        "# How do maintainers score in the evaluations?",
         f"{_about(evaluation_results)} Seeds {', '.join(str(seed) for seed in seeds)}.",
     ]
     parts.append(table(lines).rstrip())

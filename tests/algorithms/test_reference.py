@@ -1,4 +1,4 @@
-"""The reference page is what the code says; every setting and example of the guide works."""
+"""Algorithms are documented as the reference page needs; every setting and example of the guide works."""
 
 import re
 import tomllib
@@ -12,10 +12,9 @@ from astraflow.algorithms.checks import check_algorithm
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.corrections import corrections
 from astraflow.algorithms.losses import losses
-from docs.make_algorithms import PAGE, render
 from tests.algorithms.data import Token, assert_close, batch_of, outcome
 
-GUIDE = (Path(PAGE).parent.parent / "algorithms.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs/how-to/algorithms.md").read_text()
 BLOCKS = [
     tomllib.loads(text)["policies"]["solver"]["algorithm"] for text in re.findall(r"```toml\n(.*?)```", GUIDE, re.S)
 ]
@@ -24,10 +23,6 @@ ROWS = [
     for settings in (re.findall(r"`(\w+ = [^`]+)`", line) for line in GUIDE.splitlines() if line.startswith("| "))
     if settings
 ]
-
-
-def test_the_algorithms_page_matches_the_code() -> None:
-    assert PAGE.read_text() == render(), "run `python -m docs.make_algorithms`"
 
 
 @pytest.mark.parametrize("algorithm", [*BLOCKS, *ROWS], ids=str)

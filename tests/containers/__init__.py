@@ -1,1 +1,1 @@
-"""docker-compose.yml in a real Docker Engine: `make containers`. See docs/deploy.md."""
+"""docker-compose.yml in a real Docker Engine: `make containers`. See docs/how-to/deploy.md."""

@@ -3,9 +3,9 @@ agents in its containers and in those of Podman.
 
     python -m tests.containers [--keep] [--only compose|tasks|podman]
 
-Starts an engine of its own, builds the image, and checks what docs/deploy.md promises. The last line is the verdict:
-`containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no engine
-can be started; it is in build/containers.txt as well. File systems and image layers are kept in the folder
+Starts an engine of its own, builds the image, and checks what docs/how-to/deploy.md promises. The last line is the
+verdict: `containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no
+engine can be started; it is in build/containers.txt as well. File systems and image layers are kept in the folder
 ASTRAFLOW_CONTAINERS_CACHE (~/.cache/astraflow/containers by default) for the next run.
 """
 

@@ -1,4 +1,5 @@
-"""Checks the guarantees of docs/deploy.md for docker-compose.yml; each step ends with a figure or raises `CheckFailed`.
+"""Checks the guarantees of docs/how-to/deploy.md for docker-compose.yml; each step ends with a figure or
+raises `CheckFailed`.
 
 Each step leaves the run learning. The ledger of every report must balance, and no count may decrease.
 """

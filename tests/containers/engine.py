@@ -130,7 +130,7 @@ class Engine:
         while not holds():
             if part.poll() is not None or time.monotonic() > deadline:
                 said = " ".join((self.state / f"{name}.log").read_text(errors="replace").split())
-                raise NotStarted(f"the engine's {name} did not start: {said[-500:]}; see docs/deploy.md")
+                raise NotStarted(f"the engine's {name} did not start: {said[-500:]}; see docs/how-to/deploy.md")
             time.sleep(0.1)
 
 

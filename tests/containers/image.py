@@ -74,7 +74,7 @@ def load_base(engine: Engine, base: str) -> None:
 
 
 def build_image(engine: Engine, base: str) -> int:
-    """Builds the image with Compose as in docs/deploy.md. Returns its size in bytes. Raises: CommandFailed."""
+    """Builds the image with Compose as in docs/how-to/deploy.md. Returns its size in bytes. Raises: CommandFailed."""
     (engine.state / "pip.conf").write_text(pip_configuration(_configured()))
     wheels = engine.state / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)

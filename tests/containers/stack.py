@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 class CheckFailed(AssertionError):
-    """The containers violate a guarantee of docs/deploy.md."""
+    """The containers violate a guarantee of docs/how-to/deploy.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

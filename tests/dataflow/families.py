@@ -1,4 +1,4 @@
-"""Prints every metric family as the table in docs/observability.md: `python -m tests.dataflow.families`."""
+"""Prints every metric family as the table in docs/how-to/observability.md: `python -m tests.dataflow.families`."""
 
 from dataclasses import replace
 

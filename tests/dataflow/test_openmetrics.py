@@ -28,7 +28,7 @@ from tests.dataflow.running import config, running
 pytestmark = pytest.mark.anyio
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-DOCS = Path(__file__).parents[2] / "docs" / "observability.md"
+DOCS = Path(__file__).parents[2] / "docs/how-to/observability.md"
 
 
 def parsed_openmetrics(text: str) -> list[Metric]:
@@ -111,7 +111,9 @@ def test_every_counter_and_gauge_of_nodes_has_a_family() -> None:
 
 
 def test_the_documentation_lists_every_family() -> None:
-    assert table() in DOCS.read_text(), "docs/observability.md: take what `python -m tests.dataflow.families` prints"
+    assert table() in DOCS.read_text(), (
+        "docs/how-to/observability.md: take what `python -m tests.dataflow.families` prints"
+    )
 
 
 async def test_the_endpoint_answers_in_the_requested_format() -> None:

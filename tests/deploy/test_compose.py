@@ -163,7 +163,7 @@ def test_services_have_no_profiles_and_counts_come_from_the_environment() -> Non
     }
     chosen = compose({"ASTRAFLOW_NODES": "5", "ASTRAFLOW_MAINTAINER": "1"})["services"]
     assert (chosen["node"]["scale"], chosen["maintainer"]["scale"]) == ("5", "1")
-    for document in ("docker-compose.yml", "docs/deploy.md"):
+    for document in ("docker-compose.yml", "docs/how-to/deploy.md"):
         assert not re.search(r"docker compose[^\n]*--(?:profile|scale)", (ROOT / document).read_text())
 
 

@@ -1,4 +1,4 @@
-"""The engine of docs/engines-own.md: a model in this process, without a batch or a cache. Slow and simple."""
+"""The engine of docs/how-to/own-engine.md: a model in this process, without a batch or a cache. Slow and simple."""
 
 import asyncio
 from collections.abc import Mapping

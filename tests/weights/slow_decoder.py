@@ -1,4 +1,4 @@
-"""Decoder of the delta format written from docs/weight_format.md alone: element by element, without numpy."""
+"""Decoder of the delta format written from docs/reference/weight-format.md alone: element by element, without numpy."""
 
 import struct
 from collections.abc import Iterator, Sequence

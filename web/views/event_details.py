@@ -63,7 +63,7 @@ def event_details(event: Event, recommendation: PoolRecommendation | None, point
 def formula(recommendation: PoolRecommendation) -> list[str]:
     """Returns the calculation of demand, capacity, ratio and target; lines with unmeasured figures are left out.
 
-    Source: docs/scaling.md, "The rule".
+    Source: docs/explanation/scaling.md, "The rule".
     """
     inputs = recommendation.inputs
     target = formats.several(recommendation.target, "node")

@@ -1,7 +1,7 @@
 """Serving engines behind one interface; the built-in engines by kind.
 
 A plugin is a class in a module that registers itself, with its options beside it; list the module under the entry
-point group `astraflow.engines`, and run `astraflow check engine KIND` on it (docs/engines-own.md):
+point group `astraflow.engines`, and run `astraflow check engine KIND` on it (docs/how-to/own-engine.md):
 
     @engines.register("my_server", options=MyServerOptions)
     class MyServer:  # an astraflow.raas.engines.base.Engine

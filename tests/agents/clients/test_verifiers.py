@@ -1,7 +1,7 @@
 """Environments of verifiers, as released, evaluate a policy over chat, and train it with tokens that they render.
 
 `dial-codes` is beside this module. `glossary` is an environment in the repository of verifiers, which no package
-contains: its tests run when it is installed in the environment of verifiers (docs/agent-clients.md).
+contains: its tests run when it is installed in the environment of verifiers (docs/reference/agent-clients.md).
 """
 
 import json

@@ -1,4 +1,5 @@
-"""torchtitan's Qwen3 has the gradient of transformers'. Runs where torchtitan is installed (docs/trainer_ranks.md)."""
+"""torchtitan's Qwen3 has the gradient of transformers'. Runs where torchtitan is installed
+(docs/how-to/trainer-ranks.md)."""
 
 import sys
 from collections.abc import Iterator

@@ -23,7 +23,6 @@ from web.routes.api.common import (
     error_responses,
 )
 from web.routes.api.fleet_requests import ReasonRequest
-from web.routes.api.users import RoleName
 from web.security.roles import Permission, Role, needs
 from web.tables import ApiToken, BrowserSession, User
 
@@ -51,7 +50,9 @@ class TokenRequest(RequestBody):
         pattern=r"^[!-~]([ -~]*[!-~])?$",
         description="Name that states its purpose.",
     )
-    scope: RoleName = Field(description="Upper limit of its permissions; the user's current role limits them too.")
+    scope: Role = Field(
+        strict=False, description="Upper limit of its permissions; the user's current role limits them too."
+    )
     days: Days = Field(description="Validity in days.")
     reason: Reason
 
@@ -62,7 +63,7 @@ class TokenResponse(ResponseModel):
     id: int
     user: str
     name: str
-    scope: RoleName
+    scope: Role
     created_at: float = Field(description="Unix seconds.")
     expires_at: float = Field(description="Unix seconds.")
 
@@ -118,12 +119,12 @@ async def create_token(context: RequestContextDep, viewer: ViewerDep, body: Toke
     async def command() -> str:
         nonlocal secret
         number, secret = await context.accounts.tokens.create(
-            viewer, name=body.name, scope=Role(body.scope), days=body.days, reason=body.reason
+            viewer, name=body.name, scope=body.scope, days=body.days, reason=body.reason
         )
         return str(number)
 
     number = await run_once_per_key(
-        context, viewer, command, key=key, request_text=json.dumps(["token", body.model_dump()])
+        context, viewer, command, key=key, request_text=json.dumps(["token", body.model_dump(mode="json")])
     )
     own = await context.accounts.tokens.list_for(viewer, for_all_users=False)
     created = next(((row, user) for row, user in own if str(row.id) == number), None)

@@ -4,13 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
+from web.launching.launcher import LaunchState
 from web.routes.api.common import NAME, Reason, RequestBody, ResponseModel
 from web.routes.api.providers import CheckResponse
 
 MAX_SETTINGS = 200
 MAX_TIME_LIMIT_S = 1e7
 
-StateName = Literal["starting", "running", "ended"]
 SETTING_KEY_PATTERN = r"^[A-Za-z0-9_.\-]{1,200}$"
 SettingKey = Annotated[str, StringConstraints(pattern=SETTING_KEY_PATTERN)]
 SettingText = Annotated[str, StringConstraints(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -143,7 +143,7 @@ class LaunchResponse(ResponseModel):
 
     name: str
     recipe: str
-    state: StateName
+    state: LaunchState
     actor: str = Field(description="User who launched it.")
     launched_at: float = Field(description="Unix seconds.")
     final_message: str = Field(description="How it ended; empty while it runs.")

@@ -10,7 +10,7 @@ from web.accounts.viewer import Viewer
 from web.launching import commands, launch_choice
 from web.launching.launch_choice import LaunchRequest, Purpose
 from web.launching.launch_source import launch_source
-from web.launching.launcher import LAUNCH_LOG, Launch, UnknownRun, log_tail
+from web.launching.launcher import LAUNCH_LOG, Launch, LaunchState, UnknownRun, log_tail
 from web.launching.options import LaunchOptions
 from web.request_context import RequestContext, RequestContextDep, ViewerDep
 from web.routes.api.common import BODY_ERRORS, PREFIX, Key, Limit, error_responses
@@ -26,7 +26,6 @@ from web.routes.api.launch_schemas import (
     LaunchSettings,
     LogResponse,
     RecipeResponse,
-    StateName,
 )
 from web.security.roles import Permission, ResourceKind, needs
 from web.views.launches import LAUNCHES_PATH, LaunchChoice
@@ -47,12 +46,12 @@ RunName = Annotated[
 @needs(Permission.READ)
 async def launches(
     context: RequestContextDep,
-    state: Annotated[StateName | None, Query()] = None,
+    state: Annotated[LaunchState | None, Query()] = None,
     page: Annotated[int, Query(ge=1, le=1_000_000, description="Page number from 1; empty beyond the last.")] = 1,
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Lists launched runs, newest first."""
-    matching = [run for run in await context.launcher.launches() if state is None or run.state.value == state]
+    matching = [run for run in await context.launcher.launches() if state is None or run.state is state]
     return {
         "items": [_to_response(run) for run in matching[(page - 1) * limit : page * limit]],
         "total": len(matching),

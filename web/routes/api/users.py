@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from pydantic import ConfigDict, Field
@@ -30,7 +30,6 @@ from web.tables import User
 
 router = APIRouter(prefix=PREFIX, tags=["accounts"])
 
-RoleName = Literal["viewer", "agent", "operator", "admin"]
 UserNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the user.", examples=[2])]
 
 
@@ -42,7 +41,7 @@ class UserRequest(RequestBody):
     )
 
     name: str = Field(pattern=f"^{USER_NAME.pattern}$", description="Login name.")
-    role: RoleName = Field(description="Global role, on all runs and pools.")
+    role: Role = Field(strict=False, description="Global role, on all runs and pools.")
     reason: Reason
 
 
@@ -51,7 +50,7 @@ class RoleRequest(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"role": "viewer", "reason": "moved to another team"}]})
 
-    role: RoleName
+    role: Role = Field(strict=False)
     reason: Reason
 
 
@@ -60,7 +59,7 @@ class UserResponse(ResponseModel):
 
     id: int
     name: str
-    role: RoleName
+    role: Role
     is_disabled: bool = Field(description="Whether the account is disabled.")
     is_local: bool = Field(description="Whether the user logs in here and not through an OpenID provider.")
     has_password: bool
@@ -99,11 +98,11 @@ async def add(
 
     async def command() -> str:
         nonlocal link
-        link = await context.accounts.users.add(body.name, Role(body.role), by=viewer, reason=body.reason)
+        link = await context.accounts.users.add(body.name, body.role, by=viewer, reason=body.reason)
         return body.name
 
     name = await run_once_per_key(
-        context, viewer, command, key=key, request_text=json.dumps(["user", body.model_dump()])
+        context, viewer, command, key=key, request_text=json.dumps(["user", body.model_dump(mode="json")])
     )
     user = next(user for user in await context.accounts.users.all() if user.name == name)
     return {"user": _to_response(user), "login_link": _login_address(request, context, link)}
@@ -134,10 +133,10 @@ async def set_role(
     """Changes a user's global role from the next request on. Returns 409 for the caller itself and for `admin`."""
 
     async def command() -> str:
-        return await context.accounts.users.set_role(user_id, Role(body.role), by=viewer, reason=body.reason)
+        return await context.accounts.users.set_role(user_id, body.role, by=viewer, reason=body.reason)
 
     return await _changed(
-        context, viewer, user_id, command, key=key, request_values=["role", user_id, body.model_dump()]
+        context, viewer, user_id, command, key=key, request_values=["role", user_id, body.model_dump(mode="json")]
     )
 
 

@@ -109,6 +109,7 @@ def parse_metrics(text: str, *, prefix: str) -> ServerLoad:
 def invalid_answer(kind: str, answer: Any) -> CorruptData:
     """Returns the error for an answer in an unknown format."""
     return CorruptData(
-        f"cannot read the answer of the {kind} server: {str(answer)[:300]}; use a tested release (docs/engines.md)",
+        f"cannot read the answer of the {kind} server: {str(answer)[:300]}; "
+        "use a tested release (docs/how-to/engines.md)",
         code="engine.invalid_answer",
     )

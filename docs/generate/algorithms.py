@@ -1,0 +1,59 @@
+"""Page of the algorithms, from the registries of advantages, losses and corrections."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from astraflow.algorithms.base import advantages, token_advantages
+from astraflow.algorithms.config import AlgorithmConfig, CriticConfig
+from astraflow.algorithms.corrections import corrections
+from astraflow.algorithms.losses import losses
+from astraflow.algorithms.losses.options import AggregationOptions, AnchoredOptions, PolicyOptions
+from astraflow.runtime.plugins import Registry
+from docs.generate.page import Page, options_table, table
+
+_HEAD = """
+Plugins of `[policies.NAME.algorithm]`, with formulas, sources and defaults. How they are combined, and how to add one:
+[algorithms](../how-to/algorithms.md).
+
+Notation: l is the logprob of a token under the weights in training, l_b the one recorded when it was sampled
+(behaviour policy), l_p the one under the weights at the start of the batch (proximal policy), l_ref the one under the
+initial weights; p, p_b, p_p their exponentials; r = exp(l - anchor); rho = exp(l_p - l_b), or exp(sg(l) - l_b) without
+a proximal pass; sg stops the gradient; A is the advantage, R the reward.
+"""
+
+_SECTIONS: tuple[tuple[str, str, Registry[Any]], ...] = (
+    ("Advantages", "List `advantages`: from rewards to advantages of trajectories.", advantages),
+    ("Token advantages", "List `token_advantages`: advantages of single tokens.", token_advantages),
+    ("Losses", "Table `loss`. All but `sft`, `dpo` and `critic` have the options of policy losses below.", losses),
+    ("Corrections", "List `corrections` of a policy loss: factors of the objective, multiplied.", corrections),
+)
+_SHARED = (AggregationOptions, PolicyOptions, AnchoredOptions)
+
+
+def _body() -> Iterator[str]:
+    yield from ("## Algorithm\n", *options_table(AlgorithmConfig), "\n### critic\n", *options_table(CriticConfig))
+    for title, text, registry in _SECTIONS:
+        yield from (f"\n## {title}\n", text, "")
+        yield from table(("kind", "formula", "source", "purpose"), (_row(registry, kind) for kind in registry.kinds()))
+        for kind in registry.kinds():
+            if own := options_table(registry.options(kind), without=_SHARED):
+                yield from (f"\n### {title.lower()}: {kind}\n", *own)
+    yield from ("\n## Options of all losses but dpo\n", *options_table(AggregationOptions))
+    yield from ("\n## Options of policy losses\n", *options_table(PolicyOptions, without=(AggregationOptions,)))
+    yield from ("\n## Anchor\n", "Option of `cispo`, `gspo`, `ppo`, `reinforce` and `sapo`.", "")
+    yield from options_table(AnchoredOptions, without=(PolicyOptions,))
+
+
+def _row(registry: Registry[Any], kind: str) -> tuple[str, str, str, str]:
+    text = registry.description(kind)
+    return f"`{kind}`", _part(text, "Formula"), _part(text, "Source"), text.split("\n", 1)[0]
+
+
+def _part(text: str, label: str) -> str:
+    """Returns the text from `label:` to the next label or the end of the paragraph."""
+    matched = re.search(rf"^{label}: (.*?)(?=^\w+: |^\s*$|\Z)", text, flags=re.M | re.S)
+    return matched[1].rstrip().removesuffix(".") if matched else ""
+
+
+PAGE = Page(name="algorithms", title="Which formulas and defaults do the algorithms have?", head=_HEAD, body=_body)
