@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
-RUNBOOK = ROOT / "docs" / "monitoring.md"
+RUNBOOK = ROOT / "docs" / "how-to" / "monitoring.md"
 TRAINED = {metric.name for metric in TRAINING_METRICS}
 """Metrics of docs/reference/metrics.md, which is generated from the same table."""
 
