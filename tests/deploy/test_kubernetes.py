@@ -56,7 +56,7 @@ Json = dict[str, Any]
 @cache
 def parsed_documents(text: str) -> tuple[Json, ...]:
     """Returns the objects of a text of manifests."""
-    return tuple(given for given in yaml.safe_load_all(text) if given is not None)
+    return tuple(document for document in yaml.safe_load_all(text) if document is not None)
 
 
 def manifests(name: str = "run") -> tuple[Json, ...]:
@@ -66,13 +66,15 @@ def manifests(name: str = "run") -> tuple[Json, ...]:
 
 def all_manifests() -> list[Json]:
     """Returns the manifests of all files."""
-    return [given for path in sorted(DEPLOY.glob("*.yaml")) for given in manifests(path.stem)]
+    return [document for path in sorted(DEPLOY.glob("*.yaml")) for document in manifests(path.stem)]
 
 
-def one(kind: str, name: str = "", documents: tuple[Json, ...] | None = None) -> Json:
+def manifest_of(kind: str, name: str = "", documents: tuple[Json, ...] | None = None) -> Json:
     """Returns the only manifest of a kind, and of a name if it is given."""
     documents = manifests() if documents is None else documents
-    (manifest,) = [given for given in documents if given["kind"] == kind and name in ("", given["metadata"]["name"])]
+    (manifest,) = [
+        document for document in documents if document["kind"] == kind and name in ("", document["metadata"]["name"])
+    ]
     return manifest
 
 
@@ -85,10 +87,10 @@ def pod_of(workload: Json) -> Json:
 def workloads() -> list[Any]:
     """Returns all workloads of the files, as test parameters."""
     return [
-        pytest.param(given, id=f"{path.stem}-{given['metadata']['name']}")
+        pytest.param(document, id=f"{path.stem}-{document['metadata']['name']}")
         for path in sorted(DEPLOY.glob("run*.yaml"))
-        for given in manifests(path.stem)
-        if given["kind"] in WORKLOADS
+        for document in manifests(path.stem)
+        if document["kind"] in WORKLOADS
     ]
 
 
@@ -99,34 +101,34 @@ def containers(pod: Json) -> list[Json]:
 
 def container(pod: Json, name: str) -> Json:
     """Returns a container of a pod."""
-    (given,) = [given for given in containers(pod) if given["name"] == name]
-    return given
+    (role_container,) = [role_container for role_container in containers(pod) if role_container["name"] == name]
+    return role_container
 
 
-def words_of(given: Json) -> list[str]:
+def words_of(role_container: Json) -> list[str]:
     """Returns the words after `astraflow` in the command of a container."""
-    command: list[str] = [*given["command"], *given.get("args", [])]
+    command: list[str] = [*role_container["command"], *role_container.get("args", [])]
     return command[command.index("astraflow") + 1 :]
 
 
-def options_of(given: Json) -> Json:
+def options_of(role_container: Json) -> Json:
     """Returns the options of a container's command, as the command line reads them."""
-    return parsed(words_of(given)).params
+    return parsed(words_of(role_container)).params
 
 
 def commands_in(pod: Json) -> Iterator[list[str]]:
     """Yields the words of every `astraflow` command in a pod: of containers and of health checks."""
-    for given in containers(pod):
-        if given["command"][0] != "sh":
-            yield words_of(given)
+    for role_container in containers(pod):
+        if role_container["command"][0] != "sh":
+            yield words_of(role_container)
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            if "exec" in given.get(probe, {}):
-                yield given[probe]["exec"]["command"][1:]
+            if "exec" in role_container.get(probe, {}):
+                yield role_container[probe]["exec"]["command"][1:]
 
 
 def fleet_config() -> FleetConfig:
     """Returns the fleet service's configuration from the manifests."""
-    return FleetConfig.parse(tomllib.loads(one("ConfigMap")["data"]["fleet.toml"]), where="")
+    return FleetConfig.parse(tomllib.loads(manifest_of("ConfigMap")["data"]["fleet.toml"]), where="")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -161,9 +163,9 @@ def test_the_plain_manifests_are_rendered_from_the_chart(name: str) -> None:
     "version", [VERSIONS[0], *(pytest.param(each, marks=pytest.mark.long) for each in VERSIONS[1:-1]), VERSIONS[-1]]
 )
 def test_every_object_has_the_schema_of_kubernetes(version: str) -> None:
-    for given in all_manifests():
-        if given["kind"] != "ScaledObject":
-            kubernetes_validate.validate(given, version, strict=True)
+    for document in all_manifests():
+        if document["kind"] != "ScaledObject":
+            kubernetes_validate.validate(document, version, strict=True)
 
 
 @pytest.mark.needs("helm")
@@ -172,16 +174,16 @@ def test_every_object_has_the_schema_of_kubernetes(version: str) -> None:
 )
 def test_variants_of_the_chart_are_valid_and_have_valid_commands(settings: tuple[str, ...]) -> None:
     documents = parsed_documents(render.rendered(settings=settings))
-    for given in documents:
-        kubernetes_validate.validate(given, VERSIONS[0], strict=True)
-        if given["kind"] in WORKLOADS:
-            for words in commands_in(pod_of(given)):
+    for document in documents:
+        kubernetes_validate.validate(document, VERSIONS[0], strict=True)
+        if document["kind"] in WORKLOADS:
+            for words in commands_in(pod_of(document)):
                 parsed(words)
 
 
 def test_the_schema_refuses_a_misplaced_field() -> None:
     """Verifies that the previous tests can fail."""
-    spoilt = deepcopy(one("StatefulSet", "astraflow-run"))
+    spoilt = deepcopy(manifest_of("StatefulSet", "astraflow-run"))
     spoilt["spec"]["template"]["spec"]["fsGroupChangePolicy"] = "OnRootMismatch"  # belongs a level deeper
     with pytest.raises(kubernetes_validate.ValidationError, match="fsGroupChangePolicy"):
         kubernetes_validate.validate(spoilt, VERSIONS[0], strict=True)
@@ -206,7 +208,7 @@ def test_invalid_values_are_refused(setting: str, message: str) -> None:
 
 @pytest.mark.parametrize("name", render.VALUES)
 def test_an_api_server_accepts_every_object(cluster: FakeCluster, name: str) -> None:
-    documents = tuple(given for given in manifests(name) if given["kind"] != "ScaledObject")
+    documents = tuple(document for document in manifests(name) if document["kind"] != "ScaledObject")
     cluster.put("namespaces", "", {"metadata": {"name": "astraflow"}})
     apply(cluster, documents)
     assert sum(1 for method, _, _ in cluster.seen if method == "POST") == len(documents)
@@ -228,67 +230,69 @@ def test_every_pod_meets_the_restricted_standard_and_writes_only_to_volumes(work
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 10001
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
-    for given in containers(pod):
-        assert given["securityContext"] == {
+    for role_container in containers(pod):
+        assert role_container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
-        }, given["name"]
-        assert given["resources"]["requests"] and given["resources"]["limits"]["memory"]
-        mounted = {mount["name"] for mount in given["volumeMounts"]}
+        }, role_container["name"]
+        assert role_container["resources"]["requests"] and role_container["resources"]["limits"]["memory"]
+        mounted = {mount["name"] for mount in role_container["volumeMounts"]}
         assert mounted <= claims | {volume["name"] for volume in pod["volumes"]}
 
 
 @pytest.mark.parametrize("name", render.VALUES)
 def test_every_workload_has_a_network_policy_and_a_disruption_budget(name: str) -> None:
     documents = manifests(name)
-    for workload in (given for given in documents if given["kind"] in WORKLOADS):
+    for workload in (document for document in documents if document["kind"] in WORKLOADS):
         labels = workload["spec"]["template"]["metadata"]["labels"]
         kinds = [
-            given["kind"]
-            for given in documents
-            if given["kind"] in ("NetworkPolicy", "PodDisruptionBudget")
-            if selected(given) == labels
+            document["kind"]
+            for document in documents
+            if document["kind"] in ("NetworkPolicy", "PodDisruptionBudget")
+            if selected(document) == labels
         ]
         is_page = labels["app.kubernetes.io/component"] == "page"  # a second page cannot exist, and nothing is lost
         assert sorted(kinds) == (["NetworkPolicy"] if is_page else ["NetworkPolicy", "PodDisruptionBudget"])
 
 
-def selected(given: Json) -> Json:
+def selected(document: Json) -> Json:
     """Returns the labels of the pods that a policy or a budget selects; empty for all pods."""
-    spec = given["spec"]
-    selector: Json = spec["podSelector"] if given["kind"] == "NetworkPolicy" else spec["selector"]
+    spec = document["spec"]
+    selector: Json = spec["podSelector"] if document["kind"] == "NetworkPolicy" else spec["selector"]
     labels: Json = selector.get("matchLabels", {})
     return labels
 
 
 def test_services_use_the_ports_and_names_of_the_kubernetes_service() -> None:
-    service = one("Service", "astraflow-run")
-    ports = {given["name"]: given["port"] for given in service["spec"]["ports"]}
+    service = manifest_of("Service", "astraflow-run")
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
     host = "astraflow-run.astraflow.svc"
-    pod = pod_of(one("StatefulSet", "astraflow-run"))
-    said = {name: options_of(container(pod, name)) for name in ("dataflow", "weights", "fleet")}
-    assert said["dataflow"]["weights"] == f"{host}:{ports['weights']}"
-    assert said["dataflow"]["enroll_port"] == ports["join"]
-    assert said["dataflow"]["metrics"] == f"0.0.0.0:{ports['metrics']}"
-    assert said["fleet"]["dataflow"] == f"{host}:{ports['planes']}"
-    assert said["fleet"]["join_address"] == f"{host}:{ports['join']}"
+    pod = pod_of(manifest_of("StatefulSet", "astraflow-run"))
+    options_by_role = {name: options_of(container(pod, name)) for name in ("dataflow", "weights", "fleet")}
+    assert options_by_role["dataflow"]["weights"] == f"{host}:{ports['weights']}"
+    assert options_by_role["dataflow"]["enroll_port"] == ports["join"]
+    assert options_by_role["dataflow"]["metrics"] == f"0.0.0.0:{ports['metrics']}"
+    assert options_by_role["fleet"]["dataflow"] == f"{host}:{ports['planes']}"
+    assert options_by_role["fleet"]["join_address"] == f"{host}:{ports['join']}"
     for name, port in (("dataflow", "planes"), ("weights", "weights"), ("fleet", "fleet")):
-        assert said[name]["port"] == ports[port]
-        assert said[name]["advertise"] == [host]
+        assert options_by_role[name]["port"] == ports[port]
+        assert options_by_role[name]["advertise"] == [host]
         check = container(pod, name)["livenessProbe"]["exec"]["command"]
         assert parsed(check[1:]).params == parsed(["health", name, f"localhost:{ports[port]}"]).params
 
 
 def test_the_environment_of_every_container_is_read_by_the_program() -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "astraflow").rglob("*.py"))
-    for given in (given for param in workloads() for given in containers(pod_of(param.values[0]))):
-        names = {variable["name"] for variable in given.get("env", [])} - {"OMP_NUM_THREADS"}
+    for role_container in (
+        role_container for param in workloads() for role_container in containers(pod_of(param.values[0]))
+    ):
+        names = {variable["name"] for variable in role_container.get("env", [])} - {"OMP_NUM_THREADS"}
         assert all(f'"{name}"' in sources for name in names), names
 
 
 def test_the_init_container_creates_an_authority_once(tmp_path: Path) -> None:
-    words = words_of(container(pod_of(one("StatefulSet", "astraflow-run")), "keys"))
+    words = words_of(container(pod_of(manifest_of("StatefulSet", "astraflow-run")), "keys"))
     run = tmp_path / "run"
     run.mkdir()
     arguments = [word.replace("/run/astraflow", str(run)) for word in words]
@@ -314,28 +318,30 @@ def test_only_services_and_mirrors_have_the_run_token_and_the_authority() -> Non
 
 def test_the_trainer_signs_versions_and_all_readers_verify_them() -> None:
     documents = manifests("run-gke")
-    pod = pod_of(one("StatefulSet", "astraflow-run", documents))
+    pod = pod_of(manifest_of("StatefulSet", "astraflow-run", documents))
     public = options_of(container(pod, "keys"))["public"]
     for role in ("dataflow", "weights"):
         assert options_of(container(pod, role))["weights_key"] == f"{public}/weights.pub"
-    (trainer,) = pod_of(one("Job", documents=documents))["containers"]
+    (trainer,) = pod_of(manifest_of("Job", documents=documents))["containers"]
     assert options_of(trainer)["signing_key"] == Path("/keys/weights.key")
-    (mirror,) = pod_of(one("StatefulSet", "astraflow-mirror", documents))["containers"]
+    (mirror,) = pod_of(manifest_of("StatefulSet", "astraflow-mirror", documents))["containers"]
     assert options_of(mirror)["weights_key"] == "/run/astraflow/authority/weights.pub"
     assert options_of(mirror)["follow"] == ["astraflow-run.astraflow.svc:7002"]
-    (node,) = pod_of(one("Deployment", documents=documents))["containers"]
+    (node,) = pod_of(manifest_of("Deployment", documents=documents))["containers"]
     assert tomllib.loads(f"pull = {options_of(node)['pull']}")["pull"] == {
         "sources": ["astraflow-mirror.astraflow.svc:7002"]
     }
 
 
-@pytest.mark.parametrize("workload", [one("Job"), one("StatefulSet", "astraflow-page")], ids=["trainer", "page"])
+@pytest.mark.parametrize(
+    "workload", [manifest_of("Job"), manifest_of("StatefulSet", "astraflow-page")], ids=["trainer", "page"]
+)
 def test_trainer_and_page_join_the_run_and_store_their_identity_in_a_volume(workload: Json) -> None:
     pod = pod_of(workload)
-    (given,) = pod["containers"]
-    options = options_of(given)
+    (role_container,) = pod["containers"]
+    options = options_of(role_container)
     assert options["dataflow"] == "astraflow-run.astraflow.svc:7000"
-    mounts = {mount["mountPath"]: mount for mount in given["volumeMounts"]}
+    mounts = {mount["mountPath"]: mount for mount in role_container["volumeMounts"]}
     lasting = "/var/lib/astraflow"
     assert options["credential_folder"].is_relative_to(lasting)
     assert options["directory"].is_relative_to(lasting)
@@ -346,10 +352,10 @@ def test_trainer_and_page_join_the_run_and_store_their_identity_in_a_volume(work
 
 
 def test_a_completed_trainer_is_not_restarted_and_only_one_runs_at_a_time() -> None:
-    job = one("Job")["spec"]
+    job = manifest_of("Job")["spec"]
     assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
     assert job["podReplacementPolicy"] == "Failed"
-    assert one("PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert manifest_of("PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOncePod"]
 
 
 @pytest.mark.needs("helm")
@@ -357,9 +363,9 @@ def test_ranks_on_several_hosts_are_started_by_torchrun_with_its_own_options() -
     from torch.distributed.run import get_args_parser
 
     documents = parsed_documents(render.rendered(settings=SEVERAL_HOSTS))
-    job = one("Job", "astraflow-trainer-solver", documents)["spec"]
-    (given,) = job["template"]["spec"]["containers"]
-    command = [*given["command"], *given["args"]]
+    job = manifest_of("Job", "astraflow-trainer-solver", documents)["spec"]
+    (role_container,) = job["template"]["spec"]["containers"]
+    command = [*role_container["command"], *role_container["args"]]
     assert command[0] == "torchrun"
     options = get_args_parser().parse_args(command[1:])
     assert (options.nnodes, options.nproc_per_node, options.no_python) == ("2", "8", True)
@@ -368,40 +374,40 @@ def test_ranks_on_several_hosts_are_started_by_torchrun_with_its_own_options() -
     host, _, domain = options.rdzv_endpoint.partition(":")[0].partition(".")
     assert host == "astraflow-trainer-solver-0"  # Kubernetes names the pods of an indexed job
     assert domain == job["template"]["spec"]["subdomain"]
-    assert one("Service", domain, documents)["spec"]["clusterIP"] == "None"
-    assert {given["metadata"]["name"] for given in documents if given["kind"] == "Job"} == {
+    assert manifest_of("Service", domain, documents)["spec"]["clusterIP"] == "None"
+    assert {document["metadata"]["name"] for document in documents if document["kind"] == "Job"} == {
         "astraflow-trainer-solver",
         "astraflow-trainer-verifier",
     }
 
 
 def test_the_page_has_one_of_its_own_tls_and_an_ingress() -> None:
-    own = options_of(pod_of(one("StatefulSet", "astraflow-page"))["containers"][0])
+    own = options_of(pod_of(manifest_of("StatefulSet", "astraflow-page"))["containers"][0])
     assert (own["tls_certificate"], own["behind_proxy"]) == ("/tls/tls.crt", None)
-    assert not [given for given in manifests() if given["kind"] == "Ingress"]
+    assert not [document for document in manifests() if document["kind"] == "Ingress"]
     documents = manifests("run-gke")
-    proxied = options_of(pod_of(one("StatefulSet", "astraflow-page", documents))["containers"][0])
-    ingress = one("Ingress", documents=documents)["spec"]
+    proxied = options_of(pod_of(manifest_of("StatefulSet", "astraflow-page", documents))["containers"][0])
+    ingress = manifest_of("Ingress", documents=documents)["spec"]
     assert not proxied["tls_certificate"]
     assert proxied["behind_proxy"] == f"https://{ingress['tls'][0]['hosts'][0]}"
-    (peer,) = one("NetworkPolicy", "astraflow-page", documents)["spec"]["ingress"][0]["from"]
+    (peer,) = manifest_of("NetworkPolicy", "astraflow-page", documents)["spec"]["ingress"][0]["from"]
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "ingress-nginx"}
 
 
 def test_keda_scales_nodes_that_join_with_a_token_of_their_pool() -> None:
     documents = manifests("run-gke")
-    deployment = one("Deployment", documents=documents)
+    deployment = manifest_of("Deployment", documents=documents)
     pod = pod_of(deployment)
-    (given,) = pod["containers"]
-    options = options_of(given)
+    (role_container,) = pod["containers"]
+    options = options_of(role_container)
     assert options["token_file"] == Path("/secret/token")
     assert options["drain_s"] < pod["terminationGracePeriodSeconds"]
     assert "replicas" not in deployment["spec"]  # KEDA's autoscaler owns it
-    scaled = one("ScaledObject", documents=documents)["spec"]
+    scaled = manifest_of("ScaledObject", documents=documents)["spec"]
     assert scaled["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     (trigger,) = scaled["triggers"]
     assert trigger["metadata"]["pool"] == options["pool"]
-    dataflow = options_of(container(pod_of(one("StatefulSet", "astraflow-run", documents)), "dataflow"))
+    dataflow = options_of(container(pod_of(manifest_of("StatefulSet", "astraflow-run", documents)), "dataflow"))
     settings = dataflow_config(load_recipe(dataflow["recipe"], dataflow["overrides"], check=Check.NONE), run="evening")
     assert settings.keda is not None
     assert trigger["metadata"]["scalerAddress"] == f"{dataflow['advertise'][0]}:{settings.keda.port}"
@@ -420,17 +426,17 @@ def test_the_notes_have_valid_commands_for_every_secret_that_pods_wait_for() -> 
     for command in commands:
         parsed(shlex.split(command))
     created = set(re.findall(r"create secret generic (\S+)", notes))
-    pods = [pod_of(given) for given in manifests("run-gke") if given["kind"] in WORKLOADS]
+    pods = [pod_of(document) for document in manifests("run-gke") if document["kind"] in WORKLOADS]
     mounted = {volume["secret"]["secretName"] for pod in pods for volume in pod["volumes"] if "secret" in volume}
     assert created == mounted
 
 
 def test_only_the_fleet_container_has_a_cluster_token() -> None:
-    pod = pod_of(one("StatefulSet", "astraflow-run"))
+    pod = pod_of(manifest_of("StatefulSet", "astraflow-run"))
     having = [
-        given["name"]
-        for given in containers(pod)
-        if any(mount["name"] == "api-access" for mount in given["volumeMounts"])
+        role_container["name"]
+        for role_container in containers(pod)
+        if any(mount["name"] == "api-access" for mount in role_container["volumeMounts"])
     ]
     assert having == ["fleet"]
 
@@ -440,7 +446,7 @@ def node_pod() -> Json:
     settings = fleet_config()
     options = providers.check(settings.providers["here"])
     assert isinstance(options, KubernetesOptions)
-    template = one("PodTemplate", documents=manifests("node-pod"))["template"]
+    template = manifest_of("PodTemplate", documents=manifests("node-pod"))["template"]
     order = json.loads(template["metadata"]["annotations"][ORDER])
     pool = settings.pools[order["tags"]["pool"]]
     node = NodePlan(dataflow="astraflow-run.astraflow.svc:7000", drain_s=pool.drain_s)
@@ -450,25 +456,25 @@ def node_pod() -> Json:
 
 
 def test_the_example_pod_matches_the_provider_and_the_restricted_standard() -> None:
-    template = one("PodTemplate", documents=manifests("node-pod"))["template"]
+    template = manifest_of("PodTemplate", documents=manifests("node-pod"))["template"]
     pod = node_pod()
     assert pod["spec"] == template["spec"]
     assert {key: pod["metadata"][key] for key in template["metadata"]} == template["metadata"]
-    (given,) = template["spec"]["containers"]
+    (role_container,) = template["spec"]["containers"]
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
     assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert given["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert role_container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def rules() -> list[Json]:
     """Returns the RBAC rules of the fleet service."""
-    role_rules: list[Json] = one("Role")["rules"]
+    role_rules: list[Json] = manifest_of("Role")["rules"]
     return role_rules
 
 
 def rights() -> list[tuple[str, str]]:
     """Returns each (resource, verb) pair of the rules."""
-    return [(given["resources"][0], verb) for given in rules() for verb in given["verbs"]]
+    return [(rule["resources"][0], verb) for rule in rules() for verb in rule["verbs"]]
 
 
 @pytest.fixture
@@ -478,10 +484,10 @@ async def provider(cluster: FakeCluster) -> AsyncIterator[Provider]:
     cluster.machines = [Machine(name="gpu-1", taint="nvidia.com/gpu", allocatable={"nvidia.com/gpu": 8})]
     cluster.roles["fleet"] = rules()
     changed = {"kubeconfig": str(cluster.write_kubeconfig("fleet")), "command": SLEEPER}
-    there = fleet_config().providers["here"] | changed
-    made = providers.build(there, clock=SystemClock(), directory=cluster.directory)
-    yield made
-    await made.close()
+    settings = fleet_config().providers["here"] | changed
+    built = providers.build(settings, clock=SystemClock(), directory=cluster.directory)
+    yield built
+    await built.close()
 
 
 async def call_every_method(provider: Provider) -> None:
@@ -492,7 +498,7 @@ async def call_every_method(provider: Provider) -> None:
     handle = await provider.launch(spec, launch)
     assert await provider.launch(spec, launch) == handle
     assert (await provider.describe(handle)).tags == tags
-    assert [seen.handle for seen in await provider.list("evening")] == [handle]
+    assert [instance.handle for instance in await provider.list("evening")] == [handle]
     while await provider.retire(launch) is not RetireResult.GONE:
         pass
 
@@ -507,7 +513,7 @@ async def test_every_permission_of_the_service_account_is_needed(
     cluster: FakeCluster, provider: Provider, resource: str, verb: str
 ) -> None:
     fewer = deepcopy(rules())
-    next(given for given in fewer if resource in given["resources"])["verbs"].remove(verb)
+    next(rule for rule in fewer if resource in rule["resources"])["verbs"].remove(verb)
     cluster.roles["fleet"] = fewer
     with pytest.raises(Auth, match=resource.removesuffix("s")):
         await call_every_method(provider)
