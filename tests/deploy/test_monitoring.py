@@ -124,10 +124,12 @@ async def _until_scraped(client: httpx.AsyncClient) -> None:
         await asyncio.sleep(0.1)
         try:
             answer = await client.get("/api/v1/query", params={"query": "count_over_time(up[1m]) >= 3"})
-            groups = (await client.get("/api/v1/rules")).json()["data"]["groups"]
+            evaluated = await client.get("/api/v1/rules")
         except httpx.TransportError:
             continue  # it starts
-        is_scraped = answer.status_code == 200 and answer.json()["data"]["result"]
+        if answer.status_code != 200 or evaluated.status_code != 200:
+            continue  # it is not ready and answers with a sentence
+        is_scraped, groups = answer.json()["data"]["result"], evaluated.json()["data"]["groups"]
         if is_scraped and all(rule["health"] != "unknown" for group in groups for rule in group["rules"]):
             return
 
