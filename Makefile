@@ -7,7 +7,7 @@ AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo demo-llm test test-long engines system-packages soak recipes gpu agent-clients containers check audit format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long engines system-packages helm soak recipes gpu agent-clients containers check audit format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -39,6 +39,9 @@ system-packages: ## install the Debian packages that tests need, with sudo unles
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	$$sudo apt-get update -qq && \
 	$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages >/dev/null
+
+helm: $(VENV)/.installed-dev ## install the program helm, which renders the chart, into the user's cache
+	$(BIN)/python -m deploy.helm.program
 
 soak: $(VENV)/.installed-dev ## run the soak test with random faults: make soak ARGS="--minutes 20 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(ARGS)

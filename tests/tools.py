@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from deploy.helm import program
+
 FONTS = (
     "truetype/dejavu/DejaVuSans.ttf",
     "truetype/liberation*/LiberationSans-Regular.ttf",
@@ -100,6 +102,11 @@ TOOLS: Mapping[str, Tool] = {
     ),
     "java": Tool(
         tests="the environment scienceworld", is_there=partial(_program, "java"), packages=("default-jre-headless",)
+    ),
+    "helm": Tool(
+        tests="rendering of the Helm chart",
+        is_there=program.path().is_file,
+        advice="run `make helm`, which downloads 39 MB",
     ),
     "root": Tool(tests="a full disk", is_there=lambda: os.geteuid() == 0, advice="run them as root"),
     "address": Tool(

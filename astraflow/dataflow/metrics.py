@@ -3,8 +3,10 @@
 import asyncio
 import gzip
 import hmac
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.exposition import choose_encoder
@@ -12,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from astraflow.contract.reports import Report
 from astraflow.dataflow.metrics_endpoint import MetricsEndpoint
 from astraflow.dataflow.reporting.losses import Losses
-from astraflow.dataflow.reporting.openmetrics import ReportCollector
+from astraflow.dataflow.reporting.openmetrics import DiskSpace, ReportCollector
 from astraflow.runtime.http import listening, serving_http, url_of
 
 PATH = "/metrics"
@@ -22,19 +24,23 @@ _GZIP_LEVEL = 1
 
 @asynccontextmanager
 async def serving_metrics(
-    endpoint: MetricsEndpoint, report: Callable[[], Report], losses: Losses
+    endpoint: MetricsEndpoint, report: Callable[[], Report], losses: Losses, *, directory: Path
 ) -> AsyncIterator[str]:
-    """Serves the reports of `report()` during the block; yields the address. Raises: InvalidInput."""
+    """Serves the reports of `report()` and the space of `directory` during the block; yields the address.
+
+    Raises: InvalidInput.
+    """
     with listening(endpoint.host, endpoint.port) as listener:
-        async with serving_http(_MetricsApp(report, endpoint.token, losses), listener):
+        async with serving_http(_MetricsApp(report, endpoint.token, losses, directory), listener):
             yield f"{url_of(listener, endpoint.host)}{PATH}"
 
 
 class _MetricsApp:
     """One read-only path. The event loop, which owns the report, takes it; a thread formats it."""
 
-    def __init__(self, report: Callable[[], Report], token: str, losses: Losses) -> None:
+    def __init__(self, report: Callable[[], Report], token: str, losses: Losses, directory: Path) -> None:
         self._report = report
+        self._directory = directory
         self._losses = losses
         self._expected = f"Bearer {token}".encode() if token else b""
 
@@ -58,7 +64,7 @@ class _MetricsApp:
         accept = headers.get(b"accept", b"").decode("latin-1")
         does_gzip = b"gzip" in headers.get(b"accept-encoding", b"")
         try:
-            body, content_type = await asyncio.to_thread(exposition, self._report(), accept, dict(self._losses.counts))
+            body, content_type = await asyncio.to_thread(self._exposition, self._report(), accept)
         except Exception as problem:  # a report that cannot be formatted; the next one may be
             self._losses.add("metrics", problem)
             return 503, text, b"cannot format the latest report; see the log of dataflow\n"
@@ -68,11 +74,18 @@ class _MetricsApp:
             fields.append((b"content-encoding", b"gzip"))
         return 200, fields, body
 
+    def _exposition(self, report: Report, accept: str) -> tuple[bytes, str]:
+        disk = shutil.disk_usage(self._directory)
+        space = DiskSpace(free_bytes=disk.free, size_bytes=disk.total)
+        return exposition(report, accept, dict(self._losses.counts), space)
 
-def exposition(report: Report, accept: str, left_out: Mapping[str, int] | None = None) -> tuple[bytes, str]:
+
+def exposition(
+    report: Report, accept: str, left_out: Mapping[str, int] | None = None, disk: DiskSpace | None = None
+) -> tuple[bytes, str]:
     """Returns a report as text, and its content type: OpenMetrics or the older format, as `accept` asks.
 
-    left_out: numbers of items that could not be reported, by kind.
+    left_out: numbers of items that could not be reported, by kind. disk: space for dataflow's directory.
     """
     encode, content_type = choose_encoder(accept)
-    return encode(ReportCollector(report, left_out)), content_type
+    return encode(ReportCollector(report, left_out, disk)), content_type

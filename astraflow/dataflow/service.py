@@ -265,8 +265,12 @@ class Service:
             return
         from astraflow.dataflow.metrics import serving_metrics  # imports an HTTP server, only if used
 
-        losses = self._archive.losses
-        async with serving_metrics(endpoint, lambda: self._history.latest or self.report(), losses) as address:
+        async with serving_metrics(
+            endpoint,
+            lambda: self._history.latest or self.report(),
+            self._archive.losses,
+            directory=self._archive.directory,
+        ) as address:
             log.info("metrics_ready", address=address)
             yield
 

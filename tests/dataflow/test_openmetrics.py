@@ -1,5 +1,6 @@
 """Metrics read by other programs: Prometheus' own tool, its client's parser, and an HTTP client."""
 
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families as parsed_te
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
-from astraflow.contract.reports import NodeState, Report
+from astraflow.contract.recommendations import LimitInEffect
+from astraflow.contract.reports import Completion, NodeState, Report
 from astraflow.dataflow.metrics import exposition, serving_metrics
 from astraflow.dataflow.metrics_endpoint import MetricsEndpoint, metrics_endpoint
 from astraflow.dataflow.reporting.losses import Losses
-from astraflow.dataflow.reporting.openmetrics import NODE_COUNTER_FAMILIES, NODE_GAUGE_FAMILIES
+from astraflow.dataflow.reporting.node_metric_families import NODE_COUNTER_FAMILIES, NODE_GAUGE_FAMILIES
 from tests import make
 from tests.dataflow.families import full_report, table
 from tests.dataflow.running import config, running
@@ -115,7 +117,9 @@ def test_the_documentation_lists_every_family() -> None:
 
 
 async def test_the_endpoint_answers_in_the_requested_format() -> None:
-    async with serving_metrics(MetricsEndpoint(host="127.0.0.1", port=0), full_report, Losses()) as address:
+    async with serving_metrics(
+        MetricsEndpoint(host="127.0.0.1", port=0), full_report, Losses(), directory=Path()
+    ) as address:
         async with httpx.AsyncClient() as client:
             plain = await client.get(address, headers={"accept-encoding": "identity"})
             open_ = await client.get(address, headers={"accept": OPENMETRICS})
@@ -133,9 +137,35 @@ async def test_the_endpoint_answers_in_the_requested_format() -> None:
         assert (written.status_code, written.headers["allow"]) == (405, "GET, HEAD")
 
 
+def test_limits_in_effect_and_completion_are_flags() -> None:
+    completion = Completion(reason="reached the reward", has_learned=True, at=1.0, ends_run=True)
+    limited = make.pool_advice(limited_by=(LimitInEffect.MAX_NODES,))
+    report = replace(full_report(), recommendations=(limited,), completion=completion)
+    flags = {
+        limit: sample(report, "astraflow_pool_limit_in_effect", pool="local", limit=limit.value)
+        for limit in LimitInEffect
+    }
+    assert [limit for limit, flag in flags.items() if flag] == [LimitInEffect.MAX_NODES]
+    assert sample(report, "astraflow_run_complete") == 1
+    assert sample(full_report(), "astraflow_run_complete") == 0
+
+
+async def test_the_endpoint_measures_the_disk_of_the_directory(tmp_path: Path) -> None:
+    endpoint = MetricsEndpoint(host="127.0.0.1", port=0)
+    serving = serving_metrics(endpoint, full_report, Losses(), directory=tmp_path)
+    async with serving as address, httpx.AsyncClient() as client:
+        text = (await client.get(address)).text
+    values = {item.name: item.value for family in parsed_text(text) for item in family.samples}
+    assert values["astraflow_run_disk_size_bytes"] == shutil.disk_usage(tmp_path).total
+    assert 0 < values["astraflow_run_disk_free_bytes"] <= values["astraflow_run_disk_size_bytes"]
+
+
 async def test_a_configured_token_is_required() -> None:
     endpoint = MetricsEndpoint(host="127.0.0.1", port=0, token="let-me-see")
-    async with serving_metrics(endpoint, full_report, Losses()) as address, httpx.AsyncClient() as client:
+    async with (
+        serving_metrics(endpoint, full_report, Losses(), directory=Path()) as address,
+        httpx.AsyncClient() as client,
+    ):
         without = await client.get(address)
         wrong = await client.get(address, headers={"authorization": "Bearer something"})
         right = await client.get(address, headers={"authorization": "Bearer let-me-see"})
@@ -168,7 +198,7 @@ def test_addresses_beyond_loopback_with_a_token_and_off_are_accepted() -> None:
 
 async def test_a_service_serves_metrics_and_refuses_a_port_in_use(tmp_path: Path) -> None:
     endpoint = MetricsEndpoint(host="127.0.0.1", port=0)
-    async with serving_metrics(endpoint, full_report, Losses()) as url:
+    async with serving_metrics(endpoint, full_report, Losses(), directory=tmp_path) as url:
         used_address = url.removeprefix("http://").removesuffix("/metrics")
         with pytest.raises(ExceptionGroup) as refused:
             async with running(tmp_path, config().model_copy(update={"metrics": used_address})):
@@ -186,7 +216,10 @@ async def test_a_failed_scrape_is_counted_and_the_next_one_succeeds() -> None:
     incomplete: dict[str, Any] = {"at": None}
     losses, reports = Losses(), [replace(full_report(), **incomplete), full_report()]
     endpoint = MetricsEndpoint(host="127.0.0.1", port=0)
-    async with serving_metrics(endpoint, lambda: reports.pop(0), losses) as address, httpx.AsyncClient() as client:
+    async with (
+        serving_metrics(endpoint, lambda: reports.pop(0), losses, directory=Path()) as address,
+        httpx.AsyncClient() as client,
+    ):
         assert (await client.get(address)).status_code == 503
         response = (await client.get(address)).text
     assert losses.counts["metrics"] == 1

@@ -1,4 +1,4 @@
-"""Manifests of deploy/kubernetes: accepted by an API server, with valid commands and sufficient rights."""
+"""Chart and plain manifests of a run: valid, accepted by an API server, with commands that the command line accepts."""
 
 import json
 import re
@@ -8,15 +8,20 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate.utils
 import pytest
 import yaml
 from kubernetes import client, config, utils
 
 from astraflow.access.authority import Authority
+from astraflow.recipe.config import dataflow_config
+from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.clock import SystemClock
+from deploy.helm import render
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import Auth, LaunchSpec, NodePlan, Provider, RetireResult, Tags
@@ -29,47 +34,109 @@ from tests.words import parsed
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy" / "kubernetes"
-KEDA = ROOT / "deploy" / "keda" / "rollout-nodes.yaml"
-NAMESPACE = "astraflow-nodes"
-MOUNTED = "/run/astraflow"
+DEPLOY = render.MANIFESTS
+NODES = "astraflow-nodes"
 SLEEPER = (sys.executable, "-S", "-E", str(ROOT / "tests" / "fakes" / "sleeping_node.py"))
+WORKLOADS = ("Deployment", "Job", "StatefulSet")
+VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
+"""Supported versions of Kubernetes."""
+
+SEVERAL_HOSTS = (
+    'trainer.policies=["solver", "verifier"]',
+    "trainer.hosts=2",
+    "trainer.ranks=8",
+    'trainer.accessMode="ReadWriteMany"',
+)
+FIXED_NODES = ('nodes.mode="fixed"', "mirrors.replicas=2", 'settings=["stop.steps=5"]', "metrics.enabled=false")
+WITH_MAINTAINER = ("maintainer.enabled=true", "maintainer.hasKey=true", 'files={"mine.toml": "seed = 1"}')
 
 Json = dict[str, Any]
 
 
-def manifests(name: str) -> list[Json]:
+@cache
+def parsed_documents(text: str) -> tuple[Json, ...]:
+    """Returns the objects of a text of manifests."""
+    return tuple(document for document in yaml.safe_load_all(text) if document is not None)
+
+
+def manifests(name: str = "run") -> tuple[Json, ...]:
     """Returns the manifests of a file in order."""
-    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+    return parsed_documents((DEPLOY / f"{name}.yaml").read_text())
 
 
-def manifest_of(name: str, kind: str) -> Json:
-    """Returns the only manifest of a kind in a file."""
-    (manifest,) = [document for document in manifests(name) if document["kind"] == kind]
+def all_manifests() -> list[Json]:
+    """Returns the manifests of all files."""
+    return [document for path in sorted(DEPLOY.glob("*.yaml")) for document in manifests(path.stem)]
+
+
+def manifest_of(kind: str, name: str = "", documents: tuple[Json, ...] | None = None) -> Json:
+    """Returns the only manifest of a kind, and of a name if it is given."""
+    documents = manifests() if documents is None else documents
+    (manifest,) = [
+        document for document in documents if document["kind"] == kind and name in ("", document["metadata"]["name"])
+    ]
     return manifest
 
 
-def pods() -> list[tuple[str, Json]]:
-    """Returns name and spec of each pod template in the manifests."""
-    files = [*DEPLOY.glob("*.yaml"), KEDA]
-    documents = [document for file in files for document in yaml.safe_load_all(file.read_text())]
+def pod_of(workload: Json) -> Json:
+    """Returns the spec of the pods of a workload."""
+    spec: Json = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def workloads() -> list[Any]:
+    """Returns all workloads of the files, as test parameters."""
     return [
-        (f"{document['kind']}/{document['metadata']['name']}", document["spec"]["template"]["spec"])
-        for document in documents
-        if document["kind"] in ("Deployment", "Job", "StatefulSet")
+        pytest.param(document, id=f"{path.stem}-{document['metadata']['name']}")
+        for path in sorted(DEPLOY.glob("run*.yaml"))
+        for document in manifests(path.stem)
+        if document["kind"] in WORKLOADS
     ]
 
 
-def words_of(container: Json) -> list[str]:
-    """Returns the arguments of a container's `astraflow` command."""
-    command: list[str] = [*container["command"], *container.get("args", [])]
-    assert command[0] == "astraflow"
-    return command[1:]
+def containers(pod: Json) -> list[Json]:
+    """Returns all containers of a pod, those for its start first."""
+    return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+def container(pod: Json, name: str) -> Json:
+    """Returns a container of a pod."""
+    (role_container,) = [role_container for role_container in containers(pod) if role_container["name"] == name]
+    return role_container
+
+
+def words_of(role_container: Json) -> list[str]:
+    """Returns the words after `astraflow` in the command of a container."""
+    command: list[str] = [*role_container["command"], *role_container.get("args", [])]
+    return command[command.index("astraflow") + 1 :]
+
+
+def options_of(role_container: Json) -> Json:
+    """Returns the options of a container's command, as the command line reads them."""
+    return parsed(words_of(role_container)).params
+
+
+def commands_in(pod: Json) -> Iterator[list[str]]:
+    """Yields the words of every `astraflow` command in a pod: of containers and of health checks."""
+    for role_container in containers(pod):
+        if role_container["command"][0] != "sh":
+            yield words_of(role_container)
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            if "exec" in role_container.get(probe, {}):
+                yield role_container[probe]["exec"]["command"][1:]
 
 
 def fleet_config() -> FleetConfig:
     """Returns the fleet service's configuration from the manifests."""
-    return FleetConfig.parse(tomllib.loads(manifest_of("run.yaml", "ConfigMap")["data"]["fleet.toml"]), where="")
+    return FleetConfig.parse(tomllib.loads(manifest_of("ConfigMap")["data"]["fleet.toml"]), where="")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cached_schemas() -> Iterator[None]:
+    """Reads each file of schemas once: reading them costs ten times as much as validating with them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kubernetes_validate.utils, "schema_contents", cache(kubernetes_validate.utils.schema_contents))
+        yield
 
 
 @pytest.fixture
@@ -78,199 +145,330 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
         yield cluster
 
 
-def apply(cluster: FakeCluster, *names: str) -> None:
+def apply(cluster: FakeCluster, documents: tuple[Json, ...]) -> None:
     """Creates the manifests with the official client, as `kubectl create -f` does."""
-    cluster.put("namespaces", "", {"metadata": {"name": "astraflow"}})
     settings = client.Configuration()
     config.load_kube_config(str(cluster.kubeconfig), client_configuration=settings)
     with client.ApiClient(settings) as api:
-        for name in names:
-            utils.create_from_yaml(api, str(DEPLOY / name))
+        utils.create_from_yaml(api, yaml_objects=deepcopy([*documents]), namespace="astraflow")
 
 
-def test_an_api_server_accepts_every_manifest(cluster: FakeCluster) -> None:
-    names = ("nodes.yaml", "run.yaml", "node-pod.yaml", "trainer.yaml", "web.yaml", "terminal.yaml")
-    apply(cluster, *names)
-    wanted = sum(len(manifests(name)) for name in names)
-    assert sum(1 for method, _, _ in cluster.seen if method == "POST") == wanted
-    assert {kind for kind, _, _ in cluster.objects} >= {"statefulsets", "services", "roles", "networkpolicies"}
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize("name", render.VALUES)
+def test_the_plain_manifests_are_rendered_from_the_chart(name: str) -> None:
+    assert render.plain_manifests(name) == (DEPLOY / f"{name}.yaml").read_text(), "run `python -m deploy.helm.render`"
 
 
-def test_a_misplaced_field_is_refused(cluster: FakeCluster, tmp_path: Path) -> None:
-    """Verifies that the previous test can fail."""
-    spoilt = manifest_of("run.yaml", "StatefulSet")
+@pytest.mark.parametrize(
+    "version", [VERSIONS[0], *(pytest.param(each, marks=pytest.mark.long) for each in VERSIONS[1:-1]), VERSIONS[-1]]
+)
+def test_every_object_has_the_schema_of_kubernetes(version: str) -> None:
+    for document in all_manifests():
+        if document["kind"] != "ScaledObject":
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize(
+    "settings", [SEVERAL_HOSTS, FIXED_NODES, WITH_MAINTAINER], ids=["hosts", "fixed", "maintainer"]
+)
+def test_variants_of_the_chart_are_valid_and_have_valid_commands(settings: tuple[str, ...]) -> None:
+    documents = parsed_documents(render.rendered(settings=settings))
+    for document in documents:
+        kubernetes_validate.validate(document, VERSIONS[0], strict=True)
+        if document["kind"] in WORKLOADS:
+            for words in commands_in(pod_of(document)):
+                parsed(words)
+
+
+def test_the_schema_refuses_a_misplaced_field() -> None:
+    """Verifies that the previous tests can fail."""
+    spoilt = deepcopy(manifest_of("StatefulSet", "astraflow-run"))
     spoilt["spec"]["template"]["spec"]["fsGroupChangePolicy"] = "OnRootMismatch"  # belongs a level deeper
-    path = tmp_path / "spoilt.yaml"
-    path.write_text(json.dumps(spoilt))
-    with pytest.raises(ValueError, match="fsGroupChangePolicy"):
-        apply(cluster, str(path))
+    with pytest.raises(kubernetes_validate.ValidationError, match="fsGroupChangePolicy"):
+        kubernetes_validate.validate(spoilt, VERSIONS[0], strict=True)
     with pytest.raises(ApiRefusal, match="fsGroupChangePolicy"):
         check_fields("statefulsets", spoilt)
 
 
-@pytest.mark.parametrize("role", ["dataflow", "weights", "fleet"])
-def test_services_start_with_valid_options(role: str) -> None:
-    containers = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"]
-    (container,) = [candidate for candidate in containers if candidate["name"] == role]
-    program, *words = container["command"]
-    assert (program, words[:2]) == ("astraflow", ["serve", role])
-    options = parsed([*words, *container["args"]]).params
-    assert options["host"] == "0.0.0.0"  # noqa: S104 (in the pod)
-    assert f"{options['port']}" in f"{container['readinessProbe']}"
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ('nodes.mode="keda2"', "mode"),
+        ("trainer.host=2", "host"),
+        ("trainer.hosts=2", "accessMode"),  # ranks on several hosts share the volume
+        ('nodes.mode="fixed",maintainer.enabled=true', "mode"),  # there is no fleet service to maintain
+    ],
+)
+def test_invalid_values_are_refused(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        render.rendered(settings=[setting])
+
+
+@pytest.mark.parametrize("name", render.VALUES)
+def test_an_api_server_accepts_every_object(cluster: FakeCluster, name: str) -> None:
+    documents = tuple(document for document in manifests(name) if document["kind"] != "ScaledObject")
+    cluster.put("namespaces", "", {"metadata": {"name": "astraflow"}})
+    apply(cluster, documents)
+    assert sum(1 for method, _, _ in cluster.seen if method == "POST") == len(documents)
+
+
+@pytest.mark.parametrize("workload", workloads())
+def test_every_command_is_accepted_by_the_command_line(workload: Json) -> None:
+    commands = list(commands_in(pod_of(workload)))
+    assert commands
+    for words in commands:
+        parsed(words)
+
+
+@pytest.mark.parametrize("workload", workloads())
+def test_every_pod_meets_the_restricted_standard_and_writes_only_to_volumes(workload: Json) -> None:
+    pod = pod_of(workload)
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 10001
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
+    for role_container in containers(pod):
+        assert role_container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }, role_container["name"]
+        assert role_container["resources"]["requests"] and role_container["resources"]["limits"]["memory"]
+        mounted = {mount["name"] for mount in role_container["volumeMounts"]}
+        assert mounted <= claims | {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("name", render.VALUES)
+def test_every_workload_has_a_network_policy_and_a_disruption_budget(name: str) -> None:
+    documents = manifests(name)
+    for workload in (document for document in documents if document["kind"] in WORKLOADS):
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        kinds = [
+            document["kind"]
+            for document in documents
+            if document["kind"] in ("NetworkPolicy", "PodDisruptionBudget")
+            if selected(document) == labels
+        ]
+        is_page = labels["app.kubernetes.io/component"] == "page"  # a second page cannot exist, and nothing is lost
+        assert sorted(kinds) == (["NetworkPolicy"] if is_page else ["NetworkPolicy", "PodDisruptionBudget"])
+
+
+def selected(document: Json) -> Json:
+    """Returns the labels of the pods that a policy or a budget selects; empty for all pods."""
+    spec = document["spec"]
+    selector: Json = spec["podSelector"] if document["kind"] == "NetworkPolicy" else spec["selector"]
+    labels: Json = selector.get("matchLabels", {})
+    return labels
 
 
 def test_services_use_the_ports_and_names_of_the_kubernetes_service() -> None:
-    service = manifest_of("run.yaml", "Service")
+    service = manifest_of("Service", "astraflow-run")
     ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
-    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
-    containers = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"]
-    container_options = {
-        container["name"]: dict(word.removeprefix("--").split("=", 1) for word in container["args"])
-        for container in containers
-    }
-    assert container_options["dataflow"]["weights"] == f"{host}:{ports['weights']}"
-    assert container_options["fleet"]["dataflow"] == f"{host}:{ports['planes']}"
-    assert container_options["fleet"]["join-address"] == f"{host}:{ports['join']}"
-    assert int(container_options["dataflow"]["enroll-port"]) == ports["join"]
-    assert [int(container_options[role]["port"]) for role in ("dataflow", "weights", "fleet")] == [
-        ports["planes"],
-        ports["weights"],
-        ports["fleet"],
-    ]
-    assert {options["advertise"] for options in container_options.values()} == {host}
+    host = "astraflow-run.astraflow.svc"
+    pod = pod_of(manifest_of("StatefulSet", "astraflow-run"))
+    options_by_role = {name: options_of(container(pod, name)) for name in ("dataflow", "weights", "fleet")}
+    assert options_by_role["dataflow"]["weights"] == f"{host}:{ports['weights']}"
+    assert options_by_role["dataflow"]["enroll_port"] == ports["join"]
+    assert options_by_role["dataflow"]["metrics"] == f"0.0.0.0:{ports['metrics']}"
+    assert options_by_role["fleet"]["dataflow"] == f"{host}:{ports['planes']}"
+    assert options_by_role["fleet"]["join_address"] == f"{host}:{ports['join']}"
+    for name, port in (("dataflow", "planes"), ("weights", "weights"), ("fleet", "fleet")):
+        assert options_by_role[name]["port"] == ports[port]
+        assert options_by_role[name]["advertise"] == [host]
+        check = container(pod, name)["livenessProbe"]["exec"]["command"]
+        assert parsed(check[1:]).params == parsed(["health", name, f"localhost:{ports[port]}"]).params
+
+
+def test_the_environment_of_every_container_is_read_by_the_program() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "astraflow").rglob("*.py"))
+    for role_container in (
+        role_container for param in workloads() for role_container in containers(pod_of(param.values[0]))
+    ):
+        names = {variable["name"] for variable in role_container.get("env", [])} - {"OMP_NUM_THREADS"}
+        assert all(f'"{name}"' in sources for name in names), names
 
 
 def test_the_init_container_creates_an_authority_once(tmp_path: Path) -> None:
-    (container,) = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["initContainers"]
-    words: list[str] = container["command"] + container["args"]
-    assert words[0] == "astraflow"
+    words = words_of(container(pod_of(manifest_of("StatefulSet", "astraflow-run")), "keys"))
     run = tmp_path / "run"
     run.mkdir()
-    command = [sys.executable, "-m", "astraflow.cli", *(str(run) if word == MOUNTED else word for word in words[1:])]
+    arguments = [word.replace("/run/astraflow", str(run)) for word in words]
+    command = [sys.executable, "-m", "astraflow.cli", *arguments]
     subprocess.run(command, cwd=ROOT, check=True)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     Authority.load(run / "authority")
-    assert all(path.stat().st_mode & 0o077 == 0 for path in before)
+    private = [path for path in before if path.suffix == ".key"]
+    assert len(private) == 2
+    assert all(path.stat().st_mode & 0o077 == 0 for path in private)
     subprocess.run(command, cwd=ROOT, check=True)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(("pod", "spec"), pods())
-def test_every_pod_meets_the_restricted_standard_and_writes_only_to_volumes(pod: str, spec: Json) -> None:
-    assert spec["automountServiceAccountToken"] is False
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] == 10001
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in [*spec.get("initContainers", []), *spec["containers"]]:
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }, container["name"]
-        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes_of(pod, spec)
-
-
-def volumes_of(pod: str, spec: Json) -> set[str]:
-    """Names of the volumes that the containers of a pod may mount."""
-    documents = [document for file in DEPLOY.glob("*.yaml") for document in manifests(file.name)]
-    claimed = {
-        claim["metadata"]["name"]
-        for document in documents
-        if f"{document['kind']}/{document['metadata']['name']}" == pod
-        for claim in document["spec"].get("volumeClaimTemplates", [])
+def test_only_services_and_mirrors_have_the_run_token_and_the_authority() -> None:
+    having = {
+        workload["metadata"]["name"]
+        for workload in (param.values[0] for param in workloads())
+        if "'astraflow-run', 'key': 'token'" in str(workload) or "astraflow-authority" in str(workload)
     }
-    return claimed | {volume["name"] for volume in spec["volumes"]}
-
-
-def test_only_the_pod_of_the_run_has_the_run_token() -> None:
-    assert [pod for pod, spec in pods() if "'astraflow-run', 'key': 'token'" in str(spec)] == ["StatefulSet/run"]
-    assert [pod for pod, spec in pods() if "astraflow-run" in str(spec["volumes"])] == ["StatefulSet/run"]
+    assert having == {"astraflow-run", "astraflow-mirror"}
 
 
 def test_the_trainer_signs_versions_and_all_readers_verify_them() -> None:
-    spec = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
-    (keys,) = spec["initContainers"]
-    public = parsed(words_of(keys)).params["public"]
+    documents = manifests("run-gke")
+    pod = pod_of(manifest_of("StatefulSet", "astraflow-run", documents))
+    public = options_of(container(pod, "keys"))["public"]
     for role in ("dataflow", "weights"):
-        (container,) = [candidate for candidate in spec["containers"] if candidate["name"] == role]
-        assert parsed(words_of(container)).params["weights_key"] == f"{public}/weights.pub"
-    (trainer,) = manifest_of("trainer.yaml", "Job")["spec"]["template"]["spec"]["containers"]
-    assert parsed(words_of(trainer)).params["signing_key"] == Path("/keys/weights.key")
+        assert options_of(container(pod, role))["weights_key"] == f"{public}/weights.pub"
+    (trainer,) = pod_of(manifest_of("Job", documents=documents))["containers"]
+    assert options_of(trainer)["signing_key"] == Path("/keys/weights.key")
+    (mirror,) = pod_of(manifest_of("StatefulSet", "astraflow-mirror", documents))["containers"]
+    assert options_of(mirror)["weights_key"] == "/run/astraflow/authority/weights.pub"
+    assert options_of(mirror)["follow"] == ["astraflow-run.astraflow.svc:7002"]
+    (node,) = pod_of(manifest_of("Deployment", documents=documents))["containers"]
+    assert tomllib.loads(f"pull = {options_of(node)['pull']}")["pull"] == {
+        "sources": ["astraflow-mirror.astraflow.svc:7002"]
+    }
 
 
-@pytest.mark.parametrize(("name", "kind"), [("trainer.yaml", "Job"), ("web.yaml", "StatefulSet")])
-def test_trainer_and_page_join_the_run_and_store_their_identity_in_a_volume(name: str, kind: str) -> None:
-    spec = manifest_of(name, kind)["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    options = parsed(words_of(container)).params
-    ports = {port["name"]: port["port"] for port in manifest_of("run.yaml", "Service")["spec"]["ports"]}
-    assert options["dataflow"] == f"run.astraflow.svc:{ports['join']}"
-    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+@pytest.mark.parametrize(
+    "workload", [manifest_of("Job"), manifest_of("StatefulSet", "astraflow-page")], ids=["trainer", "page"]
+)
+def test_trainer_and_page_join_the_run_and_store_their_identity_in_a_volume(workload: Json) -> None:
+    pod = pod_of(workload)
+    (role_container,) = pod["containers"]
+    options = options_of(role_container)
+    assert options["dataflow"] == "astraflow-run.astraflow.svc:7000"
+    mounts = {mount["mountPath"]: mount for mount in role_container["volumeMounts"]}
     lasting = "/var/lib/astraflow"
     assert options["credential_folder"].is_relative_to(lasting)
     assert options["directory"].is_relative_to(lasting)
     volume = mounts[lasting]["name"]
-    assert "emptyDir" not in next((candidate for candidate in spec["volumes"] if candidate["name"] == volume), {})
+    assert "emptyDir" not in next((each for each in pod["volumes"] if each["name"] == volume), {})
     assert options["token_file"].is_relative_to("/secret")
     assert mounts["/secret"]["readOnly"] is True
 
 
 def test_a_completed_trainer_is_not_restarted_and_only_one_runs_at_a_time() -> None:
-    job = manifest_of("trainer.yaml", "Job")["spec"]
+    job = manifest_of("Job")["spec"]
     assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
     assert job["podReplacementPolicy"] == "Failed"
-    assert manifest_of("trainer.yaml", "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert manifest_of("PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOncePod"]
 
 
-def test_keda_nodes_join_with_a_token_of_their_pool() -> None:
-    (deployment,) = [document for document in yaml.safe_load_all(KEDA.read_text()) if document["kind"] == "Deployment"]
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    options = parsed(words_of(container)).params
-    assert options["pool"] == "gpu"
+@pytest.mark.needs("helm")
+def test_ranks_on_several_hosts_are_started_by_torchrun_with_its_own_options() -> None:
+    from torch.distributed.run import get_args_parser
+
+    documents = parsed_documents(render.rendered(settings=SEVERAL_HOSTS))
+    job = manifest_of("Job", "astraflow-trainer-solver", documents)["spec"]
+    (role_container,) = job["template"]["spec"]["containers"]
+    command = [*role_container["command"], *role_container["args"]]
+    assert command[0] == "torchrun"
+    options = get_args_parser().parse_args(command[1:])
+    assert (options.nnodes, options.nproc_per_node, options.no_python) == ("2", "8", True)
+    assert [options.training_script, *options.training_script_args][1:3] == ["serve", "trainer"]
+    assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 2, 2)
+    host, _, domain = options.rdzv_endpoint.partition(":")[0].partition(".")
+    assert host == "astraflow-trainer-solver-0"  # Kubernetes names the pods of an indexed job
+    assert domain == job["template"]["spec"]["subdomain"]
+    assert manifest_of("Service", domain, documents)["spec"]["clusterIP"] == "None"
+    assert {document["metadata"]["name"] for document in documents if document["kind"] == "Job"} == {
+        "astraflow-trainer-solver",
+        "astraflow-trainer-verifier",
+    }
+
+
+def test_the_page_has_one_of_its_own_tls_and_an_ingress() -> None:
+    own = options_of(pod_of(manifest_of("StatefulSet", "astraflow-page"))["containers"][0])
+    assert (own["tls_certificate"], own["behind_proxy"]) == ("/tls/tls.crt", None)
+    assert not [document for document in manifests() if document["kind"] == "Ingress"]
+    documents = manifests("run-gke")
+    proxied = options_of(pod_of(manifest_of("StatefulSet", "astraflow-page", documents))["containers"][0])
+    ingress = manifest_of("Ingress", documents=documents)["spec"]
+    assert not proxied["tls_certificate"]
+    assert proxied["behind_proxy"] == f"https://{ingress['tls'][0]['hosts'][0]}"
+    (peer,) = manifest_of("NetworkPolicy", "astraflow-page", documents)["spec"]["ingress"][0]["from"]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "ingress-nginx"}
+
+
+def test_keda_scales_nodes_that_join_with_a_token_of_their_pool() -> None:
+    documents = manifests("run-gke")
+    deployment = manifest_of("Deployment", documents=documents)
+    pod = pod_of(deployment)
+    (role_container,) = pod["containers"]
+    options = options_of(role_container)
     assert options["token_file"] == Path("/secret/token")
-    assert not options["ca_hash"]  # the token contains the hash
-    assert options["drain_s"] < deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert options["drain_s"] < pod["terminationGracePeriodSeconds"]
+    assert "replicas" not in deployment["spec"]  # KEDA's autoscaler owns it
+    scaled = manifest_of("ScaledObject", documents=documents)["spec"]
+    assert scaled["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    (trigger,) = scaled["triggers"]
+    assert trigger["metadata"]["pool"] == options["pool"]
+    dataflow = options_of(container(pod_of(manifest_of("StatefulSet", "astraflow-run", documents)), "dataflow"))
+    settings = dataflow_config(load_recipe(dataflow["recipe"], dataflow["overrides"], check=Check.NONE), run="evening")
+    assert settings.keda is not None
+    assert trigger["metadata"]["scalerAddress"] == f"{dataflow['advertise'][0]}:{settings.keda.port}"
+    assert settings.pools[options["pool"]].max_nodes == scaled["maxReplicaCount"]
 
 
-@pytest.mark.parametrize("file", [DEPLOY / "trainer.yaml", DEPLOY / "web.yaml", KEDA], ids=lambda file: file.name)
-def test_the_documented_token_commands_are_valid(file: Path) -> None:
-    (command,) = re.findall(r"astraflow (token \S+:7001 --(?:pool|policy|role)[^'\n]*)", file.read_text())
-    assert parsed(shlex.split(command)).params["out"] is not None
+@pytest.mark.needs("helm")
+def test_the_notes_have_valid_commands_for_every_secret_that_pods_wait_for() -> None:
+    values = str(render.CHART / "values-gke.yaml")
+    text = render.helm(
+        "install", "astraflow", str(render.CHART), "--namespace=astraflow", "-f", values, "--dry-run=client"
+    )
+    notes = text.partition("NOTES:")[2]
+    commands = re.findall(r"astraflow (token [^']*|login-link .*)", notes)
+    assert len(commands) == 4
+    for command in commands:
+        parsed(shlex.split(command))
+    created = set(re.findall(r"create secret generic (\S+)", notes))
+    pods = [pod_of(document) for document in manifests("run-gke") if document["kind"] in WORKLOADS]
+    mounted = {volume["secret"]["secretName"] for pod in pods for volume in pod["volumes"] if "secret" in volume}
+    assert created == mounted
 
 
 def test_only_the_fleet_container_has_a_cluster_token() -> None:
-    spec = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
-    assert spec["automountServiceAccountToken"] is False
+    pod = pod_of(manifest_of("StatefulSet", "astraflow-run"))
     having = [
-        container["name"]
-        for container in [*spec["containers"], *spec["initContainers"]]
-        if any(mount["name"] == "api-access" for mount in container["volumeMounts"])
+        role_container["name"]
+        for role_container in containers(pod)
+        if any(mount["name"] == "api-access" for mount in role_container["volumeMounts"])
     ]
     assert having == ["fleet"]
 
 
-def test_the_pod_template_matches_the_provider_and_the_restricted_standard() -> None:
-    provider_config = fleet_config()
-    options = providers.check(provider_config.providers["here"])
+def node_pod() -> Json:
+    """Returns the pod that the provider of the manifests creates for the launch id and the time of the example."""
+    settings = fleet_config()
+    options = providers.check(settings.providers["here"])
     assert isinstance(options, KubernetesOptions)
-    template = manifest_of("node-pod.yaml", "PodTemplate")["template"]
+    template = manifest_of("PodTemplate", documents=manifests("node-pod"))["template"]
     order = json.loads(template["metadata"]["annotations"][ORDER])
-    pool = provider_config.pools[order["tags"]["pool"]]
-    node = NodePlan(dataflow="run.astraflow.svc:7000", drain_s=pool.drain_s)
+    pool = settings.pools[order["tags"]["pool"]]
+    node = NodePlan(dataflow="astraflow-run.astraflow.svc:7000", drain_s=pool.drain_s)
     spec = LaunchSpec(tags=Tags(**order["tags"]), node=node, type=pool.type)
     expires_in_s = template["spec"]["activeDeadlineSeconds"]
-    pod = pod_manifest(options, spec, order["launch_id"], now=order["tags"]["expires_at"] - expires_in_s)
+    return pod_manifest(options, spec, order["launch_id"], now=order["tags"]["expires_at"] - expires_in_s)
+
+
+def test_the_example_pod_matches_the_provider_and_the_restricted_standard() -> None:
+    template = manifest_of("PodTemplate", documents=manifests("node-pod"))["template"]
+    pod = node_pod()
     assert pod["spec"] == template["spec"]
     assert {key: pod["metadata"][key] for key in template["metadata"]} == template["metadata"]
-    (container,) = template["spec"]["containers"]
+    (role_container,) = template["spec"]["containers"]
     assert template["spec"]["securityContext"]["runAsNonRoot"] is True
     assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert role_container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def rules() -> list[Json]:
     """Returns the RBAC rules of the fleet service."""
-    role_rules: list[Json] = manifest_of("nodes.yaml", "Role")["rules"]
+    role_rules: list[Json] = manifest_of("Role")["rules"]
     return role_rules
 
 
@@ -280,22 +478,23 @@ def rights() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-async def provider(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Provider]:
+async def provider(cluster: FakeCluster) -> AsyncIterator[Provider]:
     """Provider as the manifests configure it, with the service account's rights."""
-    apply(cluster, "nodes.yaml", "run.yaml")
+    cluster.put("namespaces", "", {"metadata": {"name": NODES}})
     cluster.machines = [Machine(name="gpu-1", taint="nvidia.com/gpu", allocatable={"nvidia.com/gpu": 8})]
     cluster.roles["fleet"] = rules()
     changed = {"kubeconfig": str(cluster.write_kubeconfig("fleet")), "command": SLEEPER}
-    there = fleet_config().providers["here"] | changed
-    instance_provider = providers.build(there, clock=SystemClock(), directory=cluster.directory)
-    yield instance_provider
-    await instance_provider.close()
+    settings = fleet_config().providers["here"] | changed
+    built = providers.build(settings, clock=SystemClock(), directory=cluster.directory)
+    yield built
+    await built.close()
 
 
 async def call_every_method(provider: Provider) -> None:
     """Calls every provider method that the fleet service uses."""
     launch, tags = launch_id(), Tags(cluster="evening", pool="gpu", run="run", expires_at=4_000_000_000.0)
-    spec = LaunchSpec(tags=tags, node=NodePlan(dataflow="run.astraflow.svc:7000"), type="gpu", token="afj.x")
+    node = NodePlan(dataflow="astraflow-run.astraflow.svc:7000")
+    spec = LaunchSpec(tags=tags, node=node, type="node", token="afj.x")
     handle = await provider.launch(spec, launch)
     assert await provider.launch(spec, launch) == handle
     assert (await provider.describe(handle)).tags == tags
@@ -306,7 +505,7 @@ async def call_every_method(provider: Provider) -> None:
 
 async def test_the_permissions_of_the_service_account_suffice(cluster: FakeCluster, provider: Provider) -> None:
     await call_every_method(provider)
-    assert all(f"/namespaces/{NAMESPACE}/" in path for _, path, _ in cluster.seen if "/pods" in path)
+    assert all(f"/namespaces/{NODES}/" in path for _, path, _ in cluster.seen if "/pods" in path)
 
 
 @pytest.mark.parametrize(("resource", "verb"), rights())

@@ -48,6 +48,8 @@ KINDS: dict[str, type[Any]] = {
     "rolebindings": client.V1RoleBinding,
     "networkpolicies": client.V1NetworkPolicy,
     "resourcequotas": client.V1ResourceQuota,
+    "poddisruptionbudgets": client.V1PodDisruptionBudget,
+    "ingresses": client.V1Ingress,
 }
 """Supported resources, with the schema of each."""
 

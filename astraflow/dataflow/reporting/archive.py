@@ -117,6 +117,11 @@ class Archive:
         self._write_lock = asyncio.Lock()
 
     @property
+    def directory(self) -> Path:
+        """Folder of the file."""
+        return self._path.parent
+
+    @property
     def problem(self) -> str | None:
         """Problem of the archive as a sentence; None when there is none."""
         if not self._failure and not self._dropped:
