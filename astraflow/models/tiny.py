@@ -96,7 +96,10 @@ class TinyModelOptions(Config):
 
 @models.register("tiny", options=TinyModelOptions)
 class TinyModel:
-    """Created on demand and cached in AstraFlow's home directory, in a folder named by the hash of its options."""
+    """Tiny Qwen3 that is created on demand, without a download.
+
+    Cached in AstraFlow's home directory, in a folder named by the hash of its options.
+    """
 
     def __init__(self, options: TinyModelOptions) -> None:
         self._options = options

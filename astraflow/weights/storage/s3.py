@@ -51,7 +51,7 @@ class S3Options(Config):
 
 @storages.register("s3", options=S3Options)
 class S3Storage:
-    """Storage with a common name prefix for each policy. An object exists only after its upload is complete."""
+    """Storage in a bucket with a common name prefix for each policy. An object exists only after its upload is complete."""
 
     is_durable = True
 
