@@ -76,14 +76,18 @@ class SizerOptions(Config):
     max_nodes: Annotated[int, SettableBy.ADMIN] = Field(default=UNBOUNDED_NODES, ge=0)
     """Maximum number of nodes in all pools together."""
     max_dollars_per_hour: Annotated[float | None, SettableBy.ADMIN] = Field(default=None, ge=0)
+    """Hourly budget of all pools together in US dollars; unlimited when absent."""
     max_dollars_per_day: Annotated[float | None, SettableBy.ADMIN] = Field(default=None, ge=0)
+    """Daily budget of all pools together in US dollars; unlimited when absent."""
 
 
 class PoolOptions(Config):
     """Bounds and prices of a pool."""
 
     mode: Mode = Mode.ADVISE
+    """Use of the recommendation: `off` shows none, `advise` shows it, `up-only` and `on` apply it."""
     min_nodes: int = Field(default=0, ge=0)
+    """Minimum number of nodes."""
     max_nodes: int = Field(ge=0)
     """Maximum number of nodes. Required, because it bounds the cost."""
     quota: int | None = Field(default=None, ge=0)

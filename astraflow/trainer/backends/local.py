@@ -88,7 +88,8 @@ class LocalOptions(OptimizerOptions):
 class LocalBackend:
     """Trains in the process of the trainer, on one GPU or on the CPU.
 
-    Runs the steps of `trainer.steps` on a `LocalEngine`. Building the backend prepares the model (finds downloaded weights, runs the warm start).
+    Runs the steps of `trainer.steps` on a `LocalEngine`. Building the backend prepares the model (finds downloaded
+    weights, runs the warm start).
     """
 
     is_simulated = False
