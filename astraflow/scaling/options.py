@@ -85,7 +85,8 @@ class PoolOptions(Config):
     """Bounds and prices of a pool."""
 
     mode: Mode = Mode.ADVISE
-    """Use of the recommendation: `off` shows none, `advise` shows it, `up-only` and `on` apply it."""
+    """Extent to which recommendations are applied: `off` makes none, `advise` applies none, `up-only` applies larger
+    targets, `on` applies all."""
     min_nodes: int = Field(default=0, ge=0)
     """Minimum number of nodes."""
     max_nodes: int = Field(ge=0)

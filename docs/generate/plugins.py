@@ -13,21 +13,33 @@ A table of a recipe names a plugin by its `kind` and has the options of that kin
 
 
 def _body() -> Iterator[str]:
-    yield from table(("slot", "kinds"), map(_overview, SLOTS))
+    yield from overview()
     for slot in SLOTS:
         yield from (f"\n## {slot.heading}\n", slot.where, "")
         kinds = slot.registry.kinds()
-        yield from table(
-            ("kind", "purpose"), ((f"`{kind}`", first_sentence(slot.registry.description(kind))) for kind in kinds)
-        )
+        yield from table(("kind", "purpose"), (purpose_row(slot, kind) for kind in kinds))
         for kind in kinds:
-            if own := options_table(slot.registry.options(kind)):
-                yield from (f"\n### {slot.heading}: {kind}\n", *own)
+            yield from options_of(slot, kind)
 
 
-def _overview(slot: PluginSlot) -> tuple[str, str]:
-    kinds = ", ".join(f"`{kind}`" for kind in slot.registry.kinds())
-    return f"[{slot.heading}](#{anchor(slot.heading)})", kinds
+def overview() -> list[str]:
+    """Returns the table of all kinds. Imports no plugin."""
+    rows = (
+        (f"[{slot.heading}](#{anchor(slot.heading)})", ", ".join(f"`{kind}`" for kind in slot.registry.kinds()))
+        for slot in SLOTS
+    )
+    return table(("slot", "kinds"), rows)
+
+
+def purpose_row(slot: PluginSlot, kind: str) -> tuple[str, str]:
+    """Returns the row of a kind, with the first sentence of its documentation."""
+    return f"`{kind}`", first_sentence(slot.registry.description(kind))
+
+
+def options_of(slot: PluginSlot, kind: str) -> list[str]:
+    """Returns the section with the options of a kind; no lines without options."""
+    options = options_table(slot.registry.options(kind))
+    return [f"\n### {slot.heading}: {kind}\n", *options] if options else []
 
 
 PAGE = Page(name="plugins", title="Which plugins are there, and which options do they have?", head=_HEAD, body=_body)
