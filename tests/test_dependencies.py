@@ -10,7 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OF_AN_EXTRA = {"llm": ["maintainer/llm/*.py"], "mcp": ["maintainer/mcp_*.py"]}
 WITH_ANOTHER = {"starlette": "fastapi"}
@@ -49,3 +50,23 @@ def test_an_extra_lists_every_import_of_its_modules_with_bounds(extra: str) -> N
     for asked in mine.values():
         operators = {specifier.operator for specifier in asked.specifier}
         assert operators == {">=", "<"}, f"{asked}: a lower and an upper bound"
+
+
+def test_a_wheel_has_every_file_of_the_packages() -> None:
+    setuptools = PYPROJECT["tool"]["setuptools"]
+    folders = [pattern.removesuffix("*") for pattern in setuptools["packages"]["find"]["include"]]
+    everywhere = setuptools["package-data"]["*"]
+    of_packages = {
+        path
+        for package, patterns in setuptools["package-data"].items()
+        if package != "*"
+        for pattern in patterns
+        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = [path for path in files if path.suffix != ".py" and path.parent.name != "__pycache__"]
+
+    assert len(files) > 200
+    assert [
+        path for path in files if path not in of_packages and not any(path.match(pattern) for pattern in everywhere)
+    ] == []
