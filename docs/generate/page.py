@@ -66,18 +66,11 @@ def anchor(heading: str) -> str:
     return kept.replace(" ", "-")
 
 
-def options_table(
-    options: type[Config], *, without: Sequence[type[Config]] = (), types: Mapping[str, str] | None = None
-) -> list[str]:
-    """Returns the table of the options that differ from those of the classes `without`; no lines without any.
-
-    types: names of types by option, instead of those that follow from the annotation."""
+def options_table(options: type[Config], *, without: Sequence[type[Config]] = ()) -> list[str]:
+    """Returns the table of the options that differ from those of the classes `without`; no lines without any."""
     shared = {(name, repr(field.default)) for base in without for name, field in base.model_fields.items()}
     own = {name: field for name, field in options.model_fields.items() if (name, repr(field.default)) not in shared}
-    rows = (
-        (f"`{name}`", (types or {}).get(name) or type_of(field), default_of(field), field.description or "")
-        for name, field in own.items()
-    )
+    rows = ((f"`{name}`", type_of(field), default_of(field), field.description or "") for name, field in own.items())
     return table(("option", "type", "default", "meaning"), rows)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "build/site-source"
 SITE = ROOT / "build/site"
-CONFIG = ROOT / "build/mkdocs.yml"
+CONFIG = ROOT / "build/site.yml"
 
 SECTIONS = {
     "Tutorials": "docs/tutorials",
@@ -43,13 +43,13 @@ def main() -> int:
     for document in documents:
         write_source(document)
     configuration = {
-        "INHERIT": os.path.relpath(Path(__file__).with_name("mkdocs.yml"), CONFIG.parent),
-        "docs_dir": str(SOURCE),
-        "site_dir": str(SITE),
+        "INHERIT": os.path.relpath(Path(__file__).with_name("site.yml"), CONFIG.parent),
+        "docs_dir": SOURCE.name,
+        "site_dir": SITE.name,
         "nav": list(navigation(documents)),
     }
     CONFIG.write_text(json.dumps(configuration, indent=2))  # JSON is YAML
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(CONFIG)]
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(CONFIG)]
     built = subprocess.run(command, check=False)  # noqa: S603 (its own arguments)
     loaded = [str(page) for page in SITE.rglob("*.html") if _EXTERNAL.search(page.read_text())]
     for page in loaded:
