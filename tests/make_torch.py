@@ -20,11 +20,11 @@ TINY: Mapping[str, Any] = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_v
 
 def model(seed: int = 0, spec: Mapping[str, Any] = TINY) -> PreTrainedModel:
     """Returns a small model with bf16 values in float32 tensors, as a CPU trainer holds them."""
-    made = models.build({**spec, "seed": seed}).architecture()
+    network = models.build({**spec, "seed": seed}).architecture()
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in network.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
-    return made
+    return network
 
 
 def published(
@@ -50,5 +50,5 @@ def logprobs(source: PreTrainedModel, tokens: np.ndarray[Any, Any], scored_from:
     ids = torch.from_numpy(tokens.astype(np.int64))[None]
     with torch.no_grad():
         all_logprobs = source(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
-    found = [float(all_logprobs[index - 1, int(tokens[index])]) for index in range(scored_from, len(tokens))]
-    return np.array(found, dtype=np.float32)
+    values = [float(all_logprobs[index - 1, int(tokens[index])]) for index in range(scored_from, len(tokens))]
+    return np.array(values, dtype=np.float32)

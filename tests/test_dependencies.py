@@ -28,9 +28,11 @@ def test_version_bounds_include_the_pinned_releases() -> None:
     versions = pinned()
     bounded = 0
     for line in [*PROJECT["dependencies"], *(requirement for extra in EXTRAS.values() for requirement in extra)]:
-        asked = Requirement(line)
-        bounded += bool(asked.specifier)
-        assert asked.specifier.contains(versions.get(canonicalize_name(asked.name), "0")) or not asked.specifier, line
+        parsed = Requirement(line)
+        bounded += bool(parsed.specifier)
+        assert parsed.specifier.contains(versions.get(canonicalize_name(parsed.name), "0")) or not parsed.specifier, (
+            line
+        )
     assert bounded
 
 
@@ -47,9 +49,9 @@ def test_an_extra_lists_every_import_of_its_modules_with_bounds(extra: str) -> N
                 imported |= {name.partition(".")[0] for name in names}
     others = {WITH_ANOTHER.get(name, name) for name in imported - sys.stdlib_module_names}
     assert others - core - {"astraflow", "maintainer"} == set(mine)
-    for asked in mine.values():
-        operators = {specifier.operator for specifier in asked.specifier}
-        assert operators == {">=", "<"}, f"{asked}: a lower and an upper bound"
+    for requirement in mine.values():
+        operators = {specifier.operator for specifier in requirement.specifier}
+        assert operators == {">=", "<"}, f"{requirement}: a lower and an upper bound"
 
 
 def test_a_wheel_has_every_file_of_the_packages() -> None:

@@ -73,13 +73,17 @@ def test_commands_in_code_blocks_are_accepted_by_the_command_line(document: Path
 @documents
 def test_commands_in_sentences_have_the_named_options(document: Path) -> None:
     for span in _INLINE.findall(prose(document.read_text())):
-        said = " ".join(span.split())
-        if not said.startswith(f"{PROGRAM} ") or said in NO_COMMANDS or "{" in said.partition("--")[0]:
+        command_line = " ".join(span.split())
+        if (
+            not command_line.startswith(f"{PROGRAM} ")
+            or command_line in NO_COMMANDS
+            or "{" in command_line.partition("--")[0]
+        ):
             continue  # a brace: the template of an error message
-        for words in each_of(said.split()[1:]):
-            command, given = command_of(words)
-            options = {word.split("=")[0] for word in given if word.startswith("--")}
-            assert options <= options_of(command), said
+        for words in each_of(command_line.split()[1:]):
+            command, arguments = command_of(words)
+            options = {word.split("=")[0] for word in arguments if word.startswith("--")}
+            assert options <= options_of(command), command_line
 
 
 @documents

@@ -174,15 +174,15 @@ def test_invalid_toml_is_reported_with_file_line_and_column(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("place", "code"),
+    ("source", "code"),
     [
         ("revers", "recipe.unknown"),
         ("nowhere/at/all.toml", "recipe.file_not_found"),
     ],
 )
-def test_a_missing_recipe_is_refused(place: str, code: str) -> None:
+def test_a_missing_recipe_is_refused(source: str, code: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        load_recipe(place)
+        load_recipe(source)
     assert caught.value.code == code
 
 

@@ -64,7 +64,10 @@ class ChatCompletions:
     def body(self, call: ModelCall) -> dict[str, Json]:
         """Returns the body; options that the client left out are left out."""
         options = call.options
-        body: dict[str, Json] = {"model": options.model, "messages": [_chat_message(one) for one in call.messages]}
+        body: dict[str, Json] = {
+            "model": options.model,
+            "messages": [_chat_message(message) for message in call.messages],
+        }
         values: dict[str, Json] = {
             self._length_field: options.max_tokens,
             "temperature": options.temperature,
@@ -121,7 +124,7 @@ class AnthropicMessages:
                 code="upstream.no_json_schema",
             )
         values: dict[str, Json] = {
-            "system": "\n\n".join(one.content for one in call.messages if one.role is Role.SYSTEM) or None,
+            "system": "\n\n".join(message.content for message in call.messages if message.role is Role.SYSTEM) or None,
             "temperature": options.temperature,
             "top_p": options.top_p,
             "stop_sequences": list(options.stop) or None,
@@ -132,7 +135,9 @@ class AnthropicMessages:
         body: dict[str, Json] = {
             "model": options.model,
             "max_tokens": options.max_tokens or DEFAULT_REPLY_TOKENS,
-            "messages": list(_anthropic_messages(one for one in call.messages if one.role is not Role.SYSTEM)),
+            "messages": list(
+                _anthropic_messages(message for message in call.messages if message.role is not Role.SYSTEM)
+            ),
         }
         return body | {name: value for name, value in values.items() if value is not None}
 

@@ -224,8 +224,8 @@ def _program_failed(episode: _Episode) -> RolloutFailed:
         Outcome.CRASHED: "it was ended by a signal",
     }
     end = ends.get(exit_.outcome, f"its exit status is {exit_.exit_status}")
-    said = last_words(exit_.stderr.replace(episode.access.secret, "[secret]"))
-    return _failure(f"{end}, and it wrote: {said}" if said else end, code="agent.program_failed")
+    output = last_words(exit_.stderr.replace(episode.access.secret, "[secret]"))
+    return _failure(f"{end}, and it wrote: {output}" if output else end, code="agent.program_failed")
 
 
 def last_words(text: str) -> str:
@@ -234,16 +234,16 @@ def last_words(text: str) -> str:
     >>> last_words("Traceback:\n  File 'a.py', line 1\n    1 / 0\n    ~~^~~\nZeroDivisionError\n")
     "Traceback: | File 'a.py', line 1 | 1 / 0 | ZeroDivisionError"
     """
-    said = ""
+    output = ""
     for line in reversed(text.splitlines()):
         words = line.strip()
         if not words.strip("^~ "):
             continue
-        longer = f"{words} | {said}" if said else words[:_MAX_ERROR_CHARACTERS]
+        longer = f"{words} | {output}" if output else words[:_MAX_ERROR_CHARACTERS]
         if len(longer) > _MAX_ERROR_CHARACTERS:
             break
-        said = longer
-    return said
+        output = longer
+    return output
 
 
 def _failure(cause: str, *, code: str) -> RolloutFailed:

@@ -85,16 +85,16 @@ class SampleResult:
             failure=None if failure is None else {"boundary": failure.boundary.value, "message": failure.message},
             trajectories=tuple(
                 {
-                    "policy": str(one.policy),
-                    "role": one.role,
-                    "reward": one.reward,
-                    "answer": one.answer,
-                    "is_truncated": one.is_truncated,
-                    "ending": one.ending.value if one.ending else None,
-                    "prompt": one.prompt_text,
-                    "completion": one.completion_text,
+                    "policy": str(trajectory.policy),
+                    "role": trajectory.role,
+                    "reward": trajectory.reward,
+                    "answer": trajectory.answer,
+                    "is_truncated": trajectory.is_truncated,
+                    "ending": trajectory.ending.value if trajectory.ending else None,
+                    "prompt": trajectory.prompt_text,
+                    "completion": trajectory.completion_text,
                 }
-                for one in episode.trajectories
+                for trajectory in episode.trajectories
             ),
         )
 

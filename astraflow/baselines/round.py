@@ -171,7 +171,9 @@ class BaselineRound:
         self._on_sample(SampleResult.of(group.prompt, member, self._with_texts(episode)))
 
     def _with_texts(self, episode: Episode) -> Episode:
-        texts = (with_text(one, self._subject.tokenizers[one.policy]) for one in episode.trajectories)
+        texts = (
+            with_text(trajectory, self._subject.tokenizers[trajectory.policy]) for trajectory in episode.trajectories
+        )
         return replace(episode, trajectories=tuple(texts))
 
     def _scores(self) -> tuple[BaselineScore, ...]:

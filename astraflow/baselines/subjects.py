@@ -93,7 +93,7 @@ async def folder_subject(
     return Subject(
         policies=policies,
         counters=counters,
-        tokenizers={policy: one.tokenizer for policy, one in served.items()},
+        tokenizers={policy: served_policy.tokenizer for policy, served_policy in served.items()},
         description={
             "kind": "model_folder",
             "folders": {policy: str(folder) for policy, folder in folders.items()},

@@ -54,7 +54,9 @@ def engine_findings(host: Host, environments: Sequence[Environment]) -> list[Fin
         release = find_release(kind, default_device(host))
         reasons = [*obstacles(release, host), *missing_software(release)]
         if installed:
-            message = ", ".join(f"{one.name} ({one.version}, {one.device})" for one in installed)
+            message = ", ".join(
+                f"{installation.name} ({installation.version}, {installation.device})" for installation in installed
+            )
         elif reasons:
             message = f"cannot run on this machine: {'; '.join(reasons)}"
         else:

@@ -145,7 +145,9 @@ def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obsta
             f"{runs_folder()}",
             remedy="free space, or set ASTRAFLOW_HOME to another folder",
         )
-    if not machine.has_torch and any(one.backend.get("kind") != SIMULATED_KIND for one in recipe.policies.values()):
+    if not machine.has_torch and any(
+        policy.backend.get("kind") != SIMULATED_KIND for policy in recipe.policies.values()
+    ):
         yield Obstacle(cause="torch is not installed", remedy="run pip install 'astraflow[train]'")
     yield from _software_obstacles(recipe, location, machine)
 

@@ -119,11 +119,11 @@ class FactWorld:
         name = self._name("person", person)
         birthplace, employer = self.birthplace(person), self.employer(person)
         town, company = 2 * self._third + birthplace, self._third + employer
-        one = [
+        one_hop = [
             (f"In which town was {name} born?", self._name("town", birthplace), (person,)),
             (f"Which company does {name} work for?", self._name("company", employer), (person,)),
         ]
-        two = [
+        two_hops = [
             (f"In which country is the town where {name} was born?", self.country(birthplace), (person, town)),
             (f"Which river flows through the town where {name} was born?", self.river(birthplace), (person, town)),
             (
@@ -132,7 +132,7 @@ class FactWorld:
                 (person, company),
             ),
         ]
-        question, answer, entities = rng.choice(one if hops == 1 else two)
+        question, answer, entities = rng.choice(one_hop if hops == 1 else two_hops)
         return FactQuestion(question=question, answer=answer, entities=entities)
 
     def birthplace(self, person: int) -> int:

@@ -121,8 +121,8 @@ class _Check:
         pairs = [(self._prompts[number % len(self._prompts)], number) for number in range(limit)]
         alone = [await self._play(prompt, seed) for prompt, seed in pairs]
         together = await asyncio.gather(*(self._play(prompt, seed) for prompt, seed in pairs))
-        for (prompt, _), one, other in zip(pairs, alone, together, strict=True):
-            _compare(one, other, f"prompt {str(prompt.id)!r}")
+        for (prompt, _), sequential, concurrent in zip(pairs, alone, together, strict=True):
+            _compare(sequential, concurrent, f"prompt {str(prompt.id)!r}")
 
     async def _bad_actions(self) -> None:
         prompt = self._prompts[0]
@@ -201,13 +201,13 @@ def _checked(observation: Observation) -> Observation:
     return observation
 
 
-def _compare(one: Sequence[Observation], other: Sequence[Observation], what: str) -> None:
+def _compare(first: Sequence[Observation], second: Sequence[Observation], what: str) -> None:
     """Compares two episodes. Raises: _Broken with the first difference."""
-    for number, (left, right) in enumerate(zip(one, other, strict=False)):
+    for number, (left, right) in enumerate(zip(first, second, strict=False)):
         if left != right:
             raise _Broken(f"{what}: observation {number} differs: {_shortened(left)} and {_shortened(right)}")
-    if len(one) != len(other):
-        raise _Broken(f"{what}: {len(one)} and {len(other)} observations")
+    if len(first) != len(second):
+        raise _Broken(f"{what}: {len(first)} and {len(second)} observations")
 
 
 def _shortened(observation: Observation) -> str:

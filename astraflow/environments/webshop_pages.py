@@ -37,16 +37,16 @@ def start_page(instruction: str) -> Page:
     return Page(elements=("WebShop", "Instruction:", instruction, "Search"), clickable=(), has_search=True)
 
 
-def results_page(instruction: str, found: Sequence[Product], number: int) -> Page:
+def results_page(instruction: str, products: Sequence[Product], number: int) -> Page:
     """Returns page `number` (from 1) of search results."""
-    shown = found[(number - 1) * PRODUCTS_PER_PAGE : number * PRODUCTS_PER_PAGE]
+    shown = products[(number - 1) * PRODUCTS_PER_PAGE : number * PRODUCTS_PER_PAGE]
     links = [BACK]
     if number > 1:
         links.append(PREVIOUS)
-    if number * PRODUCTS_PER_PAGE < len(found):
+    if number * PRODUCTS_PER_PAGE < len(products):
         links.append(NEXT)
     rows = [text for product in shown for text in (product.asin, product.title, product.price_tag)]
-    total = f"Page {number} (Total results: {len(found)})"
+    total = f"Page {number} (Total results: {len(products)})"
     elements = ("Instruction:", instruction, links[0], total, *links[1:], *rows)
     return Page(elements=elements, clickable=(*links, *(product.asin for product in shown)))
 

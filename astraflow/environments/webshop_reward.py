@@ -88,8 +88,8 @@ def _is_close_to_any(text: str, others: Iterable[str]) -> bool:
     return any(_ratio(text, other) > _MIN_RATIO for other in others)
 
 
-def _ratio(one: str, other: str) -> int:
-    ascii_texts = (text.encode("ascii", "ignore").decode() for text in (one, other))
+def _ratio(first: str, second: str) -> int:
+    ascii_texts = (text.encode("ascii", "ignore").decode() for text in (first, second))
     return round(fuzz.token_set_ratio(*ascii_texts, processor=utils.default_process))
 
 

@@ -34,7 +34,9 @@ def named_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
 def embedding_names(model: PreTrainedModel) -> frozenset[str]:
     """Returns the names in `named_weights` of the embeddings and of the output head."""
     weights = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
-    return frozenset(name for name, one in named_weights(model).items() if any(one is weight for weight in weights))
+    return frozenset(
+        name for name, parameter in named_weights(model).items() if any(parameter is weight for weight in weights)
+    )
 
 
 def attention_window(model: PreTrainedModel) -> int | None:

@@ -86,7 +86,11 @@ def published_parameters(model: PreTrainedModel) -> list[PublishedParameter]:
 
 def published_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """Returns the weights of a model by published name, sharing its memory. Raises: InvalidInput."""
-    return {part.name: part.of(one.parameter.data) for one in published_parameters(model) for part in one.parts}
+    return {
+        part.name: part.of(published.parameter.data)
+        for published in published_parameters(model)
+        for part in published.parts
+    }
 
 
 def matrix_shapes(parts: PublishedParts) -> dict[str, tuple[int, ...]]:

@@ -73,7 +73,7 @@ class LeaseLimit:
     def observe(self, sample: LoadSample) -> int:
         """Returns the limit after this sample."""
         self._samples.append(sample)
-        is_running = any(gauges.running for seen in self._samples for gauges in seen.engines.values())
+        is_running = any(gauges.running for load_sample in self._samples for gauges in load_sample.engines.values())
         if not is_running and not sample.ended:
             return self.limit
         sustained = min((self._sustained_episodes(name) for name in sample.engines), default=None)
@@ -82,14 +82,18 @@ class LeaseLimit:
             self.limit = max(1, floor(sustained))
         elif self._has_no_queue():
             growth = LATER_GROWTH if self._has_been_full else GROWTH
-            unused_limit = ceil(MAX_UNUSED * max(seen.peak for seen in self._samples))
+            unused_limit = ceil(MAX_UNUSED * max(load_sample.peak for load_sample in self._samples))
             grown = min(self.capacity, ceil(self.limit * growth), unused_limit, self._cache_limit(sample))
             self.limit = max(self.limit, grown)
         return self.limit
 
     def _sustained_episodes(self, name: str) -> float:
         """Returns the episodes that keep an engine busy without a long queue; infinite unless it is overloaded."""
-        loads = [(seen.episodes, seen.engines[name]) for seen in self._samples if name in seen.engines]
+        loads = [
+            (load_sample.episodes, load_sample.engines[name])
+            for load_sample in self._samples
+            if name in load_sample.engines
+        ]
         loads = [(episodes, gauges) for episodes, gauges in loads if gauges.running]
         if len(loads) < _SHRINK_SAMPLES:
             return float("inf")
@@ -105,7 +109,8 @@ class LeaseLimit:
     def _has_no_queue(self) -> bool:
         latest = list(self._samples)[-_GROW_SAMPLES:]
         queues = [
-            min(_queue(seen.engines[name]) for seen in latest if name in seen.engines) for name in latest[-1].engines
+            min(_queue(load_sample.engines[name]) for load_sample in latest if name in load_sample.engines)
+            for name in latest[-1].engines
         ]
         return all(queue <= GROW_QUEUE for queue in queues)
 

@@ -97,8 +97,8 @@ class _Check:
         """Scores completions at the same time, and compares with one after the other."""
         one_by_one = [await self._score(text, Finish.STOP, what="a completion") for text in completions]
         count = -(-CONCURRENT_CALLS // len(completions))
-        asked = [self._score(text, Finish.STOP, what="a concurrent call") for _ in range(count) for text in completions]
-        together = await asyncio.gather(*asked)
+        calls = [self._score(text, Finish.STOP, what="a concurrent call") for _ in range(count) for text in completions]
+        together = await asyncio.gather(*calls)
         if together != one_by_one * count:
             self.problems.append("concurrent calls return other scores than one call after the other")
 

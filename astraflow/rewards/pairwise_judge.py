@@ -92,8 +92,8 @@ class PairwiseJudge:
         """Returns the share of wins of each member. Raises: JudgeFailed; Unavailable."""
         question = text_field(prompt, QUESTION)
         matches = self._matches(len(members))
-        asked = [self._winner(question, members[first].text, members[second].text) for first, second in matches]
-        results = await asyncio.gather(*asked, return_exceptions=True)  # waits for all, so that none runs on
+        comparisons = [self._winner(question, members[first].text, members[second].text) for first, second in matches]
+        results = await asyncio.gather(*comparisons, return_exceptions=True)  # waits for all, so that none runs on
         wins, played = [0.0] * len(members), [0] * len(members)
         for (first, second), winner in zip(matches, results, strict=True):
             if isinstance(winner, BaseException):

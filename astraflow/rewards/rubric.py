@@ -92,8 +92,8 @@ class Rubric:
 
     async def score_with_length(self, prompt: Prompt, completion: str, finish: Finish, *, tokens: int | None) -> Score:
         """Returns the sum. Raises what one of the rewards raises."""
-        asked = [score_completion(part, prompt, completion, finish, tokens=tokens) for part in self._parts.values()]
-        results = await asyncio.gather(*asked, return_exceptions=True)  # waits for all, so that none runs on
+        scorings = [score_completion(part, prompt, completion, finish, tokens=tokens) for part in self._parts.values()]
+        results = await asyncio.gather(*scorings, return_exceptions=True)  # waits for all, so that none runs on
         for result in results:
             if isinstance(result, BaseException):
                 raise result

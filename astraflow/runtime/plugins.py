@@ -33,8 +33,8 @@ def plugin_cause(problem: BaseException) -> str:
     """Returns type and message of an exception that a plugin raised, and the line of the user's code that led to it,
     such as `KeyError: 'world' (maze.py, line 21)`."""
     lines = [frame for frame in extract_tb(problem.__traceback__) if not frame.filename.startswith(_OTHER_CODE)]
-    place = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
-    return f"{type(problem).__name__}: {problem}{place}"
+    location = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
+    return f"{type(problem).__name__}: {problem}{location}"
 
 
 def import_plugins(target: str) -> None:

@@ -58,10 +58,10 @@ class DenseIndex:
         return [self._by_url.get(url) if url else None for url in urls]
 
     def _found(self, queries: Sequence[str], top: int) -> list[list[Hit]]:
-        asked = [query for query in queries if query]
-        if not asked:
+        nonempty_queries = [query for query in queries if query]
+        if not nonempty_queries:
             return [[] for _ in queries]
-        indices, scores = nearest(self._embedder.embed(asked, TextKind.QUERY), self._vectors, top)
+        indices, scores = nearest(self._embedder.embed(nonempty_queries, TextKind.QUERY), self._vectors, top)
         rows = iter(zip(indices, scores, strict=True))
         return [self._hits(*next(rows)) if query else [] for query in queries]
 

@@ -46,9 +46,9 @@ async def serving_search(search: Search, address: ServiceAddress) -> AsyncIterat
     """Serves a search for the block; yields the URL. Raises: InvalidInput when the port is in use."""
 
     async def retrieve(request: dict[str, Any]) -> Mapping[str, Any]:
-        asked = RetrieveRequest.parse(request, where="retrieve")
-        results = await search.retrieve(asked.queries, asked.topk)
-        return {"result": [[_row(hit, asked.return_scores) for hit in hits] for hits in results]}
+        retrieval = RetrieveRequest.parse(request, where="retrieve")
+        results = await search.retrieve(retrieval.queries, retrieval.topk)
+        return {"result": [[_row(hit, retrieval.return_scores) for hit in hits] for hits in results]}
 
     async def access(request: dict[str, Any]) -> Mapping[str, Any]:
         pages = await search.access(AccessRequest.parse(request, where="access").urls)

@@ -50,29 +50,31 @@ class RankLink:
             return "closed its connection"
 
 
-def check_place(place: RankPlace, ranks: int) -> None:
+def check_place(rank_place: RankPlace, ranks: int) -> None:
     """Checks that the environment fits the recipe. Raises: InvalidInput."""
-    if not place.is_first or place.ranks != ranks:
+    if not rank_place.is_first or rank_place.ranks != ranks:
         raise InvalidInput(
-            f"cannot start the trainer with {ranks} ranks: the environment says RANK={place.rank}, "
-            f"WORLD_SIZE={place.ranks}; start as many ranks as the recipe's `ranks`",
+            f"cannot start the trainer with {ranks} ranks: the environment says RANK={rank_place.rank}, "
+            f"WORLD_SIZE={rank_place.ranks}; start as many ranks as the recipe's `ranks`",
             code="trainer.bad_rank_environment",
         )
 
 
-def accept_ranks(store: Store, place: RankPlace, processes: Mapping[int, subprocess.Popen[bytes]]) -> list[RankLink]:
+def accept_ranks(
+    store: Store, rank_place: RankPlace, processes: Mapping[int, subprocess.Popen[bytes]]
+) -> list[RankLink]:
     """Returns the connections of all other ranks, in rank order.
 
     Raises: Unavailable when a rank exits or does not connect in time.
     """
     token = secrets.token_hex(16)
     links: dict[int, RankLink] = {}
-    with socket.create_server((LOOPBACK if place.address == LOOPBACK else "", 0)) as listener:
+    with socket.create_server((LOOPBACK if rank_place.address == LOOPBACK else "", 0)) as listener:
         listener.settimeout(0.2)
         store.set(TOKEN, token)
-        store.set(CONTROL, f"{place.address}:{listener.getsockname()[1]}")
+        store.set(CONTROL, f"{rank_place.address}:{listener.getsockname()[1]}")
         deadline = time.monotonic() + JOIN_TIMEOUT_S
-        while missing := set(range(1, place.ranks)) - links.keys():
+        while missing := set(range(1, rank_place.ranks)) - links.keys():
             _check_started(missing, processes, deadline)
             try:
                 connection, _ = listener.accept()

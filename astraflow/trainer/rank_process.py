@@ -78,10 +78,10 @@ class _Rank:
         └ first rank lost ─► the process ends, whatever the other threads do
     """
 
-    def __init__(self, channel: Channel, store: Store, place: RankPlace, build: BuildWork) -> None:
+    def __init__(self, channel: Channel, store: Store, rank_place: RankPlace, build: BuildWork) -> None:
         self._channel = channel
         self._store = store
-        self._place = place
+        self._place = rank_place
         self._build = build
         self._work: RankWork | None = None
         self._device = torch.device("cpu")
@@ -151,7 +151,7 @@ def encode_error(problem: Exception) -> dict[str, object]:
     return {"type": type(problem).__name__, "message": str(problem), "code": code, "errno": number}
 
 
-def _connect(store: Store, place: RankPlace) -> Channel:
+def _connect(store: Store, rank_place: RankPlace) -> Channel:
     """Connects to the first rank's control port."""
     address, _, port = store.get(CONTROL).decode().rpartition(":")
     try:
@@ -163,7 +163,7 @@ def _connect(store: Store, place: RankPlace) -> Channel:
             code="trainer.first_rank_unreachable",
         ) from problem
     channel = Channel(connection)
-    channel.send(Message(facts={"rank": place.rank, "token": store.get(TOKEN).decode()}))
+    channel.send(Message(facts={"rank": rank_place.rank, "token": store.get(TOKEN).decode()}))
     return channel
 
 

@@ -16,12 +16,12 @@ _ATTEMPT, _AGENT_STORE = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_S
 """Set by torchrun: the number of its restarts, which share a store; whether it runs the store itself."""
 
 
-def serve_store(place: RankPlace, listener: socket.socket, *, timeout_s: float) -> Store:
+def serve_store(rank_place: RankPlace, listener: socket.socket, *, timeout_s: float) -> Store:
     """Returns the ranks' store, which the first rank runs on this socket."""
     store = TCPStore(
-        place.address,
-        place.port,
-        world_size=place.ranks,
+        rank_place.address,
+        rank_place.port,
+        world_size=rank_place.ranks,
         is_master=True,
         timeout=timedelta(seconds=timeout_s),
         wait_for_workers=False,
@@ -30,29 +30,29 @@ def serve_store(place: RankPlace, listener: socket.socket, *, timeout_s: float) 
     return _for_attempt(store)
 
 
-def open_store(place: RankPlace, *, timeout_s: float) -> Store:
+def open_store(rank_place: RankPlace, *, timeout_s: float) -> Store:
     """Connects to the ranks' store, which the first rank or torchrun runs. Raises: Unavailable when it does not
     answer."""
     is_agents = os.environ.get(_AGENT_STORE) == "True"
     try:
         store = TCPStore(
-            place.address,
-            place.port,
-            world_size=place.ranks,
-            is_master=place.is_first and not is_agents,
+            rank_place.address,
+            rank_place.port,
+            world_size=rank_place.ranks,
+            is_master=rank_place.is_first and not is_agents,
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,
         )
     except RuntimeError as problem:
         raise Unavailable(
-            f"cannot reach the first rank at {place.address}:{place.port}: {problem}; start it first, and set "
-            "MASTER_ADDR and MASTER_PORT to its address",
+            f"cannot reach the first rank at {rank_place.address}:{rank_place.port}: {problem}; start it first, "
+            "and set MASTER_ADDR and MASTER_PORT to its address",
             code="trainer.first_rank_unreachable",
         ) from problem
     return _for_attempt(store)
 
 
-def rank_device(device: str, place: RankPlace) -> torch.device:
+def rank_device(device: str, rank_place: RankPlace) -> torch.device:
     """Returns the device of a rank: each rank of a host has its own GPU. device: `auto`, `cpu` or `cuda`.
 
     Raises: InvalidInput when the host has fewer GPUs than ranks.
@@ -60,18 +60,18 @@ def rank_device(device: str, place: RankPlace) -> torch.device:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cpu" or (device == "auto" and not gpus):
         return torch.device("cpu")
-    if place.local_rank >= gpus:
+    if rank_place.local_rank >= gpus:
         raise InvalidInput(
-            f"cannot run rank {place.rank} on GPU {place.local_rank}: torch finds {gpus} GPUs on this host; use at "
-            "most as many ranks on a host as it has GPUs, or device = 'cpu'",
+            f"cannot run rank {rank_place.rank} on GPU {rank_place.local_rank}: torch finds {gpus} GPUs on this "
+            "host; use at most as many ranks on a host as it has GPUs, or device = 'cpu'",
             code="trainer.not_enough_gpus",
         )
-    return torch.device("cuda", place.local_rank)
+    return torch.device("cuda", rank_place.local_rank)
 
 
-def join_process_group(store: Store, place: RankPlace, device: torch.device, *, timeout_s: float) -> None:
+def join_process_group(store: Store, rank_place: RankPlace, device: torch.device, *, timeout_s: float) -> None:
     """Creates torch's default process group: gloo for tensors on the host, nccl for tensors on GPUs."""
-    if is_loopback(place.address):  # gloo and nccl would choose an interface by the host's name
+    if is_loopback(rank_place.address):  # gloo and nccl would choose an interface by the host's name
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     if device.type == "cuda":
@@ -79,8 +79,8 @@ def join_process_group(store: Store, place: RankPlace, device: torch.device, *, 
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         store=PrefixStore("group", store),
-        rank=place.rank,
-        world_size=place.ranks,
+        rank=rank_place.rank,
+        world_size=rank_place.ranks,
         timeout=timedelta(seconds=timeout_s),
         device_id=device if device.type == "cuda" else None,
     )

@@ -180,18 +180,18 @@ def check_manifest(manifest: Manifest, *, max_bytes: int = MAX_VERSION_BYTES) ->
 
     Raises: CorruptData naming the tensor.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     offset, width = 0, max(BITS)
     for tensor in manifest.tensors:
         name = tensor.name
         _require(0 < len(name.encode()) <= MAX_NAME_BYTES, f"tensor name {name[:80]!r} is empty or too long")
-        _require(name not in seen, f"tensor {name!r} is listed twice")
+        _require(name not in names, f"tensor {name!r} is listed twice")
         _require(len(tensor.hash) == HASH_BYTES, f"tensor {name!r} has a hash of {len(tensor.hash)} bytes")
         _require(len(tensor.shape) <= MAX_DIMENSIONS, f"tensor {name!r} has {len(tensor.shape)} dimensions")
         _require(all(0 <= size <= max_bytes for size in tensor.shape), f"tensor {name!r} has an impossible shape")
         _require(tensor.dtype.size_bytes <= width, f"tensor {name!r} follows a narrower one")
         _require(tensor.offset == offset, f"tensor {name!r} is at offset {tensor.offset}, expected {offset}")
-        seen.add(name)
+        names.add(name)
         width = tensor.dtype.size_bytes
         offset += tensor.size_bytes
         _require(offset <= max_bytes, f"tensor {name!r} exceeds the limit of {max_bytes} bytes for a version")

@@ -27,9 +27,9 @@ def zigzag_steps(old: BitArray, new: BitArray) -> BitArray:
 def apply_zigzag_steps(old: BitArray, folded: BitArray) -> BitArray:
     """Returns the bits `folded` steps from `old`: the inverse of `zigzag_steps`."""
     top = _top_bit(old.dtype)
-    one = folded.dtype.type(1)
-    step = folded >> one
-    step ^= np.negative(folded & one)
+    unit = folded.dtype.type(1)
+    step = folded >> unit
+    step ^= np.negative(folded & unit)
     step += _to_ordered(old, top)
     return _from_ordered(step, top)
 

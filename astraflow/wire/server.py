@@ -461,10 +461,10 @@ def _drop_tracebacks(problem: BaseException) -> None:
     """Drops tracebacks, which hold the handler's objects, perhaps whole models: gRPC keeps an error after its call
     ended."""
     pending: list[BaseException | None] = [problem]
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     while pending:
         current = pending.pop()
-        if current is not None and id(current) not in seen:
-            seen.add(id(current))
+        if current is not None and id(current) not in visited_ids:
+            visited_ids.add(id(current))
             current.__traceback__ = None
             pending += [current.__cause__, current.__context__]

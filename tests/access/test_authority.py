@@ -105,8 +105,8 @@ def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_signing_request_has_a_new_key() -> None:
-    (_, one), (_, other) = new_request(), new_request()
-    assert key_digest(one) == key_digest(one) != key_digest(other)
+    (_, first), (_, second) = new_request(), new_request()
+    assert key_digest(first) == key_digest(first) != key_digest(second)
 
 
 @pytest.mark.parametrize("text", ["", "sha256:", "md5:00", "sha256:" + "g" * 64, "sha256:" + "0" * 63])

@@ -37,7 +37,7 @@ def caller_of(role: Role, pool: str) -> Caller:
 @pytest.mark.parametrize("role", Role)
 def test_a_caller_can_grant_only_the_roles_of_its_table_row(role: Role) -> None:
     for pool in ("", "gpu"):
-        granted = {one.value for one in Role if may(caller_of(role, ""), one, pool)}
+        granted = {candidate.value for candidate in Role if may(caller_of(role, ""), candidate, pool)}
         assert granted == set(ANYWHERE[role].split())
 
 
@@ -51,5 +51,5 @@ def test_a_caller_of_one_pool_can_grant_in_that_pool_only(role: Role) -> None:
 
 def test_no_role_can_grant_a_role_with_more_grants() -> None:
     for role, granted in ANYWHERE.items():
-        for one in granted.split():
-            assert set(ANYWHERE[Role(one)].split()) <= set(granted.split()), (role, one)
+        for granted_role in granted.split():
+            assert set(ANYWHERE[Role(granted_role)].split()) <= set(granted.split()), (role, granted_role)

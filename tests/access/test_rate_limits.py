@@ -11,12 +11,12 @@ from tests.fakes.clock import ManualClock
 def test_a_bucket_refills_after_it_is_empty() -> None:
     clock = ManualClock()
     buckets = TokenBuckets(Rate(burst=2, per_minute=6.0), clock)
-    taken = []
+    waits_s = []
     for _ in range(4):
-        taken.append(buckets.wait_s("a"))
-        if taken[-1] == 0:
+        waits_s.append(buckets.wait_s("a"))
+        if waits_s[-1] == 0:
             buckets.take("a")
-    assert taken == [0.0, 0.0, 10.0, 10.0]
+    assert waits_s == [0.0, 0.0, 10.0, 10.0]
     clock.advance(4.0)
     assert buckets.wait_s("a") == pytest.approx(6.0)
     assert buckets.wait_s("b") == 0.0

@@ -21,11 +21,11 @@ def test_clients_that_a_module_creates_get_base_url_and_key_of_each_episode(monk
         monkeypatch.setenv(name, value)
     clients: list[Any] = [OpenAI(), AsyncOpenAI(), Anthropic()]
     judge = OpenAI(base_url="http://judge/v1")
-    found = early_clients()
-    assert {id(client) for _, client in found} >= {id(client) for client in clients}
-    assert id(judge) not in {id(client) for _, client in found}
+    module_clients = early_clients()
+    assert {id(client) for _, client in module_clients} >= {id(client) for client in clients}
+    assert id(judge) not in {id(client) for _, client in module_clients}
 
-    point_clients(found, environment("http://127.0.0.1:4321/s/secret", "secret"))
+    point_clients(module_clients, environment("http://127.0.0.1:4321/s/secret", "secret"))
     bases = ["http://127.0.0.1:4321/s/secret/v1/"] * 2 + ["http://127.0.0.1:4321/s/secret/"]
     assert [str(client.base_url) for client in clients] == bases
     assert [client.auth_headers for client in clients[:2]] == [{"Authorization": "Bearer secret"}] * 2

@@ -125,12 +125,12 @@ async def test_streams_give_the_same_message_as_plain_calls() -> None:
 
 
 async def test_the_tool_runner_of_the_sdk_continues_without_a_thread() -> None:
-    asked: list[str] = []
+    cities: list[str] = []
 
     @anthropic.beta_async_tool
     async def weather(city: str) -> str:
         """Weather of a city."""
-        asked.append(city)
+        cities.append(city)
         return "rain"
 
     def answer(call: Any) -> Any:
@@ -141,7 +141,7 @@ async def test_the_tool_runner_of_the_sdk_continues_without_a_thread() -> None:
     async with client(ScriptedHandler(answer)) as sdk:
         runner = sdk.beta.messages.tool_runner(model="m", max_tokens=9, messages=HELLO, tools=[weather])
         message = await runner.until_done()
-    assert asked == ["Oslo"]
+    assert cities == ["Oslo"]
     assert message.content[0].type == "text"
     assert message.content[0].text == "It is rain."
 

@@ -93,11 +93,11 @@ async def test_reasoning_that_the_client_leaves_out_matches_and_changed_reasonin
     for reasoning in (None, "hm", "other"):
         await agent.complete(call(user("?"), assistant("yes", reasoning=reasoning), user("sure?")))
 
-    one, two, three = agent.trajectories(0.0)
-    assert speakers(one) == ["", "model", "user", "model"]
-    assert speakers(two) == ["", "policy", "user", "model"]
-    assert (two.parent, two.parent_turn) == (0, 0)
-    assert (speakers(three), three.parent) == (["", "model"], None)
+    first_trajectory, second_trajectory, third_trajectory = agent.trajectories(0.0)
+    assert speakers(first_trajectory) == ["", "model", "user", "model"]
+    assert speakers(second_trajectory) == ["", "policy", "user", "model"]
+    assert (second_trajectory.parent, second_trajectory.parent_turn) == (0, 0)
+    assert (speakers(third_trajectory), third_trajectory.parent) == (["", "model"], None)
     assert "<think>\nother\n</think>\n\nyes" in policy.asked(3)
 
 
@@ -261,8 +261,12 @@ class TestLimits:
         assert second.completion_tokens == 10
         with raises_code(CallRefused, "agent.limit"):
             await agent.complete(call(user(".")))
-        one, two = agent.trajectories(0.0)
-        assert (one.ending, two.ending, two.is_truncated) == (Ending.DONE, Ending.CONTEXT, True)
+        first_trajectory, second_trajectory = agent.trajectories(0.0)
+        assert (first_trajectory.ending, second_trajectory.ending, second_trajectory.is_truncated) == (
+            Ending.DONE,
+            Ending.CONTEXT,
+            True,
+        )
 
     async def test_a_conversation_at_its_limit_is_truncated_and_others_go_on(self) -> None:
         agent = session("a" * 40, "b", max_context=96)
@@ -272,8 +276,11 @@ class TestLimits:
         assert caught.value.context is not None
         assert caught.value.context.tokens >= caught.value.context.limit == 96
         await agent.complete(call(user("summary: a")))
-        one, two = agent.trajectories(0.0)
-        assert [(one.ending, one.is_truncated), (two.ending, two.is_truncated)] == [
+        first_trajectory, second_trajectory = agent.trajectories(0.0)
+        assert [
+            (first_trajectory.ending, first_trajectory.is_truncated),
+            (second_trajectory.ending, second_trajectory.is_truncated),
+        ] == [
             (Ending.CONTEXT, True),
             (Ending.DONE, False),
         ]
@@ -403,9 +410,9 @@ class TestTokenCalls:
         first = await agent.generate(self.of(prompt))
         second = await agent.generate(self.of(np.concatenate([prompt, first.tokens, [7, 8]]).astype(np.int32)))
         await agent.generate(self.of(np.concatenate([prompt, first.tokens, [9]]).astype(np.int32)))
-        one, two = agent.trajectories(1.0)
-        assert one.tokens.tolist() == [1, 2, 3, *first.tokens.tolist(), 7, 8, *second.tokens.tolist()]
-        assert (two.parent, two.parent_turn, speakers(two)) == (0, 0, ["", "policy", "user", "model"])
+        continued, branch = agent.trajectories(1.0)
+        assert continued.tokens.tolist() == [1, 2, 3, *first.tokens.tolist(), 7, 8, *second.tokens.tolist()]
+        assert (branch.parent, branch.parent_turn, speakers(branch)) == (0, 0, ["", "policy", "user", "model"])
 
     async def test_replies_without_tokens_between_them_are_one_turn(self) -> None:
         agent = session("one", "two", "three", max_new_tokens=3)
@@ -429,14 +436,14 @@ class TestTokenCalls:
 
 async def test_recorded_calls_are_attached_to_the_turn_that_they_became() -> None:
     agent = session("one", "two", "three")
-    one = await agent.complete(call(user("1")))
-    two = await agent.complete(call(user("other")))
-    three = await agent.complete(call(user("1"), assistant("one"), user("2")))
+    first_reply = await agent.complete(call(user("1")))
+    second_reply = await agent.complete(call(user("other")))
+    third_reply = await agent.complete(call(user("1"), assistant("one"), user("2")))
     record = AgentCall(
         began_s=0, duration_s=1, dialect="chat", model="m", request="", reply="", outcome=CallOutcome.ANSWERED
     )
     refused = replace(record, outcome=CallOutcome.REFUSED)
-    calls = [(record, reply.id) for reply in (one, two, three)]
+    calls = [(record, reply.id) for reply in (first_reply, second_reply, third_reply)]
     trajectories = agent.trajectories(1.0, calls=[*calls, (refused, None)])
     turns = [
         [(agent_call.outcome.value, agent_call.turn) for agent_call in trajectory.calls] for trajectory in trajectories

@@ -248,7 +248,7 @@ async def served(**handlers: Handler) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def asked(task: dict[str, Any]) -> str:
+async def ask(task: dict[str, Any]) -> str:
     body = {"model": task["models"][0], "messages": [{"role": "user", "content": task["fields"]["question"]}]}
     async with (
         ClientSession(headers={"Authorization": f"Bearer {task['api_key']}"}) as client,
@@ -259,7 +259,7 @@ async def asked(task: dict[str, Any]) -> str:
 
 async def test_a_service_answers_when_its_agent_has_ended() -> None:
     async def begin(request: web.Request) -> web.Response:
-        return web.json_response({"reward": float(await asked(await request.json()) == "dcba")})
+        return web.json_response({"reward": float(await ask(await request.json()) == "dcba")})
 
     async with (
         served(begin=begin) as url,
@@ -280,7 +280,7 @@ async def test_a_service_is_asked_again_until_its_agent_has_ended() -> None:
         requests.append(request.method)
         if len(requests) < 3:
             return web.Response(status=202)
-        return web.json_response({"reward": float(await asked(task) == "dcba")})
+        return web.json_response({"reward": float(await ask(task) == "dcba")})
 
     async with served(begin=begin, result=result) as url:
         program = {"kind": "endpoint", "url": f"{url}/begin", "poll_s": 0.01}
@@ -293,7 +293,7 @@ async def test_an_agent_of_a_service_is_deleted_at_its_time_limit() -> None:
     requests: list[str] = []
 
     async def begin(request: web.Request) -> web.Response:
-        await asked(await request.json())
+        await ask(await request.json())
         return web.Response(status=202, headers={"Location": "/result"})
 
     async def result(request: web.Request) -> web.Response:
@@ -310,7 +310,7 @@ async def test_an_agent_of_a_service_is_deleted_at_its_time_limit() -> None:
 
 async def test_a_service_that_fails() -> None:
     async def broken(request: web.Request) -> web.Response:
-        await asked(await request.json())
+        await ask(await request.json())
         return web.Response(status=500, text="my defect")
 
     async def elsewhere(request: web.Request) -> web.Response:

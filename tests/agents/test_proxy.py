@@ -208,7 +208,7 @@ async def test_an_address_that_cannot_be_used_is_refused(proxy: AgentProxy) -> N
 
 
 async def test_many_sessions_call_at_once(proxy: AgentProxy) -> None:
-    async def one(number: int, client: httpx.AsyncClient) -> None:
+    async def call_session(number: int, client: httpx.AsyncClient) -> None:
         handler = ScriptedHandler(lambda call: text_reply(call.messages[-1].content + str(number)))
         async with proxy.session(handler) as access:
             body = {"messages": [{"role": "user", "content": "I am "}]}
@@ -218,4 +218,4 @@ async def test_many_sessions_call_at_once(proxy: AgentProxy) -> None:
             assert len({reply_id for _, reply_id in access.record}) == 4
 
     async with httpx.AsyncClient(timeout=60) as client:
-        await asyncio.gather(*(one(number, client) for number in range(32)))
+        await asyncio.gather(*(call_session(number, client) for number in range(32)))

@@ -119,8 +119,8 @@ async def test_a_template_that_changes_history_fails_clearly_or_makes_each_turn_
     agent = PolicySession({SOLVER: policy}, SessionOptions(thinking="template"), default=SOLVER)
     await agent.complete(call(*messages[:1]))
     await agent.complete(call(*messages))
-    one, two = agent.trajectories(1.0)
-    assert (one.turns, two.turns, two.parent) == (1, 1, None)
+    first_trajectory, second_trajectory = agent.trajectories(1.0)
+    assert (first_trajectory.turns, second_trajectory.turns, second_trajectory.parent) == (1, 1, None)
     assert policy.prompts[1].tolist() == TemplateRenderer(source).render(messages, ()).tolist()
 
 

@@ -54,16 +54,28 @@ async def test_tools_reasoning_and_parallel_calls_are_forwarded_and_counted(api:
         {"id": f"c{index}", "type": "function", "function": {"name": "add", "arguments": json.dumps({"n": index})}}
         for index in range(2)
     ]
-    asked = AgentMessage(role=Role.ASSISTANT, function_calls=(FunctionCall(id="b0", name="add", arguments='{"n": 9}'),))
+    message = AgentMessage(
+        role=Role.ASSISTANT, function_calls=(FunctionCall(id="b0", name="add", arguments='{"n": 9}'),)
+    )
     result = AgentMessage(role=Role.TOOL, content="9", call_id="b0")
     async with connected(
         lambda body: {"content": "see", "reasoning_content": "I add", "tool_calls": calls}, api=api
     ) as (endpoint, upstream):
         reply = await upstream.complete(
-            call(user("add"), asked, result, tools=(CALCULATOR,), tool_choice="add", allows_parallel_calls=False)
+            call(
+                user("add"),
+                message,
+                result,
+                tools=(CALCULATOR,),
+                tool_choice="add",
+                allows_parallel_calls=False,
+            )
         )
     assert (reply.message.content, reply.message.reasoning) == ("see", "I add")
-    assert [(one.id, one.name, json.loads(one.arguments)) for one in reply.message.function_calls] == [
+    assert [
+        (function_call.id, function_call.name, json.loads(function_call.arguments))
+        for function_call in reply.message.function_calls
+    ] == [
         ("c0", "add", {"n": 0}),
         ("c1", "add", {"n": 1}),
     ]
@@ -167,10 +179,10 @@ async def test_calls_at_the_same_time_are_limited() -> None:
 
 
 async def test_fields_that_the_endpoint_refuses_can_be_left_out() -> None:
-    asked = call()
-    asked = replace(asked, options=replace(asked.options, temperature=0.5, max_tokens=9, top_p=0.9, stop=("x",)))
+    request = call()
+    request = replace(request, options=replace(request.options, temperature=0.5, max_tokens=9, top_p=0.9, stop=("x",)))
     async with connected(omitted_fields=("temperature",), length_field="max_completion_tokens") as (endpoint, upstream):
-        await upstream.complete(asked)
+        await upstream.complete(request)
         (body,) = endpoint.requests
     assert (body["max_completion_tokens"], body["top_p"], body["stop"]) == (9, 0.9, ["x"])
     assert not {"temperature", "max_tokens"} & body.keys()

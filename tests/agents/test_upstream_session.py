@@ -68,11 +68,14 @@ async def test_each_conversation_that_was_not_continued_is_a_trajectory() -> Non
         trajectories = handler.trajectories(Score(value=0.5, answer="7"))
         each = handler.trajectories({SOLVER: 1.0, VERIFIER: 0.0})
         assert handler.last_reply == ("echo of c", Finish.STOP)
-    assert [(one.policy, one.role, one.turns, one.reward, one.answer) for one in trajectories] == [
+    assert [
+        (trajectory.policy, trajectory.role, trajectory.turns, trajectory.reward, trajectory.answer)
+        for trajectory in trajectories
+    ] == [
         (SOLVER, "solver", 2, 0.5, "7"),
         (VERIFIER, "verifier", 1, 0.5, "7"),
     ]
-    assert [one.reward for one in each] == [1.0, 0.0]
+    assert [trajectory.reward for trajectory in each] == [1.0, 0.0]
     assert sum(span.author is Author.MODEL for span in trajectories[0].spans) == 2
 
 

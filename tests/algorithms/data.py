@@ -101,9 +101,9 @@ class TestBatch:
 
 def batch_of(rows: Rows, *, groups: Sequence[int] | None = None, slots: Sequence[int] | None = None) -> TestBatch:
     """Returns the batch of these trajectories; by default all are in one group."""
-    found = [token for row in rows for token in row]
-    owners = [row for row, found in enumerate(rows) for _ in found]
-    columns = torch.tensor(found, dtype=torch.float64).reshape(len(found), len(Token._fields)).unbind(1)
+    all_tokens = [token for row in rows for token in row]
+    owners = [row for row, row_tokens in enumerate(rows) for _ in row_tokens]
+    columns = torch.tensor(all_tokens, dtype=torch.float64).reshape(len(all_tokens), len(Token._fields)).unbind(1)
     column = dict(zip(Token._fields, columns, strict=True))
     lengths = torch.tensor([len(row) for row in rows])
     data = RowData(
@@ -118,7 +118,7 @@ def batch_of(rows: Rows, *, groups: Sequence[int] | None = None, slots: Sequence
         row_indices=torch.tensor(owners, dtype=torch.long),
         turn_indices=torch.tensor([index // 2 for row in rows for index in range(len(row))], dtype=torch.long),
         behaviour_logprobs=column["behaviour"],
-        is_own_version=torch.ones(len(found), dtype=torch.bool),
+        is_own_version=torch.ones(len(all_tokens), dtype=torch.bool),
         advantages=column["advantage"],
         current_logprobs=column["logprob"],
         proximal_logprobs=column["proximal"],
@@ -127,7 +127,9 @@ def batch_of(rows: Rows, *, groups: Sequence[int] | None = None, slots: Sequence
         values=column["old_value"],
         returns=column["target"],
     )
-    statistics = BatchStatistics(tokens=len(found), trajectories=int((lengths > 0).sum()), lengths=lengths, rows=data)
+    statistics = BatchStatistics(
+        tokens=len(all_tokens), trajectories=int((lengths > 0).sum()), lengths=lengths, rows=data
+    )
     return TestBatch(
         tokens=tokens,
         statistics=statistics,

@@ -147,14 +147,14 @@ def curve(algorithm: dict[str, Any]) -> dict[str, list[float]]:
     """Returns the loss of each step, and the norm of the gradient by the logits."""
     config, policy = AlgorithmConfig.parse(algorithm, where="algorithm"), TablePolicy()
     specs = [config.loss, *([config.critic.loss] if config.critic else [])]
-    found: dict[str, list[float]] = {"loss": [], "grad_norm": []}
+    curves: dict[str, list[float]] = {"loss": [], "grad_norm": []}
     for step in range(STEPS):
         if step % STEPS_OF_A_BATCH == 0:
             start = policy.tokens(config)
         total, norm = _step(policy, start, specs)
-        found["loss"].append(total)
-        found["grad_norm"].append(norm)
-    return found
+        curves["loss"].append(total)
+        curves["grad_norm"].append(norm)
+    return curves
 
 
 def _step(policy: TablePolicy, start: TokenData, specs: list[dict[str, Any]]) -> tuple[float, float]:

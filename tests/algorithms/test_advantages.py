@@ -25,10 +25,10 @@ members = st.lists(
 )
 
 
-def by_loop(group_members: Members, one: Callable[[float, list[float]], float]) -> list[float]:
+def by_loop(group_members: Members, advantage: Callable[[float, list[float]], float]) -> list[float]:
     """`one(reward, rewards of its group that count)` for each that counts, else 0."""
     return [
-        one(reward, [r for r, g, counts in group_members if g == group and counts]) if is_counted else 0.0
+        advantage(reward, [r for r, g, counts in group_members if g == group and counts]) if is_counted else 0.0
         for reward, group, is_counted in group_members
     ]
 
@@ -75,20 +75,20 @@ def tensors(group_members: Members) -> tuple[Tensor, RowData]:
     return torch.tensor(rewards, dtype=torch.float64), row_data(list(groups), list(counted))
 
 
-@pytest.mark.parametrize(("kind", "one"), GROUP_KINDS.items())
+@pytest.mark.parametrize(("kind", "advantage"), GROUP_KINDS.items())
 @given(group_members=members)
 def test_group_advantages_match_a_loop(
-    kind: str, one: Callable[[float, list[float]], float], group_members: Members
+    kind: str, advantage: Callable[[float, list[float]], float], group_members: Members
 ) -> None:
     result = advantages.build({"kind": kind})(*tensors(group_members))
 
-    assert_close(result, by_loop(group_members, one))
+    assert_close(result, by_loop(group_members, advantage))
 
 
-@pytest.mark.parametrize(("kind", "one"), GROUP_KINDS.items())
+@pytest.mark.parametrize(("kind", "advantage"), GROUP_KINDS.items())
 @given(group_members=members, data=st.data())
 def test_per_slot_compares_rows_of_one_slot(
-    kind: str, one: Callable[[float, list[float]], float], group_members: Members, data: st.DataObject
+    kind: str, advantage: Callable[[float, list[float]], float], group_members: Members, data: st.DataObject
 ) -> None:
     slots = data.draw(st.lists(st.integers(0, 2), min_size=len(group_members), max_size=len(group_members)))
     values, rows = tensors(group_members)
@@ -98,7 +98,7 @@ def test_per_slot_compares_rows_of_one_slot(
     by_role = [
         (reward, 10 * group + slot, counts) for (reward, group, counts), slot in zip(group_members, slots, strict=True)
     ]
-    assert_close(result, by_loop(by_role, one))
+    assert_close(result, by_loop(by_role, advantage))
 
 
 @given(members)

@@ -17,12 +17,12 @@ STORED = json.loads(FILE.read_text())
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_training_curves_match_the_stored_ones(name: str) -> None:
-    found = curve(ALGORITHMS[name])
+    curves = curve(ALGORITHMS[name])
 
-    for quantity, values in found.items():
+    for quantity, values in curves.items():
         assert values == pytest.approx(STORED[name][quantity], rel=1e-6, abs=1e-12)
-    assert all(map(math.isfinite, found["loss"]))
-    assert found["grad_norm"][0] > 0
+    assert all(map(math.isfinite, curves["loss"]))
+    assert curves["grad_norm"][0] > 0
 
 
 def test_every_example_algorithm_is_valid_and_every_plugin_is_covered() -> None:

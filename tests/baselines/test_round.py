@@ -131,7 +131,7 @@ async def test_a_saved_model_is_scored_in_the_real_engine(folder: Path) -> None:
             report, results = await scored(selection, subject)
         assert (report.state, report.done, report.masked) == (EvaluationState.DONE, 6, 0)
         assert report.usage["completion_tokens"] != 0
-        scores.append({(one.prompt, one.sample): one.trajectories[0]["completion"] for one in results})
+        scores.append({(result.prompt, result.sample): result.trajectories[0]["completion"] for result in results})
     assert scores[0] == scores[1]
     assert len(set(scores[0].values())) > 3
     assert {score.name for score in report.scores} >= {"avg@2", "pass@1", "pass@2"}

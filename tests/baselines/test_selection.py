@@ -38,7 +38,7 @@ def test_a_value_is_for_all_policies_or_for_one() -> None:
     assert by_policy(["a"], both, option="x") == {SOLVER: "a", VERIFIER: "a"}
     assert by_policy(["verifier=b", "a"], both, option="x") == {SOLVER: "a", VERIFIER: "b"}
     assert by_policy(["org/model=1"], (SOLVER,), option="x") == {SOLVER: "org/model=1"}
-    for given in ([], ["solver=a"], ["solver=", "verifier=b"]):
+    for values in ([], ["solver=a"], ["solver=", "verifier=b"]):
         with pytest.raises(InvalidInput) as refusal:
-            by_policy(given, both, option="x")
+            by_policy(values, both, option="x")
         assert refusal.value.code == "baseline.policy_missing"

@@ -189,12 +189,12 @@ class Simulation:
         self._now, _, episodes = heapq.heappop(self._running)
         self._rollouts += len(episodes)
         for episode in episodes:
-            taken = self._flow.accept(episode, {POLICY: self._stream.version})
-        if taken.admission is None:
-            raise RuntimeError(f"group {taken.group} is not complete")
-        self._flow.count_admission(taken.admission)
-        self._stream.counts.refused += len(taken.admission.refused)
-        for routed in taken.admission.admitted.values():
+            accepted = self._flow.accept(episode, {POLICY: self._stream.version})
+        if accepted.admission is None:
+            raise RuntimeError(f"group {accepted.group} is not complete")
+        self._flow.count_admission(accepted.admission)
+        self._stream.counts.refused += len(accepted.admission.refused)
+        for routed in accepted.admission.admitted.values():
             self._stream.admit(routed)
 
     def _train(self, served: ServedBatch) -> None:
@@ -271,8 +271,8 @@ def table(by_seed: Sequence[Sequence[Outcome]]) -> str:
     dynamic = [_named(outcomes, "dynamic sampling") for outcomes in by_seed]
     for variant in by_seed[0]:
         own = [_named(outcomes, variant.name) for outcomes in by_seed]
-        shares = [one.rollouts / base.rollouts for one, base in zip(own, dynamic, strict=True)]
-        reached = [_share_to_equal(one, base) for one, base in zip(own, dynamic, strict=True)]
+        shares = [outcome.rollouts / base.rollouts for outcome, base in zip(own, dynamic, strict=True)]
+        reached = [_share_to_equal(outcome, base) for outcome, base in zip(own, dynamic, strict=True)]
         at_all = [share for share in reached if share is not None]
         lines.append(
             f"{variant.name:22}"
@@ -308,21 +308,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=1, help="how many; each takes half a minute")
     parser.add_argument("--svg", type=Path)
-    given = parser.parse_args()
-    by_seed = [[measure(variant, steps=given.steps, seed=seed) for variant in VARIANTS] for seed in range(given.seeds)]
+    arguments = parser.parse_args()
+    by_seed = [
+        [measure(variant, steps=arguments.steps, seed=seed) for variant in VARIANTS] for seed in range(arguments.seeds)
+    ]
     sys.stdout.write(table(by_seed))
-    if given.svg:
+    if arguments.svg:
         picture = line_plot(curves(by_seed), x_label="rollouts generated", y_label="accuracy on other prompts")
-        given.svg.write_text(picture)
+        arguments.svg.write_text(picture)
 
 
 def _named(outcomes: Sequence[Outcome], name: str) -> Outcome:
     return next(outcome for outcome in outcomes if outcome.name == name)
 
 
-def _share_to_equal(one: Outcome, dynamic: Outcome) -> float | None:
+def _share_to_equal(outcome: Outcome, dynamic: Outcome) -> float | None:
     equal = dynamic.curve[round(0.9 * len(dynamic.curve)) - 1][1]
-    reached, base = one.rollouts_to(equal), dynamic.rollouts_to(equal)
+    reached, base = outcome.rollouts_to(equal), dynamic.rollouts_to(equal)
     return reached / base if reached and base else None
 
 

@@ -50,21 +50,21 @@ def hit_share(folder: str) -> tuple[float, float]:
         for number, text in enumerate(PARAPHRASES.values())
     ]
     words = build_index(documents)
-    found = [next((hit.document.id for hit in words.search(question, 1)), "") for question in PARAPHRASES]
+    document_ids = [next((hit.document.id for hit in words.search(question, 1)), "") for question in PARAPHRASES]
     encoder = embedders.build({"kind": "huggingface", "path": folder})
     vectors = encoder.embed(list(PARAPHRASES.values()), TextKind.DOCUMENT)
     rows, _ = nearest(encoder.embed(list(PARAPHRASES), TextKind.QUERY), vectors, 1)
     right = [str(number) for number in range(len(documents))]
-    by_words = sum(given == expected for given, expected in zip(found, right, strict=True))
+    by_words = sum(document_id == expected for document_id, expected in zip(document_ids, right, strict=True))
     return by_words / len(right), float(np.mean(rows[:, 0] == np.arange(len(right))))
 
 
 def search_ms(rows: int, width: int, queries: int) -> tuple[float, float]:
     """Returns the median and the longest time of a query among random vectors."""
     rng = np.random.default_rng(0)
-    vectors, asked = (rng.standard_normal((count, width), np.float32) for count in (rows, queries))
+    vectors, query_vectors = (rng.standard_normal((count, width), np.float32) for count in (rows, queries))
     times = []
-    for query in asked:
+    for query in query_vectors:
         began = perf_counter()
         nearest(query[None], vectors, 5)
         times.append(1000 * (perf_counter() - began))

@@ -239,10 +239,10 @@ async def _gap(engine: ServerEngine, model: dict[str, Any], weights: VerifiedWei
         tokens = np.concatenate([prompt, generation.tokens])
         expected = await asyncio.to_thread(make_torch.logprobs, source, tokens, len(prompt))
         differences.append(np.abs(generation.logprobs - expected))
-    found = np.concatenate(differences)
-    mean, p99, largest = found.mean(), np.quantile(found, 0.99), found.max()
+    all_differences = np.concatenate(differences)
+    mean, p99, largest = all_differences.mean(), np.quantile(all_differences, 0.99), all_differences.max()
     return {
-        "tokens": len(found),
+        "tokens": len(all_differences),
         "mean": float(f"{mean:.2g}"),
         "p99": float(f"{p99:.2g}"),
         "max": float(f"{largest:.2g}"),

@@ -120,7 +120,7 @@ async def _serial(
     begins: list[float] = []
     acts: list[float] = []
     began = perf_counter()
-    while (taken := perf_counter() - began) < seconds:
+    while (elapsed_s := perf_counter() - began) < seconds:
         prompt = prompts[len(begins) % len(prompts)]
         environment = factory.make()
         at = perf_counter()
@@ -132,7 +132,7 @@ async def _serial(
             observations.append(await act(factory, environment, action))
             acts.append(perf_counter() - at)
         await environment.close()
-    return begins, acts, len(acts) / taken
+    return begins, acts, len(acts) / elapsed_s
 
 
 async def _at_once(factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert, seconds: float) -> float:
@@ -163,10 +163,10 @@ async def measure_game(name: str, seconds: float) -> Figures:
             game = factory.make()
             turn = await game.begin(dataset.prompt(number % dataset.size), number)
             begins.append(perf_counter() - at)
-            seen: tuple[list[Observation], list[Observation]] = ([], [])
+            observations: tuple[list[Observation], list[Observation]] = ([], [])
             while not turn.is_over:
-                seen[turn.player].append(turn.observation)
-                action, at = expert(seen[turn.player], rng), perf_counter()
+                observations[turn.player].append(turn.observation)
+                action, at = expert(observations[turn.player], rng), perf_counter()
                 turn = await game.act(turn.player, action)
                 acts.append(perf_counter() - at)
             await game.close()
@@ -174,12 +174,12 @@ async def measure_game(name: str, seconds: float) -> Figures:
     await play_game(factory, dataset.prompt(0), (expert, expert))  # imports the game
     began = perf_counter()
     await matches(0)
-    begin_ms, act_ms, serial, taken = _percentiles(begins), _percentiles(acts), len(acts), perf_counter() - began
+    begin_ms, act_ms, serial, serial_s = _percentiles(begins), _percentiles(acts), len(acts), perf_counter() - began
     await asyncio.gather(*map(matches, range(AT_ONCE)))
     return Figures(
         name=name,
-        serial_per_s=serial / taken,
-        at_once_per_s=(len(acts) - serial) / (perf_counter() - began - taken),
+        serial_per_s=serial / serial_s,
+        at_once_per_s=(len(acts) - serial) / (perf_counter() - began - serial_s),
         begin_ms=begin_ms,
         act_ms=act_ms,
     )

@@ -72,9 +72,9 @@ async def sweeps(instances: int, rounds: int, directory: Path) -> list[Row]:
     ]
 
 
-async def _parts(directory: Path, nodes: int, **given: object) -> Parts:
+async def _parts(directory: Path, nodes: int, **options: object) -> Parts:
     database = open_ledger(directory)
-    return await build(directory, database=database, pool=spec(max_nodes=nodes), **given)  # type: ignore[arg-type]  # passed on
+    return await build(directory, database=database, pool=spec(max_nodes=nodes), **options)  # type: ignore[arg-type]  # passed on
 
 
 async def _busy(work: Callable[[], object]) -> float:
@@ -116,8 +116,8 @@ async def _end(provider: LocalProcess) -> None:
 
 async def main(launched: int, instances: int, rounds: int) -> None:
     """Measures and prints a table."""
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        rows = [*await launches(launched, Path(one)), *await sweeps(instances, rounds, Path(other))]
+    with tempfile.TemporaryDirectory() as launch_folder, tempfile.TemporaryDirectory() as sweep_folder:
+        rows = [*await launches(launched, Path(launch_folder)), *await sweeps(instances, rounds, Path(sweep_folder))]
     table = Table("what", "figure", "how", title="fleet service")
     for row in rows:
         table.add_row(*row)

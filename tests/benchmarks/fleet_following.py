@@ -91,7 +91,7 @@ class Watch:
         other = [at_s for at_s, at_work, _ in looks if at_work != phase.targets[-1]]
         phase.settled_s = max(other, default=0.0)
         phase.said = report.recommendations[0].sentence if report.recommendations else ""
-        settled = next((seen for at_s, _, seen in looks if at_s > phase.settled_s), report)
+        settled = next((sampled_report for at_s, _, sampled_report in looks if at_s > phase.settled_s), report)
         phase.settled_wait = _wait(settled, report)
         return phase
 
@@ -138,8 +138,8 @@ def _options(chosen: argparse.Namespace, fast: int, slow: int) -> list[str]:
         "evaluations={}",
         *chosen.set,
     ]
-    given = ["--fleet", "--no-web", "--nodes", str(chosen.nodes)]
-    return [*given, *(part for setting in settings for part in ("--set", setting))]
+    options = ["--fleet", "--no-web", "--nodes", str(chosen.nodes)]
+    return [*options, *(part for setting in settings for part in ("--set", setting))]
 
 
 def _wait(before: Report, after: Report) -> float:
@@ -180,9 +180,9 @@ def _parser() -> argparse.ArgumentParser:
 if __name__ == "__main__":
     arguments = _parser().parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(arguments, Path(folder)))
+        results = asyncio.run(measure(arguments, Path(folder)))
     console = Console(width=150)
-    console.print(_table(found))
-    for one in found:
-        console.print(f"{one.name}: {one.said}", highlight=False)
+    console.print(_table(results))
+    for result in results:
+        console.print(f"{result.name}: {result.said}", highlight=False)
     sys.exit(0)

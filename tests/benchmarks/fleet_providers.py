@@ -46,9 +46,9 @@ async def over_ssh(directory: Path) -> AsyncIterator[ProviderHarness]:
     key = asyncssh.generate_private_key("ssh-ed25519")
     directory.mkdir()
     key.write_private_key(str(directory / "key"))
-    with serving_ssh(directory / "one", key=key) as one, serving_ssh(directory / "other", key=key) as other:
-        (directory / "known_hosts").write_text(one.known_host() + other.known_host())
-        lab = Lab(one=one, other=other, key_file=directory / "key", known_hosts=directory / "known_hosts")
+    with serving_ssh(directory / "one", key=key) as host, serving_ssh(directory / "other", key=key) as other_host:
+        (directory / "known_hosts").write_text(host.known_host() + other_host.known_host())
+        lab = Lab(one=host, other=other_host, key_file=directory / "key", known_hosts=directory / "known_hosts")
         harness = SshWorld(lab, capacity=1000)
         try:
             yield harness
@@ -81,16 +81,16 @@ async def measured(harness: ProviderHarness, instances: int) -> list[str]:
     lists: list[float] = []
     for _ in range(10):
         with _timed(lists):
-            found = await provider.list(harness.cluster)
-    assert len(found) == 2 * instances
+            listed = await provider.list(harness.cluster)
+    assert len(listed) == 2 * instances
     began = time.monotonic()
-    await asyncio.gather(*(retire(harness, provider, seen.handle.launch_id) for seen in found))
+    await asyncio.gather(*(retire(harness, provider, instance.handle.launch_id) for instance in listed))
     ended_s = time.monotonic() - began
     return [
         f"{statistics.median(one_by_one):.0f} ms",
         f"{60 * instances / at_once_s:,.0f} / min",
-        f"{statistics.median(lists):.0f} ms of {len(found)}",
-        f"{ended_s:.1f} s for {len(found)}",
+        f"{statistics.median(lists):.0f} ms of {len(listed)}",
+        f"{ended_s:.1f} s for {len(listed)}",
     ]
 
 

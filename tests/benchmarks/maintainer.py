@@ -48,26 +48,26 @@ PEOPLE = {
 
 async def measure_faults(directory: Path, faults: Sequence[str], *, watched_s: float, runs: int) -> list[FaultCost]:
     """Measures each fault this many times, alternately with the rule alone and with the maintainer."""
-    found = []
+    measurements = []
     for fault, number in product(faults, range(runs)):
         for has_maintainer in (False, True):
             run_folder = directory / f"{fault}-{number}-{has_maintainer}"
             run_folder.mkdir()
-            found.append(
+            measurements.append(
                 await measure_fault_cost(run_folder, fault, has_maintainer=has_maintainer, watched_s=watched_s)
             )
-    return found
+    return measurements
 
 
 async def measure_people(directory: Path, *, tries: int) -> list[HumanLatencies]:
     """Measures the latencies this many times, each time in a new run."""
-    found = []
+    measurements = []
     for number in range(tries):
         run_folder = directory / f"people-{number}"
         run_folder.mkdir()
         async with running_regions(run_folder) as regions:
-            found.append(await latencies(regions, run_folder))
-    return found
+            measurements.append(await latencies(regions, run_folder))
+    return measurements
 
 
 def fault_cost_table(tolls: list[FaultCost], *, watched_s: float) -> Table:
@@ -83,11 +83,11 @@ def fault_cost_table(tolls: list[FaultCost], *, watched_s: float) -> Table:
     return table
 
 
-def people_table(found: list[HumanLatencies]) -> Table:
+def people_table(measurements: list[HumanLatencies]) -> Table:
     """Formats the median and the worst."""
-    table = Table("from, to", "median", "worst", title=f"people over the page's API, {len(found)} tries")
+    table = Table("from, to", "median", "worst", title=f"people over the page's API, {len(measurements)} tries")
     for field in fields(HumanLatencies):
-        values = [getattr(one, field.name) for one in found]
+        values = [getattr(measurement, field.name) for measurement in measurements]
         table.add_row(PEOPLE[field.name], f"{median(values):.2f} s", f"{max(values):.2f} s")
     return table
 

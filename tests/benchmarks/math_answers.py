@@ -27,8 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4)
-    given = parser.parse_args()
-    asyncio.run(measure(workers=given.workers, rounds=given.rounds))
+    arguments = parser.parse_args()
+    asyncio.run(measure(workers=arguments.workers, rounds=arguments.rounds))
 
 
 async def measure(*, workers: int, rounds: int) -> None:

@@ -54,12 +54,12 @@ def measure(demand: Demand, *, steps: int, seeds: int) -> tuple[float, float]:
     """Returns mean age in versions, and share of the time that the trainer waited for groups."""
     ages, waits = [], []
     for seed in range(seeds):
-        found = SimulatedStream(replace(demand, seed=seed))
-        found.run(steps=steps)
+        stream = SimulatedStream(replace(demand, seed=seed))
+        stream.run(steps=steps)
         begin = min(WARM_UP, steps // 2)
-        ages.append(mean(found.ages[begin:]))
-        waited = [max(0.0, wait - PULL_S) for wait in found.waits_s[begin:]]
-        waits.append(sum(waited) / (sum(waited) + sum(found.steps_s[begin:])))
+        ages.append(mean(stream.ages[begin:]))
+        waited = [max(0.0, wait - PULL_S) for wait in stream.waits_s[begin:]]
+        waits.append(sum(waited) / (sum(waited) + sum(stream.steps_s[begin:])))
     return mean(ages), mean(waits)
 
 

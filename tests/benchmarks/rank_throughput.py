@@ -111,16 +111,16 @@ def main() -> None:
     if chosen.measure:
         sys.stdout.write(f"\n{json.dumps(measure(chosen.measure, chosen.steps))}\n")
         return
-    found: dict[int, list[dict[str, Any]]] = {ranks: [] for ranks in chosen.ranks}
+    results_by_ranks: dict[int, list[dict[str, Any]]] = {ranks: [] for ranks in chosen.ranks}
     for _ in range(chosen.repeats):
-        for ranks, results in found.items():
+        for ranks, results in results_by_ranks.items():
             results.append(_in_process(ranks, chosen.steps))
     sys.stdout.write(
         "| ranks | parameters | tokens/s (lowest to highest) | step | forward and backward | optimizer | publish "
         "| checkpoint |\n|---|---|---|---|---|---|---|---|\n"
     )
-    for ranks, results in found.items():
-        speeds = [one["tokens"] / statistics.median(one["step"]) for one in results]
+    for ranks, results in results_by_ranks.items():
+        speeds = [result["tokens"] / statistics.median(result["step"]) for result in results]
         shares = [_share(results, name) for name in ("publish", "checkpoint")]
         sys.stdout.write(
             f"| {ranks} | {results[0]['parameters'] / 1e6:.1f} M | {statistics.median(speeds):,.0f} "
@@ -143,7 +143,7 @@ def _share(results: list[dict[str, Any]], name: str) -> float:
 
 
 def _median(results: list[dict[str, Any]], name: str) -> float:
-    return float(statistics.median([value for one in results for value in one[name]]))
+    return float(statistics.median([value for result in results for value in result[name]]))
 
 
 if __name__ == "__main__":

@@ -138,17 +138,17 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=600)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg-folder", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     outcomes: list[RunOutcome] = []
-    for name in given.recipes or tiny_recipes():
-        runs = [run_once(name, seed, limit_s=given.limit_s) for seed in range(given.seeds)]
+    for name in arguments.recipes or tiny_recipes():
+        runs = [run_once(name, seed, limit_s=arguments.limit_s) for seed in range(arguments.seeds)]
         outcomes += runs
         sys.stdout.write(table(runs))
         sys.stdout.flush()
-        if given.svg_folder:
-            (given.svg_folder / f"{name.replace('/', '-')}.svg").write_text(plot(runs))
-        if given.json:
-            given.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")
+        if arguments.svg_folder:
+            (arguments.svg_folder / f"{name.replace('/', '-')}.svg").write_text(plot(runs))
+        if arguments.json:
+            arguments.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")
     sys.stdout.write(f"\n{table(outcomes)}")
     sys.exit(0 if all(outcome.reached for outcome in outcomes) else 1)
 

@@ -30,13 +30,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=512)
     parser.add_argument("--density", type=float, default=0.01)
-    given = parser.parse_args()
-    elements, rng = given.mb * 500_000, np.random.default_rng(0)
+    arguments = parser.parse_args()
+    elements, rng = arguments.mb * 500_000, np.random.default_rng(0)
     bits = rng.integers(0, 2**16, elements, dtype=np.uint16)
-    moved = bits + (rng.random(elements) < given.density)
+    moved = bits + (rng.random(elements) < arguments.density)
     versions = [
-        build_layout({"w": (Dtype.BFLOAT16, (elements,), one)}, policy=POLICY, version=Version(number))
-        for number, one in enumerate((bits, moved.astype(np.uint16)))
+        build_layout({"w": (Dtype.BFLOAT16, (elements,), values)}, policy=POLICY, version=Version(number))
+        for number, values in enumerate((bits, moved.astype(np.uint16)))
     ]
     (old_manifest, old), (manifest, new) = versions
     data = encode_delta(old_manifest, old, manifest, new).data
@@ -51,7 +51,7 @@ def main() -> None:
         copies["stage, fresh buffer"].append(apply_transfers(plan, [file], base=base).copy_s)
     rows = {
         "memcpy, warm": _best(lambda: np.copyto(warm, old)),
-        **{name: min(found[1:]) for name, found in copies.items()},
+        **{name: min(times_s[1:]) for name, times_s in copies.items()},
         "stage and decode": _best(lambda: apply_transfers(plan, [file], base=base, into=buffers.acquire(old.nbytes))),
         "verify": _best(lambda: verify(manifest, new)),
     }
@@ -60,12 +60,12 @@ def main() -> None:
 
 
 def _best(work: Callable[[], object]) -> float:
-    found = []
+    times_s = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         work()
-        found.append(time.perf_counter() - began)
-    return min(found)
+        times_s.append(time.perf_counter() - began)
+    return min(times_s)
 
 
 if __name__ == "__main__":

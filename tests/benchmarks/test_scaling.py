@@ -7,16 +7,16 @@ from tests.benchmarks.scaling.decisions import decision_times_ms
 
 
 def test_every_scaling_policy_has_figures() -> None:
-    found = compared("steady", range(1))
-    assert scenario_line("steady", found).count("|") == 3
-    assert found["default"][0].cost < found["plain"][0].cost + 0.5
+    runs_by_policy = compared("steady", range(1))
+    assert scenario_line("steady", runs_by_policy).count("|") == 3
+    assert runs_by_policy["default"][0].cost < runs_by_policy["plain"][0].cost + 0.5
 
 
 @pytest.mark.long
 def test_the_published_experiment_is_plotted() -> None:
-    found = published(range(1))
-    assert "26.9" in published_line("fixed 6", found["fixed 6"])
-    assert plot(found).count("<polyline") == 5
+    runs_by_policy = published(range(1))
+    assert "26.9" in published_line("fixed 6", runs_by_policy["fixed 6"])
+    assert plot(runs_by_policy).count("<polyline") == 5
 
 
 def test_a_decision_is_timed() -> None:

@@ -10,11 +10,13 @@ ELEMENTS = 2**16
 
 
 def test_a_direct_delta_over_several_versions_is_smaller_than_the_chain(tmp_path: Path) -> None:
-    one, two, eight = catch_up.measure(tmp_path, elements=ELEMENTS, learning_rate=1e-5, distances=(1, 2, 8))
+    distance_1, distance_2, distance_8 = catch_up.measure(
+        tmp_path, elements=ELEMENTS, learning_rate=1e-5, distances=(1, 2, 8)
+    )
 
-    assert one.max_direct_delta_bytes < 1.1 * one.chain_bytes
-    assert two.max_direct_delta_bytes < two.chain_bytes
-    assert eight.max_direct_delta_bytes < 0.7 * eight.chain_bytes
+    assert distance_1.max_direct_delta_bytes < 1.1 * distance_1.chain_bytes
+    assert distance_2.max_direct_delta_bytes < distance_2.chain_bytes
+    assert distance_8.max_direct_delta_bytes < 0.7 * distance_8.chain_bytes
 
 
 def test_versions_are_uploaded_by_each_method(tmp_path: Path) -> None:

@@ -23,15 +23,15 @@ def pair() -> Pair:
 
 
 def test_every_codec_reproduces_the_target_with_the_expected_size(pair: Pair) -> None:
-    found = {row.codec: row for row in measure(pair, CODECS, repeat=1)}
+    rows = {row.codec: row for row in measure(pair, CODECS, repeat=1)}
 
-    assert found["index64 + value"].bytes_per_changed == pytest.approx(10)
-    assert found["index + value"].bytes_per_changed == pytest.approx(6)
-    assert found["fast"].bytes_per_changed < 1.15
-    assert found["dense"].bytes_per_changed < 0.95
-    assert found["dense"].density == pytest.approx(0.01, abs=0.001)
-    assert "| dense |" in table(list(found.values()))
-    assert "</svg>" in plot(list(found.values()))
+    assert rows["index64 + value"].bytes_per_changed == pytest.approx(10)
+    assert rows["index + value"].bytes_per_changed == pytest.approx(6)
+    assert rows["fast"].bytes_per_changed < 1.15
+    assert rows["dense"].bytes_per_changed < 0.95
+    assert rows["dense"].density == pytest.approx(0.01, abs=0.001)
+    assert "| dense |" in table(list(rows.values()))
+    assert "</svg>" in plot(list(rows.values()))
 
 
 def test_recorded_versions_are_read_from_the_store(tmp_path: Path) -> None:
@@ -48,8 +48,10 @@ def test_recorded_versions_are_read_from_the_store(tmp_path: Path) -> None:
             assert incoming.commit()
             store.apply_retention(POLICY)
 
-    found = recorded(tmp_path / POLICY)
+    read_versions = recorded(tmp_path / POLICY)
 
-    assert [np.array_equal(buffer, kept) for (_, buffer), (_, kept) in zip(found, versions, strict=True)] == [True] * 5
-    assert [(pair.base.version, pair.target.version) for pair in spans(found, 2)] == [(1, 3)]
+    assert [np.array_equal(buffer, kept) for (_, buffer), (_, kept) in zip(read_versions, versions, strict=True)] == [
+        True
+    ] * 5
+    assert [(pair.base.version, pair.target.version) for pair in spans(read_versions, 2)] == [(1, 3)]
     assert "| 1 | 3 |" in recorded_table(tmp_path / POLICY, [1, 32])

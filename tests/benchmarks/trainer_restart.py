@@ -46,12 +46,12 @@ class MeasuredTrainer(Trainer):
             await data.until_reported(len(data.reports) + 2)
             who = "service" if number % 2 else "rank 1"
             pid = self.pid if number % 2 else children(self.pid)[0]
-            begun, starts, seen = time.time(), self.starts, len(self._events("trainer_ready"))
+            begun, starts, ready_count = time.time(), self.starts, len(self._events("trainer_ready"))
             os.kill(pid, 9)
             while self.starts == starts:  # noqa: ASYNC110 (an event would miss a start)
                 await asyncio.sleep(0.002)
             started = time.time()
-            while len(self._events("trainer_ready")) == seen:  # noqa: ASYNC110 (an event of another process)
+            while len(self._events("trainer_ready")) == ready_count:  # noqa: ASYNC110 (an event of another process)
                 await asyncio.sleep(0.05)
             await data.until_reported(len(data.reports) + 1)
             marks = (begun, started, self._events("ranks_joined")[-1], self._events("trainer_ready")[-1], time.time())
@@ -62,7 +62,9 @@ class MeasuredTrainer(Trainer):
         """Returns the times at which the trainer logged an event."""
         lines = (self.folder / "trainer.log").read_text().splitlines()
         events = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [datetime.fromisoformat(one["timestamp"]).timestamp() for one in events if one.get("event") == name]
+        return [
+            datetime.fromisoformat(event["timestamp"]).timestamp() for event in events if event.get("event") == name
+        ]
 
 
 def main() -> None:

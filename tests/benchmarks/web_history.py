@@ -113,10 +113,10 @@ def _reads(database: Database, run_id: int, nodes: int, rounds: int) -> Iterator
 def _read(database: Database, run_id: int, subjects: list[str], range_s: float, values: tuple[str, ...]) -> int:
     """Reads rows of the first subject, which moves to the end of the list."""
     subjects.append(subject := subjects.pop(0))
-    asked = partial(
+    query = partial(
         series_queries.rows, run_id=run_id, subject=subject, values=values, since=END_AT - range_s, until=END_AT
     )
-    return len(database.read_sync(asked))
+    return len(database.read_sync(query))
 
 
 def _writes(database: Database, run_id: int, nodes: int, rounds: int) -> Iterator[Row]:

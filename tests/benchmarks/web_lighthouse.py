@@ -35,16 +35,18 @@ async def _measure(program: Path, pages: list[str]) -> None:
             table = Table("page", "as", *CATEGORIES, *FIGURES)
             for page in pages:
                 for name in ("desktop", "mobile"):
-                    found = await _asked(program, served.web.address + page, headers, name, directory)
-                    scores = [f"{found['categories'][one]['score'] * 100:.0f}" for one in CATEGORIES]
-                    figures = [found["audits"][one]["displayValue"].removeprefix("Total size was ") for one in FIGURES]
+                    report = await _asked(program, served.web.address + page, headers, name, directory)
+                    scores = [f"{report['categories'][category]['score'] * 100:.0f}" for category in CATEGORIES]
+                    figures = [
+                        report["audits"][audit]["displayValue"].removeprefix("Total size was ") for audit in FIGURES
+                    ]
                     table.add_row(page, name, *scores, *figures)
     Console(width=150).print(table)
 
 
 async def _asked(program: Path, address: str, headers: Path, name: str, directory: Path) -> dict[str, Any]:
     answer = directory / "answer.json"
-    asked = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *(str(program), address, "--quiet", "--output=json", f"--output-path={answer}"),
         *(f"--extra-headers={headers}", f"--only-categories={','.join(CATEGORIES)}"),
         "--chrome-flags=--headless=new --no-sandbox --disable-gpu",
@@ -54,13 +56,13 @@ async def _asked(program: Path, address: str, headers: Path, name: str, director
     )
     try:
         async with asyncio.timeout(LIMIT_S):
-            await asked.wait()
+            await process.wait()
     finally:
-        if asked.returncode is None:
-            asked.kill()
-            await asked.wait()
-    found: dict[str, Any] = json.loads(answer.read_text())
-    return found
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    report: dict[str, Any] = json.loads(answer.read_text())
+    return report
 
 
 if __name__ == "__main__":

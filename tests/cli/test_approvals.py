@@ -29,8 +29,8 @@ POOL = PoolId("eu")
 
 async def run(fleet: RunningFleet, *arguments: str) -> Result:
     """Runs the command in a thread, because it starts its own event loop."""
-    given = ["maintainer", *arguments, "--fleet", fleet.address]
-    return await asyncio.to_thread(CliRunner(env={"ASTRAFLOW_TOKEN": TOKEN}).invoke, app, given)
+    command = ["maintainer", *arguments, "--fleet", fleet.address]
+    return await asyncio.to_thread(CliRunner(env={"ASTRAFLOW_TOKEN": TOKEN}).invoke, app, command)
 
 
 async def read(fleet: RunningFleet, *arguments: str) -> Any:
@@ -83,9 +83,9 @@ async def test_a_rejection_needs_a_reason_and_prevents_approval(tmp_path: Path) 
         plan = await proposed(fleet, 2)
         assert (await run(fleet, "reject", plan.id)).exit_code == 2, "a rejection needs a reason"
         decide = ("reject", plan.id, "--reason", "not now", "--key", "n-1")
-        said = await read(fleet, *decide)
-        assert (said["kind"], said["reason"]) == ("reject", "not now")
-        assert (await read(fleet, *decide))["ordinal"] == said["ordinal"]
+        decision = await read(fleet, *decide)
+        assert (decision["kind"], decision["reason"]) == ("reject", "not now")
+        assert (await read(fleet, *decide))["ordinal"] == decision["ordinal"]
         assert isinstance((await run(fleet, "approve", plan.id, "--key", "other")).exception, Conflict)
         other = await run(fleet, "reject", plan.id, "--reason", "again")
         assert isinstance(other.exception, InvalidInput)

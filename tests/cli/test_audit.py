@@ -59,11 +59,11 @@ def test_verifying_an_intact_chain_prints_its_newest_hash(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for folder in (tmp_path / "run", tmp_path / "run" / "web"):
-        said = Said(capfd, "verify", str(folder))
-        assert (said.code, said.err) == (0, "")
-        assert said.out.startswith("Chain intact: 3")
-        assert "1 to 3" in said.out
-        assert len(said.out.splitlines()[1].removeprefix("Newest hash: ")) == 64
+        result = Said(capfd, "verify", str(folder))
+        assert (result.code, result.err) == (0, "")
+        assert result.out.startswith("Chain intact: 3")
+        assert "1 to 3" in result.out
+        assert len(result.out.splitlines()[1].removeprefix("Newest hash: ")) == 64
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_verifying_a_broken_chain_names_the_first_invalid_entry_and_exits_with_1
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str], statement: str, problem: str
 ) -> None:
     tamper(database, statement)
-    said = Said(capfd, "verify", str(tmp_path / "run"))
-    assert said.code == 1
-    assert said.out.startswith(f"Chain broken: {problem}")
-    assert "valid before" in said.err
+    result = Said(capfd, "verify", str(tmp_path / "run"))
+    assert result.code == 1
+    assert result.out.startswith(f"Chain broken: {problem}")
+    assert "valid before" in result.err
 
 
 def test_verify_and_export_change_no_file(
@@ -108,9 +108,9 @@ def test_the_active_run_of_this_machine_is_the_default(
 def test_a_folder_without_an_audit_log_is_refused_and_left_unchanged(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    said = Said(capfd, "verify", str(tmp_path))
-    assert isinstance(said.problem, InvalidInput)
-    assert said.problem.code == "audit.not_found"
+    result = Said(capfd, "verify", str(tmp_path))
+    assert isinstance(result.problem, InvalidInput)
+    assert result.problem.code == "audit.not_found"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -118,9 +118,9 @@ def test_without_the_secret_the_newest_entry_cannot_be_verified(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run" / "web" / "web.secret").unlink()
-    said = Said(capfd, "verify", str(tmp_path / "run"))
-    assert isinstance(said.problem, InvalidInput)
-    assert said.problem.code == "audit.unreadable_secret"
+    result = Said(capfd, "verify", str(tmp_path / "run"))
+    assert isinstance(result.problem, InvalidInput)
+    assert result.problem.code == "audit.unreadable_secret"
 
 
 def test_an_export_contains_the_selected_entries(
@@ -145,7 +145,7 @@ def test_an_export_contains_the_selected_entries(
 def test_an_invalid_filter_exports_nothing(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], problem: str
 ) -> None:
-    said = Said(capfd, "export", str(tmp_path / "run"), *arguments)
-    assert said.code == 2
-    assert said.out == ""
-    assert problem in said.err
+    result = Said(capfd, "export", str(tmp_path / "run"), *arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert problem in result.err

@@ -76,8 +76,8 @@ async def test_an_unchanged_agent_is_scored_with_an_endpoint_behind_the_proxy(ke
             *("--api-key-file", str(key_file), "--samples", "2", "--limit", "3", "--json", "--episodes", str(episodes)),
             plugin=EXAMPLES / "openai_agent.py",
         )
-        out, said = await process.communicate()
-    assert process.returncode == 0, said
+        out, stderr = await process.communicate()
+    assert process.returncode == 0, stderr
     report = json.loads(out)
     scores = {score["name"]: score["value"] for score in report["scores"]}
     assert scores["solver.avg@2"] == scores["solver.pass@2"] == 1.0
@@ -88,7 +88,7 @@ async def test_an_unchanged_agent_is_scored_with_an_endpoint_behind_the_proxy(ke
     samples = [json.loads(line) for line in episodes.read_text().splitlines()]
     assert len(samples) == 6
     assert "[call reverse" in samples[0]["trajectories"][0]["completion"]
-    assert KEY.encode() not in out + said + episodes.read_bytes()
+    assert KEY.encode() not in out + stderr + episodes.read_bytes()
 
 
 async def test_interrupting_keeps_the_scores_so_far(key_file: Path) -> None:
@@ -103,9 +103,9 @@ async def test_interrupting_keeps_the_scores_so_far(key_file: Path) -> None:
                 endpoint.began.clear()
                 await endpoint.began.wait()
         process.send_signal(signal.SIGINT)
-        out, said = await process.communicate()
+        out, stderr = await process.communicate()
     report = json.loads(out)
-    assert process.returncode == 1, said
+    assert process.returncode == 1, stderr
     assert (report["state"], report["done"], report["complete_prompts"], report["masked"]) == ("stopped", 4, 2, 0)
     assert {score["value"] for score in report["scores"]} == {1.0}
 
@@ -114,8 +114,8 @@ async def test_interrupting_keeps_the_scores_so_far(key_file: Path) -> None:
 async def test_a_saved_model_is_scored_from_the_command_line() -> None:
     folder = models.build(TINY).prepare()
     process = await command("folder", "smoke", "progress", str(folder), "--samples", "2", "--limit", "3", "--seed", "1")
-    out, said = await process.communicate()
-    assert process.returncode == 0, said
+    out, stderr = await process.communicate()
+    assert process.returncode == 0, stderr
     assert b"avg@2" in out
     assert b"6 of 6 samples" in out
 
@@ -127,10 +127,10 @@ async def test_a_wrong_key_ends_the_command_with_its_cause(monkeypatch: pytest.M
             *("endpoint", "smoke", "progress", endpoint.base_url, "--model", "large"),
             *("--api-key-variable", "SOME_KEY", "--limit", "2"),
         )
-        out, said = await process.communicate()
+        out, stderr = await process.communicate()
     assert process.returncode == 1
     assert b"401" in out
-    assert b"sk-wrong-and-private" not in out + said
+    assert b"sk-wrong-and-private" not in out + stderr
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def record(folder: Path, groups: dict[int, list[Group]]) -> None:
     archive = Archive(path, clock=ManualClock())
     samples = TrajectorySamples(archive, limit=1000, limit_bytes=10**7)
     for step, trained in groups.items():
-        for one in trained:
-            samples.add(one, {SOLVER: BUFFERED}, at=float(step))
-            samples.set_outcome(SOLVER, one.id, outcome="trained", step=step)
+        for episode in trained:
+            samples.add(episode, {SOLVER: BUFFERED}, at=float(step))
+            samples.set_outcome(SOLVER, episode.id, outcome="trained", step=step)
     archive.close()
 
 

@@ -54,12 +54,12 @@ def test_a_broken_recipe_is_listed_with_its_problem(tmp_path: Path) -> None:
 
 def test_a_recipe_in_the_first_folder_hides_the_second_of_that_name(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a" / "own.toml"), write(tmp_path / "b" / "own.toml")
-    found = {
+    problems = {
         declared_recipe.file: declared_recipe.problem
         for declared_recipe in declared_recipes([tmp_path / "a", tmp_path / "b"])
     }
-    assert found[first] == ""
-    assert str(first) in found[second]
+    assert problems[first] == ""
+    assert str(first) in problems[second]
 
 
 def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:

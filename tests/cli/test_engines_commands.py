@@ -122,10 +122,10 @@ def test_an_installation_resumes_after_a_failed_check_and_can_be_removed(
         raise Unavailable("cannot start the server", code="engine.not_started")
 
     monkeypatch.setattr(verification, "verify", fails)
-    code, said = cli(*command)
-    assert (code, "[engine.not_started]" in said) == (1, True)
-    code, said = cli("engines", "list", "--json")
-    (row,) = json.loads(said)
+    code, output = cli(*command)
+    assert (code, "[engine.not_started]" in output) == (1, True)
+    code, output = cli("engines", "list", "--json")
+    (row,) = json.loads(output)
     assert (row["name"], row["is_healthy"], row["version"]) == ("sglang-cpu", False, "")
     with raises_code(InvalidInput, "engine.not_installed"):
         find_environment("sglang")
@@ -137,9 +137,9 @@ def test_an_installation_resumes_after_a_failed_check_and_can_be_removed(
         return "it answers"
 
     monkeypatch.setattr(verification, "verify", answers)
-    code, said = cli(*command)
-    assert code == 0, said
-    assert "continuing" in said
+    code, output = cli(*command)
+    assert code == 0, output
+    assert "continuing" in output
     environment = find_environment("sglang")
     assert checked == [environment]
     assert (environment.name, environment.version, environment.device) == ("sglang-cpu", "0.5.23", "cpu")
@@ -155,8 +155,8 @@ def test_an_installation_resumes_after_a_failed_check_and_can_be_removed(
 
     server = subprocess.Popen([environment.python, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        code, said = cli("engines", "remove", "sglang-cpu")
-        assert (code, "[engine.environment_in_use]" in said, str(server.pid) in said) == (1, True, True)
+        code, output = cli("engines", "remove", "sglang-cpu")
+        assert (code, "[engine.environment_in_use]" in output, str(server.pid) in output) == (1, True, True)
     finally:
         server.communicate(b"\n")
     assert cli("engines", "remove", "sglang-cpu")[0] == 0
@@ -196,16 +196,16 @@ def test_a_missing_python_version_is_reported(
     cli: Cli, release: EngineRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(releases, "RELEASES", (replace(release, python=(3, 99)),))
-    code, said = cli("engines", "install", "sglang", "--yes")
-    assert (code, "[engine.missing_software]" in said, "3.99" in said) == (2, True, True)
+    code, output = cli("engines", "install", "sglang", "--yes")
+    assert (code, "[engine.missing_software]" in output, "3.99" in output) == (2, True, True)
 
 
 def test_too_little_disk_space_is_refused_before_the_download(
     cli: Cli, folder: Path, release: EngineRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _place: SimpleNamespace(free=10**6))
-    code, said = cli("engines", "install", "sglang", "--yes")
-    assert (code, "[engine.install_no_space]" in said) == (1, True)
+    code, output = cli("engines", "install", "sglang", "--yes")
+    assert (code, "[engine.install_no_space]" in output) == (1, True)
     assert not folder.exists()
 
 
@@ -252,8 +252,8 @@ def test_a_host_with_a_gpu_selects_the_cuda_release() -> None:
     ],
 )
 def test_an_invalid_installation_is_refused(cli: Cli, folder: Path, arguments: tuple[str, ...], code: str) -> None:
-    ended, said = cli("engines", "install", *arguments)
-    assert (ended, f"[{code}]" in said) == (2, True), said
+    ended, output = cli("engines", "install", *arguments)
+    assert (ended, f"[{code}]" in output) == (2, True), output
 
 
 def test_nothing_is_installed_without_consent(
@@ -261,8 +261,8 @@ def test_nothing_is_installed_without_consent(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("builtins.input", lambda *_: "n")
-    code, said = cli("engines", "install", "sglang")
-    assert (code, "[cli.not_consented]" in said) == (2, True)
+    code, output = cli("engines", "install", "sglang")
+    assert (code, "[cli.not_consented]" in output) == (2, True)
     assert not folder.exists()
 
 
@@ -288,13 +288,13 @@ def test_list_check_fails_with_the_reason_of_the_server(
 ) -> None:
     make_environment(folder, python="#!/bin/sh\necho no module named sglang\nexit 3\n")
     assert cli("engines", "list")[0] == 0
-    code, said = cli("engines", "list", "--check", "--json")
-    (row,) = json.loads(said)
+    code, output = cli("engines", "list", "--check", "--json")
+    (row,) = json.loads(output)
     assert (code, row["is_healthy"]) == (1, False)
     assert "no module named sglang" in row["health"]
     monkeypatch.setattr(verification, "verify", lambda _environment: "it answers")
-    code, said = cli("engines", "list", "--check")
-    assert (code, "it answers" in said) == (0, True)
+    code, output = cli("engines", "list", "--check")
+    assert (code, "it answers" in output) == (0, True)
 
 
 def test_the_doctor_lists_installed_and_installable_engines(folder: Path) -> None:
@@ -308,8 +308,8 @@ def test_the_doctor_lists_installed_and_installable_engines(folder: Path) -> Non
 
 @pytest.mark.parametrize("command", [("demo",), ("run", "reverse")])
 def test_a_run_asks_before_it_installs_its_engine(cli: Cli, folder: Path, command: tuple[str, ...]) -> None:
-    code, said = cli(*command, "--engine", "vllm", "--headless")
-    assert (code, "[cli.consent_required]" in said, "engines install vllm" in said) == (2, True, True)
+    code, output = cli(*command, "--engine", "vllm", "--headless")
+    assert (code, "[cli.consent_required]" in output, "engines install vllm" in output) == (2, True, True)
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)

@@ -64,10 +64,10 @@ async def test_the_command_waits_for_the_scores_of_a_requested_version(tmp_path:
         node, tasks = await next_tasks(service)
         assert [task.pinned for task in tasks] == [{PolicyId("solver"): 5}] * 4
         await service.nodes.push(node, [answer(task) for task in tasks])
-        out, said = await asking.communicate()
+        out, stderr = await asking.communicate()
         printed = json.loads(out)
         (known,) = await service.control.evaluations()
-    assert asking.returncode == 0, said
+    assert asking.returncode == 0, stderr
     assert (printed["state"], printed["versions"], printed["reason"]) == ("done", {"solver": 5}, "to see")
     assert {score["name"]: score["value"] for score in printed["scores"]}["avg@2"] == 1.0
     assert known.round == printed["round"]
@@ -78,16 +78,16 @@ async def test_interrupting_the_command_does_not_stop_the_round(tmp_path: Path) 
         asking = await command("held-out", service.link.address)
         await next_tasks(service)
         asking.send_signal(signal.SIGINT)
-        _, said = await asking.communicate()
+        _, stderr = await asking.communicate()
         (going_on,) = await service.control.evaluations()
         assert asking.returncode == 0
-        assert "The round continues" in said.decode()
+        assert "The round continues" in stderr.decode()
         assert going_on.state.value == "running"
 
         again = await command("held-out", service.link.address)
-        _, said = await again.communicate()
+        _, stderr = await again.communicate()
         assert again.returncode == 1
-        assert "[evaluation.round_running]" in said.decode()
+        assert "[evaluation.round_running]" in stderr.decode()
 
 
 async def test_a_stopped_round_exits_with_1(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ async def test_an_evaluation_that_cannot_run_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path, settings) as service:
         for (name, *rest), sentence in wrong():
             asking = await command(name, service.link.address, *rest)
-            _, said = await asking.communicate()
+            _, stderr = await asking.communicate()
             assert asking.returncode == 2
-            assert sentence in said.decode()
-            assert "Traceback" not in said.decode()
+            assert sentence in stderr.decode()
+            assert "Traceback" not in stderr.decode()

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.anyio
 
 async def run(fleet: RunningFleet, *arguments: str) -> Result:
     """Runs the command in a thread, because it starts its own event loop."""
-    given = ["fleet", *arguments, "--address", fleet.address, "--token", TOKEN]
-    return await asyncio.to_thread(CliRunner().invoke, app, given)
+    command = ["fleet", *arguments, "--address", fleet.address, "--token", TOKEN]
+    return await asyncio.to_thread(CliRunner().invoke, app, command)
 
 
 async def read(fleet: RunningFleet, *arguments: str) -> Any:
@@ -93,9 +93,9 @@ async def test_a_preflight_check_starts_no_instance(tmp_path: Path) -> None:
             ("launch", "eu", True),
             ("price", "eu", True),
         ]
-        said = (await run(fleet, "preflight", "cloud")).output
-        assert "launch for eu" in said
-        assert "all 3 checks" in said
+        output = (await run(fleet, "preflight", "cloud")).output
+        assert "launch for eu" in output
+        assert "all 3 checks" in output
         assert "all 3 checks" in (await run(fleet, "providers")).output
         assert fleet.parts.states() == {"ready": 1}
 
@@ -104,11 +104,11 @@ async def test_a_failed_preflight_check_exits_with_1_and_names_the_cause(tmp_pat
     async with running_fleet(tmp_path, pool={"type": "enormous"}) as fleet:
         ran = await run(fleet, "preflight", "cloud")
         assert ran.exit_code == 1
-        said = " ".join(ran.output.split())
-        assert "failed launch" in said
-        assert "'enormous'" in said
-        assert "pool's spec" in said
-        assert "1 of 2" in said
+        output = " ".join(ran.output.split())
+        assert "failed launch" in output
+        assert "'enormous'" in output
+        assert "pool's spec" in output
+        assert "1 of 2" in output
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from astraflow.wire.server import ListenOptions, authority_tls
 pytestmark = pytest.mark.anyio
 
 
-def asked(*words: str, **environment: str) -> Result:
+def check_health(*words: str, **environment: str) -> Result:
     """Runs `astraflow health` and returns its result."""
     return CliRunner().invoke(app, ["health", *words], env=environment)
 
@@ -54,18 +54,18 @@ async def test_a_mutual_tls_service_is_checked_with_the_credentials_of_the_envir
     listen = ListenOptions(token="run-token", tls=tls, authority=authority, drain_s=0.2)
     named = {"ASTRAFLOW_AUTHORITY": str(authority.folder), "ASTRAFLOW_TOKEN_FILE": str(token), "ASTRAFLOW_TOKEN": ""}
     async with running(WeightsConfig(), listen=listen, directory=tmp_path / "weights") as address:
-        done = await asyncio.to_thread(asked, "weights", address, **named)
+        done = await asyncio.to_thread(check_health, "weights", address, **named)
         assert (done.exit_code, done.output) == (0, f"weights at {address} answers\n")
         token.write_text("another")
-        refused = await asyncio.to_thread(asked, "weights", address, **named)
+        refused = await asyncio.to_thread(check_health, "weights", address, **named)
         assert isinstance(refused.exception, NotAuthenticated)
 
 
 def test_the_health_of_the_page_follows_its_status_code() -> None:
     with page(200) as address:
-        assert asked("web", f"{address}/").exit_code == 0
+        assert check_health("web", f"{address}/").exit_code == 0
     with page(503) as address:
-        assert isinstance(asked("web", address).exception, Unavailable)
+        assert isinstance(check_health("web", address).exception, Unavailable)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,6 @@ def test_the_health_of_the_page_follows_its_status_code() -> None:
 def test_unreachable_services_and_invalid_arguments_are_errors(
     words: tuple[str, str], problem: type[AstraFlowError]
 ) -> None:
-    done = asked(*words, ASTRAFLOW_TOKEN="run-token")
+    done = check_health(*words, ASTRAFLOW_TOKEN="run-token")
     assert isinstance(done.exception, problem), done
     assert done.exit_code != 0

@@ -58,10 +58,10 @@ def test_tls_options_that_cannot_work_are_refused(tmp_path: Path, authority: Pat
 
 
 def test_a_service_with_the_authority_issues_its_own_certificate(authority: Path) -> None:
-    one, other = (client_tls(None, None, None, authority) for _ in range(2))
-    assert one is not None
-    assert other is not None
-    assert one.ca == other.ca == Authority.load(authority).pem
-    assert one.certificate != other.certificate
-    assert b"PRIVATE" not in repr(one).encode()
+    first, second = (client_tls(None, None, None, authority) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.ca == second.ca == Authority.load(authority).pem
+    assert first.certificate != second.certificate
+    assert b"PRIVATE" not in repr(first).encode()
     assert client_tls(None, None, None) is None

@@ -95,9 +95,11 @@ def test_every_maintainer_command_has_help(command: str) -> None:
 
 
 def test_a_maintainer_without_a_fleet_service_is_refused(cli: Cli, tmp_path: Path) -> None:
-    code, said = cli("run", "reverse/sort", "--maintainer", "scripted", "--no-web", "--run-dir", str(tmp_path / "run"))
+    code, output = cli(
+        "run", "reverse/sort", "--maintainer", "scripted", "--no-web", "--run-dir", str(tmp_path / "run")
+    )
     assert code != 0
-    assert "[cli.fleet_required]" in said
+    assert "[cli.fleet_required]" in output
 
 
 def test_recipes_are_listed_with_their_summary() -> None:
@@ -154,9 +156,9 @@ def test_invalid_commands_are_refused_with_one_line(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ended, said = cli(*arguments)
-    assert message in said.replace("\n", " ")
-    assert "Traceback" not in said
+    ended, output = cli(*arguments)
+    assert message in output.replace("\n", " ")
+    assert "Traceback" not in output
     assert ended == code
 
 
@@ -166,25 +168,25 @@ def test_a_port_in_use_is_refused(cli: Cli, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         assert "[cli.port_in_use]" in cli("run", "smoke", "--port", port)[1]
-        code, said = cli("serve", "weights", "smoke", "--port", port, "--directory", str(tmp_path / "weights"))
+        code, output = cli("serve", "weights", "smoke", "--port", port, "--directory", str(tmp_path / "weights"))
     assert code == 2
-    assert "[listen.address_unavailable]" in said
-    assert f"127.0.0.1:{port}" in said
+    assert "[listen.address_unavailable]" in output
+    assert f"127.0.0.1:{port}" in output
 
 
 def test_an_unwritable_run_directory_is_refused(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, said = cli("run", "smoke", "--run-dir", str(tmp_path / "file" / "run"))
+    code, output = cli("run", "smoke", "--run-dir", str(tmp_path / "file" / "run"))
     assert code == 2
-    assert "[storage.unusable]" in said
+    assert "[storage.unusable]" in output
 
 
 def test_a_directory_of_another_run_is_refused(cli: Cli, tmp_path: Path) -> None:
     with RunDirectory.opened(tmp_path / "run", name="x", seed=0, recipe=json.dumps({"name": "x"})):
         pass
-    code, said = cli("run", "smoke", "--run-dir", str(tmp_path / "run"))
+    code, output = cli("run", "smoke", "--run-dir", str(tmp_path / "run"))
     assert code == 2
-    assert "[run_directory.other_settings]" in said
+    assert "[run_directory.other_settings]" in output
 
 
 def test_unexpected_exceptions_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:

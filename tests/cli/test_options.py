@@ -50,14 +50,14 @@ def test_pins_and_keys_are_given_as_values_or_files(read: Callable[[str], str], 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(None, "No such file"), (b" \n", "it is empty"), (b"\xff", "not a text file")],
 )
-def test_an_unusable_token_file_is_refused_with_its_path(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_an_unusable_token_file_is_refused_with_its_path(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "secret"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(InvalidInput, match=said) as refused:
+    with pytest.raises(InvalidInput, match=message) as refused:
         read_token(path)
     assert str(path) in str(refused.value)
 

@@ -91,8 +91,8 @@ def undeclared(model: type[BaseModel]) -> Iterator[str]:
         if declared_class(model, (name,)) is None:
             if not inner and settable_by(model, (name,)) is SettableBy.RECIPE:
                 yield f"{model.__name__}.{name}"
-            for one in inner:
-                yield from undeclared(one)
+            for nested_model in inner:
+                yield from undeclared(nested_model)
 
 
 def registries() -> Iterator[Registry[Any]]:
@@ -193,8 +193,8 @@ def test_no_role_can_override_paths_addresses_and_variables(fleets: str, overrid
     ],
 )
 def test_only_admins_override_bounds_and_budgets(fleets: str, override: str, roles: set[str]) -> None:
-    asked = ("viewer", "agent", "operator", "admin")
-    assert {role for role in asked if not refused(fleets, override, role=role)} == roles
+    all_roles = ("viewer", "agent", "operator", "admin")
+    assert {role for role in all_roles if not refused(fleets, override, role=role)} == roles
 
 
 def test_data_paths_stay_inside_declared_folders_after_links_are_resolved(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from tests import make
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 
 
-def change_of(**given: str) -> PluginChange | None:
+def change_of(**changes: str) -> PluginChange | None:
     nothing = dict.fromkeys(("flow", "policy", "selector", "filters", "sampler", "reason"), "")
-    return read_change(**{**nothing, **given})
+    return read_change(**{**nothing, **changes})
 
 
 async def command(*arguments: str) -> tuple[int | None, str, str]:
@@ -63,7 +63,7 @@ def test_without_options_there_is_no_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("changes", "code"),
     [
         ({"flow": "train", "selector": '{"kind": "greso"}'}, "plugins.reason_required"),
         ({"flow": "train", "selector": "greso", "reason": "r"}, "plugins.invalid_json"),
@@ -72,9 +72,9 @@ def test_without_options_there_is_no_change() -> None:
         ({"flow": "train", "filters": '["length"]', "reason": "r"}, "plugins.invalid_spec"),
     ],
 )
-def test_an_invalid_change_is_refused(given: dict[str, str], code: str) -> None:
+def test_an_invalid_change_is_refused(changes: dict[str, str], code: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        change_of(**given)
+        change_of(**changes)
     assert caught.value.code == code
 
 
@@ -82,12 +82,12 @@ def test_an_invalid_change_is_refused(given: dict[str, str], code: str) -> None:
 async def test_the_command_sends_the_change_and_prints_the_answer() -> None:
     fake = FakeControlPlane(sequence=30)
     async with fake.serving() as address:
-        code, said, _ = await command(
+        code, output, _ = await command(
             address, "--token", TOKEN, "--policy", "solver", "--sampler", '{"kind": "replay"}', "--reason", "a try"
         )
         shown_code, shown, _ = await command(address, "--token", TOKEN)
         refused_code, _, problem = await command(address, "--token", TOKEN, "--policy", "solver", "--sampler", "{}")
-    assert (code, said.strip()) == (0, "it changes with the next version")
+    assert (code, output.strip()) == (0, "it changes with the next version")
     assert [(change.policy, change.sampler) for change in fake.changes] == [(PolicyId("solver"), {"kind": "replay"})]
     assert shown_code == 0
     assert "policy solver" in shown

@@ -30,8 +30,8 @@ def obstacles_of(machine: Machine, overrides: Sequence[str] = (), name: str = "r
 def test_gpus_of_trainers_and_engines_are_needed_together() -> None:
     assert needs_of(load_recipe("reverse", ON_GPUS, check=Check.NONE)).gpus == 8
     assert needs_of(load_recipe("reverse", ["nodes.engine.kind=sglang"], check=Check.NONE)).gpus == 0
-    one = ["policies.solver.backend.device=cuda:0", "nodes.count=1", "nodes.engine={kind='vllm', devices=['1']}"]
-    assert needs_of(load_recipe("reverse", one, check=Check.NONE)).gpus == 2
+    overrides = ["policies.solver.backend.device=cuda:0", "nodes.count=1", "nodes.engine={kind='vllm', devices=['1']}"]
+    assert needs_of(load_recipe("reverse", overrides, check=Check.NONE)).gpus == 2
     assert [obstacle for obstacle in obstacles_of(SERVER, ON_GPUS) if "GPU" in obstacle.cause] == []
 
 

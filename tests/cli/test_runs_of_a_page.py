@@ -59,11 +59,11 @@ async def test_runs_can_be_launched_listed_resumed_and_read_over_the_page(
     async with page.logged_in() as admin:
         token_response = await admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
         known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(token_response)}
-        asked = ("runs", "launch", "smoke", "--set", "stop.steps=7", "--reason", "a look", "--key", "k1", "--json")
-        code, out, problem = await astraflow(cli, *asked, **known)
+        launch = ("runs", "launch", "smoke", "--set", "stop.steps=7", "--reason", "a look", "--key", "k1", "--json")
+        code, out, problem = await astraflow(cli, *launch, **known)
         assert code == 0, problem
         launched = json.loads(out)
-        _, again, _ = await astraflow(cli, *asked, **known)
+        _, again, _ = await astraflow(cli, *launch, **known)
         assert json.loads(again)["name"] == launched["name"], "the same key launches once"
         _, listed, _ = await astraflow(cli, "runs", "list", "--json", **known)
         assert [run["name"] for run in json.loads(listed)] == [launched["name"]]
@@ -84,7 +84,7 @@ async def test_refused_launches_print_a_one_line_error(page: RunningWeb, cli: Fo
     async with page.logged_in() as admin:
         token_response = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
         known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(token_response)}
-        said = {
+        results = {
             "[token.scope_too_low]": await astraflow(cli, "runs", "launch", "smoke", "--reason", "x", **known),
             "ASTRAFLOW_WEB": await astraflow(cli, "runs", "list", ASTRAFLOW_WEB="", ASTRAFLOW_WEB_TOKEN="x"),
             "under Settings": await astraflow(cli, "runs", "list", "--web", page.address, ASTRAFLOW_WEB_TOKEN=""),
@@ -92,7 +92,7 @@ async def test_refused_launches_print_a_one_line_error(page: RunningWeb, cli: Fo
             "[page.unreachable]": await astraflow(cli, "runs", "list", "--web", "http://127.0.0.1:9", **known),
             "[launch.recipe_required]": await astraflow(cli, "runs", "launch", "--reason", "x", **known),
         }
-    for words, (code, _, problem) in said.items():
+    for words, (code, _, problem) in results.items():
         assert code != 0, words
         assert problem.startswith("error: "), problem
         assert words in problem
@@ -140,7 +140,7 @@ async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_pa
     before = contents(directory)
     async with viewed(directory) as (client, listed):
         run = (await client.get("/runs/1")).text
-        found = (await client.get("/runs/1/trajectories?min_reward=1&max_reward=1")).text
+        listing = (await client.get("/runs/1/trajectories?min_reward=1&max_reward=1")).text
         group = await client.get("/runs/1/groups/train:2")
         page = (await client.get("/runs/1/trajectories/1")).text
         steps = (await client.get("/runs/1/training.json")).json()
@@ -155,8 +155,8 @@ async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_pa
     assert 'id="samples"' in run
     assert "min_reward=1.0" in run, "histogram bars are links"
     assert '<th scope="row">1</th>' in run.partition('id="evaluations"')[2]
-    assert "answer 3.0" in found
-    assert "answer 3.1" not in found
+    assert "answer 3.0" in listing
+    assert "answer 3.1" not in listing
     assert group.status_code == 200
     assert "answer 1.0" in page
     assert contents(directory) == before

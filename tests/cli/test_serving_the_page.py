@@ -25,9 +25,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
         monkeypatch.setattr(os, "execve", lambda _, command, __: became.append(command))
         done = CliRunner().invoke(app, ["serve", "web", *words])
         assert done.exit_code == 0, done
-        ((_, _, program, *given),) = became
+        ((_, _, program, *arguments),) = became
         assert program == "web"
-        return {word: given[index + 1] for index, word in enumerate(given[:-1]) if word.startswith("--")}
+        return {word: arguments[index + 1] for index, word in enumerate(arguments[:-1]) if word.startswith("--")}
 
     return served
 
@@ -70,9 +70,9 @@ def test_no_certificate_is_issued_without_an_authority(serve: Serve) -> None:
 def test_a_remote_page_gets_the_pin_and_the_credential_folder(serve: Serve, tmp_path: Path) -> None:
     pin = f"sha256:{'0' * 64}"
     (tmp_path / "pin").write_text(f"{pin}\n")
-    for given in (pin, str(tmp_path / "pin")):
+    for ca_hash in (pin, str(tmp_path / "pin")):
         web_options = serve(
-            "--dataflow", "192.0.2.7:7002", "--ca-hash", given, "--credential-folder", str(tmp_path / "kept")
+            "--dataflow", "192.0.2.7:7002", "--ca-hash", ca_hash, "--credential-folder", str(tmp_path / "kept")
         )
         assert (web_options["--ca-hash"], web_options["--credential-folder"]) == (pin, str(tmp_path / "kept"))
     assert "--ca-hash" not in serve("--dataflow", "127.0.0.1:7001")

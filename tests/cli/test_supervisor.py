@@ -54,33 +54,33 @@ def is_running(pid: int) -> bool:
 
 
 async def test_a_program_is_ready_when_it_says_so_and_stopped_at_the_end(tmp_path: Path) -> None:
-    heard = Heard()
-    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+    events = Heard()
+    async with Supervisor(events, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, SERVE))
         where = await supervisor.ready("role")
     assert where == "here:1"
-    assert not is_running(heard.of("started")[0].pid)
+    assert not is_running(events.of("started")[0].pid)
     assert (tmp_path / "role.log").read_text() == "ready here:1\n"
 
 
 async def test_a_killed_program_is_restarted(tmp_path: Path) -> None:
-    heard = Heard()
-    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+    events = Heard()
+    async with Supervisor(events, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, SERVE))
         await supervisor.ready("role")
-        os.kill(heard.of("started")[0].pid, signal.SIGKILL)
-        await heard.until("ready", 2)
+        os.kill(events.of("started")[0].pid, signal.SIGKILL)
+        await events.until("ready", 2)
     assert supervisor.restarts == 1
-    assert heard.of("failed")[0].message.endswith("signal 9")
+    assert events.of("failed")[0].message.endswith("signal 9")
 
 
 async def test_a_program_that_fails_with_an_error_is_reported_with_it(tmp_path: Path) -> None:
-    heard = Heard()
+    events = Heard()
     code = "import sys; print('ready x', flush=True); print('error: no service [a.code]', file=sys.stderr); sys.exit(1)"
-    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+    async with Supervisor(events, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, code))
-        await heard.until("failed")
-    assert heard.of("failed")[0].message == "exited with code 1 (no service [a.code])"
+        await events.until("failed")
+    assert events.of("failed")[0].message == "exited with code 1 (no service [a.code])"
 
 
 async def test_a_program_that_keeps_failing_is_abandoned_with_its_log(tmp_path: Path) -> None:
@@ -96,49 +96,49 @@ async def test_a_program_that_keeps_failing_is_abandoned_with_its_log(tmp_path: 
 
 
 async def test_a_program_that_refuses_its_input_is_not_restarted(tmp_path: Path) -> None:
-    heard = Heard()
+    events = Heard()
     code = "import sys; print('error: port 1:\\nstop it', file=sys.stderr); sys.exit(2)"
     with pytest.raises(ExceptionGroup) as failed:
-        async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+        async with Supervisor(events, restart_limits=QUICK) as supervisor:
             supervisor.start(program(tmp_path, code))
             await supervisor.ready("role")
     assert str(failed.value.exceptions[0]) == "role: port 1:\nstop it"
-    assert len(heard.of("started")) == 1
+    assert len(events.of("started")) == 1
 
 
 async def test_a_failed_program_stops_the_others(tmp_path: Path) -> None:
-    heard = Heard()
+    events = Heard()
     with pytest.raises(ExceptionGroup):
-        async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+        async with Supervisor(events, restart_limits=QUICK) as supervisor:
             supervisor.start(program(tmp_path, SERVE, name="good"))
             await supervisor.ready("good")
             supervisor.start(program(tmp_path, "import sys; sys.exit(2)", name="bad"))
             await asyncio.sleep(20)
-    assert not any(is_running(event.pid) for event in heard.of("started"))
+    assert not any(is_running(event.pid) for event in events.of("started"))
 
 
 async def test_a_program_that_ignores_a_stop_is_killed_with_its_children(tmp_path: Path) -> None:
-    heard = Heard()
+    events = Heard()
     code = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
         "print('ready', child.pid, flush=True); time.sleep(60)"
     )
-    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+    async with Supervisor(events, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, code))
         grandchild = int(await supervisor.ready("role"))
-    assert not is_running(heard.of("started")[0].pid)
+    assert not is_running(events.of("started")[0].pid)
     await eventually(lambda: not is_running(grandchild))
 
 
 @pytest.mark.parametrize("code", [0, 143], ids=["complete", "terminated"])
 async def test_a_program_that_may_exit_is_not_restarted(tmp_path: Path, code: int) -> None:
-    heard = Heard()
-    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+    events = Heard()
+    async with Supervisor(events, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, f"raise SystemExit({code})", announces=False, may_exit=True))
-        await heard.until("exited")
+        await events.until("exited")
     assert supervisor.restarts == 0
-    assert heard.of("failed") == []
+    assert events.of("failed") == []
 
 
 async def test_programs_stop_in_the_order_of_their_waves(tmp_path: Path) -> None:
@@ -158,11 +158,11 @@ async def test_programs_stop_in_the_order_of_their_waves(tmp_path: Path) -> None
 
 
 async def test_progress_lines_become_events(tmp_path: Path) -> None:
-    heard = Heard()
-    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+    events = Heard()
+    async with Supervisor(events, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, f"print('progress half way', flush=True); {SERVE}"))
         await supervisor.ready("role")
-    assert [event.message for event in heard.of("progress")] == ["half way"]
+    assert [event.message for event in events.of("progress")] == ["half way"]
 
 
 async def test_a_program_that_is_never_ready_fails_with_its_log(tmp_path: Path) -> None:
@@ -179,20 +179,20 @@ async def test_a_program_that_is_never_ready_fails_with_its_log(tmp_path: Path) 
 
 
 async def test_a_failed_inessential_program_does_not_stop_the_others(tmp_path: Path) -> None:
-    heard = Heard()
-    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+    events = Heard()
+    async with Supervisor(events, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, SERVE, name="service"))
         supervisor.start(program(tmp_path, "import sys; sys.exit(2)", name="web", is_essential=False))
         await supervisor.ready("service")
         with raises_code(RoleFailed, "process.not_ready", "'web'"):
             await supervisor.ready("web")
-    assert [event.program for event in heard.of("abandoned")] == ["web"]
+    assert [event.program for event in events.of("abandoned")] == ["web"]
 
 
 async def test_a_program_that_was_ready_is_restarted_twice_after_refusing_its_input(tmp_path: Path) -> None:
-    heard = Heard()
+    events = Heard()
     with pytest.raises(ExceptionGroup) as failed:
-        async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+        async with Supervisor(events, restart_limits=QUICK) as supervisor:
             supervisor.start(program(tmp_path, "import sys; sys.exit(2)", announces=False))
             supervisor.mark_ready("role")
             await supervisor.wait_until_exited("role")
@@ -200,7 +200,7 @@ async def test_a_program_that_was_ready_is_restarted_twice_after_refusing_its_in
     assert isinstance(problem, RoleFailed)
     assert problem.code == "process.refused"
     assert "'role'" in str(problem)
-    assert len(heard.of("started")) == 3
+    assert len(events.of("started")) == 3
 
 
 async def test_a_missing_program_is_reported_with_its_name(tmp_path: Path) -> None:

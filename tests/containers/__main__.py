@@ -66,12 +66,12 @@ def main() -> int:
 def judged(check: Callable[[], str]) -> tuple[int, str]:
     """Runs `check`, which returns figures or raises; returns the exit code and the verdict line."""
     try:
-        code, name, said = PASSED, "passed", check()
+        code, name, message = PASSED, "passed", check()
     except NotStarted as problem:
-        code, name, said = NOT_STARTED, "not started", str(problem)
+        code, name, message = NOT_STARTED, "not started", str(problem)
     except (AstraFlowError, CheckFailed, CommandFailed, subprocess.SubprocessError) as problem:
-        code, name, said = FAILED, "failed", str(problem)
-    return code, f"containers: {name}: {' '.join(said.split())}"
+        code, name, message = FAILED, "failed", str(problem)
+    return code, f"containers: {name}: {' '.join(message.split())}"
 
 
 def _checked(state: Path, only: str | None) -> str:

@@ -129,8 +129,8 @@ class Engine:
         deadline = time.monotonic() + START_S
         while not holds():
             if part.poll() is not None or time.monotonic() > deadline:
-                said = " ".join((self.state / f"{name}.log").read_text(errors="replace").split())
-                raise NotStarted(f"the engine's {name} did not start: {said[-500:]}; see docs/how-to/deploy.md")
+                log = " ".join((self.state / f"{name}.log").read_text(errors="replace").split())
+                raise NotStarted(f"the engine's {name} did not start: {log[-500:]}; see docs/how-to/deploy.md")
             time.sleep(0.1)
 
 
@@ -138,8 +138,8 @@ class CommandFailed(Exception):
     """A command in the engine's namespaces failed."""
 
     def __init__(self, command: Sequence[str], done: subprocess.CompletedProcess[str]) -> None:
-        said = " ".join(f"{done.stdout[-1500:]} {done.stderr[-1500:]}".split())
-        super().__init__(f"`{' '.join(command)}` ended with status {done.returncode}: {said}")
+        output = " ".join(f"{done.stdout[-1500:]} {done.stderr[-1500:]}".split())
+        super().__init__(f"`{' '.join(command)}` ended with status {done.returncode}: {output}")
 
 
 def _made_group(folder: Path) -> Path:

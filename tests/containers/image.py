@@ -46,8 +46,8 @@ def engine_root(cache: Path) -> Path:
             _bootstrap(ENGINE_PACKAGES, ENGINE_SUITE, str(draft)), capture_output=True, text=True, check=False
         )
         if done.returncode:
-            said = " ".join(done.stderr.split())[-500:]
-            raise NotStarted(f"mmdebstrap did not make the engine's file system ({said}); check apt's Debian mirror")
+            stderr = " ".join(done.stderr.split())[-500:]
+            raise NotStarted(f"mmdebstrap did not make the engine's file system ({stderr}); check apt's Debian mirror")
         draft.rename(root)
     return root
 
@@ -124,12 +124,12 @@ def _configured() -> list[tuple[str, str]]:
     parser.read(files)
     settings = list(parser.items("global")) if parser.has_section("global") else []
     prefix = "PIP_"
-    given = [
+    from_environment = [
         (name.removeprefix(prefix).lower().replace("_", "-"), value)
         for name, value in os.environ.items()
         if name.startswith(prefix)
     ]
-    return [*settings, *given]
+    return [*settings, *from_environment]
 
 
 def _bootstrap(packages: str, suite: str, target: str, *options: str) -> list[str]:

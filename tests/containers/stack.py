@@ -77,8 +77,8 @@ class Stack:
 
     def report(self) -> Json:
         """Returns the run's report. Raises: CommandFailed while dataflow does not answer."""
-        told: Json = json.loads(self.astraflow("dataflow", "report", "dataflow:7001", "--once", "--json"))
-        return told
+        report: Json = json.loads(self.astraflow("dataflow", "report", "dataflow:7001", "--once", "--json"))
+        return report
 
     def containers(self, service: str = "") -> list[Container]:
         """Returns the containers of the project or of one service, running or not."""

@@ -30,15 +30,15 @@ def test_any_range_of_the_chain_is_valid(begin: int, end: int) -> None:
 
 
 @given(st.integers(0, 8), st.sampled_from(["at", "wake", "kind", "body", "previous", "hash", "ordinal"]))
-def test_a_changed_entry_is_found(place: int, name: str) -> None:
+def test_a_changed_entry_is_found(index: int, name: str) -> None:
     entries = chain(9)
     other: dict[str, Any] = {"at": 99.5, "body": {"number": -1}, "previous": "f" * 64, "hash": "e" * 64, "ordinal": 44}
-    entries[place] = replace(entries[place], **{name: other.get(name, "other")})
-    assert first_broken_entry(entries) == entries[place].ordinal
+    entries[index] = replace(entries[index], **{name: other.get(name, "other")})
+    assert first_broken_entry(entries) == entries[index].ordinal
 
 
 @given(st.integers(1, 7))
-def test_a_missing_entry_is_found(place: int) -> None:
+def test_a_missing_entry_is_found(index: int) -> None:
     entries = chain(9)
-    del entries[place]
-    assert first_broken_entry(entries) == place + 1
+    del entries[index]
+    assert first_broken_entry(entries) == index + 1

@@ -57,9 +57,9 @@ def commits_of(journal: Journal) -> threading.Lock:
     """
     lock, write = threading.Lock(), journal._write
 
-    def locked(*given: Any) -> None:
+    def locked(*arguments: Any) -> None:
         with lock:
-            write(*given)
+            write(*arguments)
 
     journal._write = locked  # type: ignore[method-assign, assignment]  # accepts any arguments
     return lock

@@ -92,8 +92,8 @@ def test_samplers_weigh_the_roles_of_a_group_alike() -> None:
     replayed = samplers.build({"kind": "replay", "weighting": "reward", "ratio": 0.9})
     groups = buffer.candidates()
     # Over all its trajectories the first group has the higher mean and the higher spread; over its roles, neither.
-    assert [taken.group.id for taken in by_reward.sample(groups, [], 1, Version(0))] == [plain.id]
-    assert [taken.group.id for taken in by_spread.sample(groups, [], 1, Version(0))] == [plain.id]
+    assert [sampled.group.id for sampled in by_reward.sample(groups, [], 1, Version(0))] == [plain.id]
+    assert [sampled.group.id for sampled in by_spread.sample(groups, [], 1, Version(0))] == [plain.id]
     assert len(replayed.sample(groups[:1], groups[1:], 2, Version(0))) == 2
 
 

@@ -43,7 +43,7 @@ def at(
     return replace(plain, nodes=(node(),) if nodes is None else nodes, uptime_s=second)
 
 
-def told(watch: ConstraintMonitor, **state: Any) -> str:
+def constraint_text(watch: ConstraintMonitor, **state: Any) -> str:
     """Returns the problem after this state has held for 15 seconds; its counts grow meanwhile."""
     problems: tuple[str, ...] = ()
     for second in range(WITHIN_S + 1):
@@ -88,11 +88,11 @@ CAUSES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("cause", CAUSES)
 def test_each_cause_is_named_within_15_seconds(cause: str) -> None:
     state, text = CAUSES[cause]
-    assert text in told(monitor(), **state)
+    assert text in constraint_text(monitor(), **state)
 
 
 def test_a_trainer_that_has_not_connected_is_named() -> None:
-    assert "has not connected" in told(monitor(is_attached=False), is_waiting=False)
+    assert "has not connected" in constraint_text(monitor(is_attached=False), is_waiting=False)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,9 @@ def test_a_start_is_no_problem_until_it_takes_long(is_attached: bool, state: dic
 def test_a_flow_that_waits_for_the_trainer_of_another_policy_is_named() -> None:
     other = make.stream_report("verifier", issue_headroom=0, in_batch=4)
     watch = monitor(policies=(SOLVER, VERIFIER))
-    assert "waits for the trainer of 'verifier'" in told(watch, counts=flow(open=0, tasks_leased=0), others=(other,))
+    assert "waits for the trainer of 'verifier'" in constraint_text(
+        watch, counts=flow(open=0, tasks_leased=0), others=(other,)
+    )
 
 
 NORMAL: dict[str, dict[str, Any]] = {
@@ -126,7 +128,7 @@ NORMAL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", NORMAL)
 def test_normal_waits_are_no_problem(name: str) -> None:
-    assert told(monitor(), **NORMAL[name]) == ""
+    assert constraint_text(monitor(), **NORMAL[name]) == ""
 
 
 def test_the_text_stays_the_same_while_the_cause_holds_and_goes_when_groups_arrive() -> None:

@@ -132,7 +132,7 @@ async def test_a_prompt_without_an_answer_is_a_failed_group_and_the_others_are_t
 
     async with running(tmp_path, run.model_copy(update={"flows": {"train": flow}})) as service:
         batches = await train(service, steps=3)
-        (found,) = (await report_of(service)).flows
+        (flow_report,) = (await report_of(service)).flows
 
     assert {row.trajectory.answer for batch in batches for row in batch.rows} == {"b"}
-    assert found.dropped["failed"] > 0
+    assert flow_report.dropped["failed"] > 0

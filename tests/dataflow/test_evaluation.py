@@ -109,10 +109,10 @@ def with_evaluation(**options: Any) -> DataflowConfig:
     return config(evaluations={"held-out": evaluation(**options)})
 
 
-def answer(task: Task, *, reward: float = 1.0, said: str = "dcba") -> Episode:
+def answer(task: Task, *, reward: float = 1.0, text: str = "dcba") -> Episode:
     """Returns a result produced with the versions that the task is pinned to."""
     trajectories = tuple(
-        replace(make.trajectory(policy=policy, version=version, reward=reward), answer=said)
+        replace(make.trajectory(policy=policy, version=version, reward=reward), answer=text)
         for policy, version in task.pinned.items()
     )
     return Episode(task=task.id, node=NodeId("any"), trajectories=trajectories)
@@ -134,7 +134,7 @@ async def test_a_round_starts_with_the_first_version_and_ends_with_scores(tmp_pa
         assert len({task.prompt.id for task in tasks}) == 2
         (running_round,) = work.report().evaluations
         assert (running_round.state, running_round.done, running_round.total) == (EvaluationState.RUNNING, 0, 4)
-        right_first = [answer(tasks[0]), answer(tasks[1], reward=0.0, said="abcd"), *map(answer, tasks[2:3])]
+        right_first = [answer(tasks[0]), answer(tasks[1], reward=0.0, text="abcd"), *map(answer, tasks[2:3])]
         assert await work.push(right_first) == ["accepted"] * 3
         assert work.report().evaluations[0].done == 3
         await work.push([answer(tasks[3])])
@@ -385,7 +385,7 @@ async def test_two_policies_are_pinned_and_scored_together(tmp_path: Path) -> No
         assert tasks[0].pinned == {"solver": 4, "verifier": 2}
         first_try = replace(answer(tasks[0], reward=0.0).trajectories[0])
         await work.push([replace(answer(tasks[0]), trajectories=(first_try, *answer(tasks[0]).trajectories))])
-        await work.push([answer(tasks[1], reward=0.0, said="")])
+        await work.push([answer(tasks[1], reward=0.0, text="")])
         scores = {(str(score.policy), score.name): score.value for score in work.ended()[0].scores}
         assert scores["solver", "avg@2"] == scores["verifier", "avg@2"] == 0.5, "the last try is the answer"
         assert scores["solver", "maj@2"] == 1.0, "empty answers do not vote"
@@ -394,10 +394,11 @@ async def test_two_policies_are_pinned_and_scored_together(tmp_path: Path) -> No
 async def test_each_role_has_its_own_scores_and_the_last_attempt_is_the_answer(tmp_path: Path) -> None:
     """A verifier that is right about a wrong answer does not make the answer correct."""
 
-    def episode(task: Task, *said: tuple[str, float]) -> Episode:
+    def episode(task: Task, *role_rewards: tuple[str, float]) -> Episode:
         (policy, version), *_ = task.pinned.items()
         trajectories = tuple(
-            replace(make.trajectory(policy=policy, version=version, reward=reward), role=role) for role, reward in said
+            replace(make.trajectory(policy=policy, version=version, reward=reward), role=role)
+            for role, reward in role_rewards
         )
         return Episode(task=task.id, node=NodeId("any"), trajectories=trajectories)
 
@@ -444,8 +445,8 @@ async def test_rounds_are_requested_watched_paged_and_stopped_over_grpc(tmp_path
         await service.nodes.lease(welcome.node, 100, wait_s=1)
         waiting = asyncio.create_task(service.nodes.lease(welcome.node, 100, wait_s=10, evaluation_capacity=100))
         for number in (1, 2):
-            asked = await service.control.evaluate(FlowId("other"), actor="ada", reason=f"number {number}")
-            assert (asked.round, asked.state) == (number, EvaluationState.RUNNING)
+            requested = await service.control.evaluate(FlowId("other"), actor="ada", reason=f"number {number}")
+            assert (requested.round, requested.state) == (number, EvaluationState.RUNNING)
             tasks = (await waiting).tasks
             assert await service.nodes.push(welcome.node, [answer(task) for task in tasks]) == ("accepted",) * 2
             waiting = asyncio.create_task(service.nodes.lease(welcome.node, 100, wait_s=10, evaluation_capacity=2))

@@ -189,11 +189,11 @@ class RunUnderFire(RuleBasedStateMachine):
     @rule(flow=st.sampled_from([{}, *FLOW_CHANGES]), sampler=st.sampled_from([None, *SAMPLERS]))
     def request_plugin_change(self, flow: Spec, sampler: Spec | None) -> None:
         """Checks with the invariants that an acknowledged change persists."""
-        asked: dict[str, Any] = {"actor": "ada", "reason": "a try"}
+        author: dict[str, Any] = {"actor": "ada", "reason": "a try"}
         if flow:
-            self.loop.run(self._change(PluginChange(flow=FLOW, **flow, **asked)))
+            self.loop.run(self._change(PluginChange(flow=FLOW, **flow, **author)))
         if sampler is not None:
-            self.loop.run(self._change(PluginChange(policy=SOLVER, sampler=sampler, **asked)))
+            self.loop.run(self._change(PluginChange(policy=SOLVER, sampler=sampler, **author)))
 
     @rule(flow=st.sampled_from(FLOW_CHANGES), sampler=st.sampled_from(SAMPLERS))
     def change_plugins_before_a_kill(self, flow: Spec, sampler: Spec) -> None:

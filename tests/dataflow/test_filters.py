@@ -83,7 +83,7 @@ def test_length_drops_groups_that_are_mostly_too_short_or_too_long() -> None:
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=12), st.integers(-1, 2)), max_size=5))
 def test_repetition_counts_match_a_reference_implementation(stretches: list[tuple[list[int], int]]) -> None:
     trajectory = written(*stretches)
-    seen: set[tuple[int, ...]] = set()
+    grams: set[tuple[int, ...]] = set()
     total = repeated = run_length = 0
     mask, tokens = trajectory.loss_mask(), trajectory.tokens.tolist()
     for end, is_models in enumerate(mask, start=1):
@@ -91,8 +91,8 @@ def test_repetition_counts_match_a_reference_implementation(stretches: list[tupl
         if run_length >= 3:
             gram = tuple(tokens[end - 3 : end])
             total += 1
-            repeated += gram in seen
-            seen.add(gram)
+            repeated += gram in grams
+            grams.add(gram)
     assert repeated_share(trajectory, tokens=3) == pytest.approx(repeated / total if total else 0.0)
 
 
@@ -115,7 +115,7 @@ def test_off_policy_counts_tokens_by_their_version() -> None:
 
 stretches = st.lists(
     st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(-1, 5)), min_size=1, max_size=4
-).filter(lambda found: any(version >= 0 for _, version in found))
+).filter(lambda stretch_list: any(version >= 0 for _, version in stretch_list))
 
 
 @given(members=st.lists(stretches, min_size=1, max_size=4), version=st.integers(0, 6), age=st.integers(0, 3))

@@ -68,9 +68,9 @@ class Told:
 class Session:
     """Run with one node and one trainer, each of which completes an action before the next."""
 
-    def __init__(self, run: Run, told: Told) -> None:
+    def __init__(self, run: Run, issued: Told) -> None:
         self.run = run
-        self.told = told
+        self.told = issued
         self.flow = next(iter(run.flows.values()))
         self.stream = run.streams[SOLVER]
         self._nodes, self._trainers = NodeOperations(run), TrainerOperations(run)
@@ -247,11 +247,13 @@ def test_no_prompt_is_skipped_or_repeated_after_a_kill_at_any_commit(
 ) -> None:
     script = [("lease", 6), *drawn, ("lease", 4)]
     folder, chosen = tmp_path_factory.mktemp(name), recipe(name)
-    told, files, expected = asyncio.run(uninterrupted(folder / "run", folder / "kills", chosen, script))
+    issued, files, expected = asyncio.run(uninterrupted(folder / "run", folder / "kills", chosen, script))
     for kill in files.kills:
-        prompts, found = asyncio.run(continued(kill.folder, chosen, script, told, done=kill.durable))
-        assert prompts == {group: told.prompts[group] for group in prompts}
-        issued_later = [group for group in told.prompts if (ordinal_of(group) or 0) >= told.issued_by[kill.durable - 1]]
+        prompts, actual = asyncio.run(continued(kill.folder, chosen, script, issued, done=kill.durable))
+        assert prompts == {group: issued.prompts[group] for group in prompts}
+        issued_later = [
+            group for group in issued.prompts if (ordinal_of(group) or 0) >= issued.issued_by[kill.durable - 1]
+        ]
         assert kill.durable == 0 or prompts.keys() >= set(issued_later)
-        assert found == expected
+        assert actual == expected
     shutil.rmtree(folder)

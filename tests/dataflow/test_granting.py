@@ -27,7 +27,7 @@ CALLERS = [
 ]
 
 
-def asked(role: Role, pool: str) -> dict[str, Any]:
+def token_request(role: Role, pool: str) -> dict[str, Any]:
     """Returns the token to request: with a name where the role has one, with a pool where it can have one."""
     name = {Role.NODE: "", Role.TRAINER: "solver"}.get(role, "someone")
     return {"role": role.value, "name": name, "pool": pool if role in WITH_POOL else "", **MINTED}
@@ -53,7 +53,10 @@ async def test_a_caller_can_mint_and_revoke_only_the_join_tokens_of_the_table(
     async with dataflow(tmp_path) as service, called(service, caller, bound) as control:
         for role in GRANTABLE:
             for pool in ("gpu", "cpu") if role in WITH_POOL else ("",):
-                wanted, theirs = asked(role, pool), await service.control.mint_join_token(**asked(role, pool))
+                wanted, theirs = (
+                    token_request(role, pool),
+                    await service.control.mint_join_token(**token_request(role, pool)),
+                )
                 minted = revoked = True
                 try:
                     await control.mint_join_token(**wanted)
@@ -71,8 +74,8 @@ async def test_a_caller_can_revoke_only_credentials_that_it_may_grant(tmp_path: 
     async with dataflow(tmp_path) as service, called(service, caller, bound) as control:
         for role in GRANTABLE:
             for pool in ("gpu", "cpu") if role in WITH_POOL else ("",):
-                token = await service.control.mint_join_token(**asked(role, pool))
-                name = asked(role, pool)["name"] or f"n-{pool}"
+                token = await service.control.mint_join_token(**token_request(role, pool))
+                name = token_request(role, pool)["name"] or f"n-{pool}"
                 credential = await service.enrolled(token.token, new_request()[1], name=name)
                 revoked = True
                 try:

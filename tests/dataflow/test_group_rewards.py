@@ -273,13 +273,13 @@ async def test_the_new_rewards_survive_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path, compared()) as service:
         await produce(service, 2)
         await until(service, lambda report: report.flows[0].admitted == 2)
-    asked = len(Length.asked)
+    comparisons_before = len(Length.asked)
     async with running(tmp_path, compared()) as service:
         batch = await batch_of(service)
         assert_balanced(await service.control.report())
     assert {row.trajectory.reward for row in batch.rows} == {1.0, 4.0}
     assert {row.trajectory.reward_terms[TERM] for row in batch.rows} == {1.0, 3.0}
-    assert len(Length.asked) == asked
+    assert len(Length.asked) == comparisons_before
 
 
 async def test_groups_that_waited_are_admitted_unscored_once_the_recipe_has_no_group_reward(tmp_path: Path) -> None:

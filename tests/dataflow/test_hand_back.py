@@ -195,8 +195,8 @@ async def test_every_heartbeat_repeats_the_deadline_of_a_drain(tmp_path: Path) -
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)
         status = NodeStatus(node=ada, running=(), versions={})
-        said = await service.control.drain_node(ada, actor="eve", reason="preemption", deadline_s=30)
-        assert "within 30 s" in said
+        message = await service.control.drain_node(ada, actor="eve", reason="preemption", deadline_s=30)
+        assert "within 30 s" in message
         first, second = await service.nodes.heartbeat(status), await service.nodes.heartbeat(status)
         assert (first.action, first.reason) == ("drain", "eve: preemption")
         assert 0 < second.deadline_s < first.deadline_s <= 30

@@ -50,11 +50,11 @@ async def kept(history: History, *, after: int = 0, limit: int = 10_000, resolut
 async def test_reports_are_stored_completely_except_for_node_errors(tmp_path: Path) -> None:
     async with opened(tmp_path) as history:
         node = replace(make.node_report(), errors=("again and again",))
-        given = replace(report(1), nodes=(node,))
-        history.add(given)
+        full_report = replace(report(1), nodes=(node,))
+        history.add(full_report)
         reply = await history.page_after(0, limit=10, resolution_s=0)
-        assert from_message(reply.reports[0], Report) == replace(given, nodes=(replace(node, errors=()),))
-        assert history.latest == given
+        assert from_message(reply.reports[0], Report) == replace(full_report, nodes=(replace(node, errors=()),))
+        assert history.latest == full_report
 
 
 async def test_the_latest_reports_are_returned_oldest_first(tmp_path: Path) -> None:

@@ -291,8 +291,8 @@ def invalid_facts() -> Iterator[common.NodeFacts]:
 async def test_a_join_with_invalid_facts_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         stranger = Stranger(service.link.channel)
-        for given in invalid_facts():
-            assert isinstance(await stranger.send("Join", given.SerializeToString()), InvalidInput), given
+        for node_facts in invalid_facts():
+            assert isinstance(await stranger.send("Join", node_facts.SerializeToString()), InvalidInput), node_facts
         assert (await service.control.report()).nodes == ()
 
 

@@ -91,8 +91,8 @@ def test_a_selector_observes_the_rewards_of_each_role() -> None:
     selector = Listening()
     source = issuer(selector)
     group = source.next_group()
-    said = [("solver", 0.0), ("verifier", 1.0), ("solver.retry", 1.0)]
-    trajectories = tuple(replace(make.trajectory(reward=reward), role=role) for role, reward in said)
+    role_rewards = [("solver", 0.0), ("verifier", 1.0), ("solver.retry", 1.0)]
+    trajectories = tuple(replace(make.trajectory(reward=reward), role=role) for role, reward in role_rewards)
     group.episodes = {0: Episode(task=TaskId(f"{group.id}/0"), node=NodeId("node"), trajectories=trajectories)}
     source.observe(group)
     assert selector.heard == [(3, {"solver/solver": (0.0, 1.0), "solver/verifier": (1.0,)})]

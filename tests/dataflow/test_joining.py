@@ -67,8 +67,8 @@ class Dataflow:
 
     async def enrolled(self, token: str, request: bytes, *, name: str = "n", role: str = "", pool: str = "") -> str:
         async with dial(self.address, token=token) as link:
-            asked = pb.EnrollRequest(signing_request=request, role=role, name=name, pool=pool)
-            reply = await link.call(EnrollmentStub(link.channel).Enroll, asked, timeout_s=10)
+            enrollment = pb.EnrollRequest(signing_request=request, role=role, name=name, pool=pool)
+            reply = await link.call(EnrollmentStub(link.channel).Enroll, enrollment, timeout_s=10)
         return str(reply.credential)
 
     async def events(self, *kinds: str) -> list[str]:
@@ -184,8 +184,8 @@ async def test_an_operator_of_one_pool_can_drain_only_its_nodes(tmp_path: Path) 
             control = ControlPlaneClient(link)
             with raises_code(NotPermitted, "caller.wrong_pool", "'cpu'", "'gpu'"):
                 await control.drain_node(nodes["cpu"], actor="otto", reason="to see")
-            said = await control.drain_node(nodes["gpu"], actor="otto", reason="to see")
-            assert said.startswith(nodes["gpu"])
+            message = await control.drain_node(nodes["gpu"], actor="otto", reason="to see")
+            assert message.startswith(nodes["gpu"])
             token = await control.mint_join_token("node", pool="gpu", actor="otto", reason="one more")
             assert read_claims(token.token).pool == "gpu"
             with raises_code(NotPermitted, "grant.pool_not_permitted", "all pools", "'gpu'"):
@@ -238,8 +238,8 @@ async def test_a_retired_node_rejoins_only_with_a_new_token(tmp_path: Path, how:
             if how == "leave":
                 assert await client.leave(welcome.node, reason="done") == len(leased.tasks) == 2
             else:
-                said = await service.control.revoke_credential("node", "n", actor="ann", reason="gone")
-                assert "2 tasks" in said
+                message = await service.control.revoke_credential("node", "n", actor="ann", reason="gone")
+                assert "2 tasks" in message
             with raises_code(NotAuthenticated, "credential.revoked"):
                 await client.join(own("n"))
         with raises_code(NotPermitted, "join_token.revoked"):
@@ -435,8 +435,8 @@ async def test_revoking_a_reusable_token_revokes_its_credentials(tmp_path: Path)
         async with node(service, renewed) as client, node(service, spared) as spare:
             held = (await client.join(own("n"))).node
             assert len((await client.lease(held, 2, wait_s=1)).tasks) == 2
-            said = await service.control.revoke_join_token(minted.id, actor="ann", reason="leaked")
-            assert "2 tasks returned" in said
+            message = await service.control.revoke_join_token(minted.id, actor="ann", reason="leaked")
+            assert "2 tasks returned" in message
             with pytest.raises(NotAuthenticated):
                 await client.join(own("n"))
             await spare.join(own("spared"))

@@ -51,9 +51,9 @@ class Asked:
                 self.journal.touch()
                 self.history.append(known)
             case "wait":
-                asked = len(self.history) - 1
+                last_change = len(self.history) - 1
                 await self.journal.wait_durable()
-                self.files.durable = asked
+                self.files.durable = last_change
             case "let it commit":
                 await asyncio.sleep(0)
 
@@ -84,15 +84,15 @@ actions = st.lists(
 
 
 @settings(max_examples=20, deadline=None)
-@given(asked=actions)
+@given(drawn_actions=actions)
 def test_after_a_kill_the_journal_has_all_durable_changes(
-    tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[str, int]]
+    tmp_path_factory: pytest.TempPathFactory, drawn_actions: list[tuple[str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(segments, "SEGMENT_BYTES", 4 * PAGE_BYTES)
         folder = tmp_path_factory.mktemp("journal")
         run = Asked(folder / "run", folder / "kills")
-        asyncio.run(run.carry_out(asked))
+        asyncio.run(run.carry_out(drawn_actions))
         for kill in run.files.kills:
             done, stored_payloads = asyncio.run(reopened(kill.folder))
             assert kill.durable <= done

@@ -43,8 +43,8 @@ async def ask(generated: Path, port: int, pool: str, *pem: Path) -> dict[str, An
     command = [sys.executable, str(HERE / "client.py"), str(generated), address, pool, *map(str, pem)]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    answers: dict[str, Any] = json.loads(done.stdout)
+    return answers
 
 
 def with_keda(port: int, mode: str) -> Any:
@@ -62,9 +62,9 @@ async def has_advice(nodes: NodeDataClient, control: ControlPlaneClient) -> None
 async def test_keda_reads_the_target_as_the_metric(tmp_path: Path, generated: Path, free_port: int) -> None:
     async with running(tmp_path, with_keda(free_port, "on")) as service:
         await has_advice(service.nodes, service.control)
-        said = await ask(generated, free_port, "local")
+        answers = await ask(generated, free_port, "local")
         (advice,) = (await service.control.report()).recommendations
-    assert said == {
+    assert answers == {
         "spec": [["astraflow_target_nodes", 1, 1.0]],
         "is_active": True,
         "metrics": [["astraflow_target_nodes", advice.target, float(advice.target)]],
@@ -75,10 +75,10 @@ async def test_keda_reads_the_target_as_the_metric(tmp_path: Path, generated: Pa
 async def test_a_pool_in_mode_advise_is_not_scaled(tmp_path: Path, generated: Path, free_port: int) -> None:
     async with running(tmp_path, with_keda(free_port, "advise")) as service:
         await has_advice(service.nodes, service.control)
-        said = await ask(generated, free_port, "local")
-    assert said["code"] == "ABORTED"
-    assert "'advise'" in said["details"]
-    assert "metrics" not in said
+        answers = await ask(generated, free_port, "local")
+    assert answers["code"] == "ABORTED"
+    assert "'advise'" in answers["details"]
+    assert "metrics" not in answers
 
 
 async def test_invalid_queries_are_refused_with_the_known_pools(

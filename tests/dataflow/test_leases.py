@@ -65,13 +65,13 @@ def test_an_unconfirmed_task_belongs_to_the_node_that_claims_it() -> None:
 
 
 def test_a_returning_node_claims_queued_tasks_but_not_leased_ones() -> None:
-    leases, (lost, taken) = queued(range(2)), ids(0, 1)
+    leases, (lost, queued_task) = queued(range(2)), ids(0, 1)
     leases.lease(ADA, 2, now=0)
     leases.return_tasks_of(ADA)
-    leases.requeue(taken)
+    leases.requeue(queued_task)
     leases.lease(BOB, 1, now=1)
-    leases.claim(ADA, [lost, taken], now=2)
-    assert (leases.holder(lost), leases.holder(taken), leases.queued) == (ADA, BOB, 0)
+    leases.claim(ADA, [lost, queued_task], now=2)
+    assert (leases.holder(lost), leases.holder(queued_task), leases.queued) == (ADA, BOB, 0)
 
 
 def test_a_result_removes_a_task_that_was_queued_again() -> None:

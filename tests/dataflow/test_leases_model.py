@@ -266,7 +266,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
     def _expected(self, name: str, task: Task, outcome: str) -> str:
         member, group = self.members[task.id], task.id.partition("/")[0]
         if member.result:
-            results = [result for one, result in self._results().items() if one.partition("/")[0] == group]
+            results = [result for task_id, result in self._results().items() if task_id.partition("/")[0] == group]
             return "late" if len(results) == GROUP_SIZE else "duplicate"
         if outcome in ("success", "workflow"):
             return "accepted" if outcome == "success" else "failed_workflow"

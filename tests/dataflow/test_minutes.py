@@ -19,8 +19,8 @@ def pool(**changes: float) -> PoolReport:
 
 
 def report(second: int, *, pools: tuple[PoolReport, ...] = (), **stream: Any) -> Report:
-    given = {"steps": 0, **stream}
-    return replace(make.report(make.stream_report(**given), sequence=second), at=6000.0 + second, pools=pools)
+    fields = {"steps": 0, **stream}
+    return replace(make.report(make.stream_report(**fields), sequence=second), at=6000.0 + second, pools=pools)
 
 
 def test_rates_are_means_of_the_minute_and_counts_its_last_values() -> None:
@@ -45,8 +45,8 @@ def test_the_wait_fraction_is_measured_between_the_ends_of_two_minutes() -> None
 
 
 def test_a_step_in_several_reports_counts_once() -> None:
-    seen = [(1, 0.2), (1, 0.2), (1, 0.2), (2, 0.8)]
-    reports = [report(at, steps=step, reward_mean=reward) for at, (step, reward) in enumerate(seen)]
+    step_rewards = [(1, 0.2), (1, 0.2), (1, 0.2), (2, 0.8)]
+    reports = [report(at, steps=step, reward_mean=reward) for at, (step, reward) in enumerate(step_rewards)]
     assert point(reports, before=None).streams[0].reward_mean == pytest.approx(0.5)
 
 

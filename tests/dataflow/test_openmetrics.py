@@ -161,8 +161,8 @@ def test_addresses_beyond_loopback_with_a_token_and_off_are_accepted() -> None:
 
 async def test_a_service_serves_metrics_and_refuses_a_port_in_use(tmp_path: Path) -> None:
     endpoint = MetricsEndpoint(host="127.0.0.1", port=0)
-    async with serving_metrics(endpoint, full_report, Losses()) as taken:
-        used_address = taken.removeprefix("http://").removesuffix("/metrics")
+    async with serving_metrics(endpoint, full_report, Losses()) as url:
+        used_address = url.removeprefix("http://").removesuffix("/metrics")
         with pytest.raises(ExceptionGroup) as refused:
             async with running(tmp_path, config().model_copy(update={"metrics": used_address})):
                 pass

@@ -82,7 +82,7 @@ def test_every_partial_rollout_has_exactly_one_outcome(steps: list[tuple[str, in
                 partial_rollouts.drop_stale(floors(version))
             case "restart":
                 saved = partial_rollouts.state_dict()
-                kept = [partial for one in range(4) if (partial := partial_rollouts.get(TaskId(f"train:0/{one}")))]
+                kept = [partial for index in range(4) if (partial := partial_rollouts.get(TaskId(f"train:0/{index}")))]
                 partial_rollouts = PartialRollouts()
                 partial_rollouts.load_state_dict({reason: int(str(count)) for reason, count in saved.items()})
                 partial_rollouts.restore(kept)

@@ -134,14 +134,14 @@ async def test_reports_contain_recommendations_for_unconfigured_pools(tmp_path: 
 
 
 def terms(**pool: Any) -> FleetConstraints:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "mode": Mode.ON,
         "min_nodes": 1,
         "max_nodes": 30,
         "launch_delay_s": 2.0,
         "price_per_hour": 1.5,
     }
-    return FleetConstraints(pools=(PoolConstraints(pool=LOCAL, **given | pool),))
+    return FleetConstraints(pools=(PoolConstraints(pool=LOCAL, **defaults | pool),))
 
 
 async def test_fleet_constraints_apply_from_the_next_report_for_a_minute(tmp_path: Path) -> None:

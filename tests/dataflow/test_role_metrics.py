@@ -8,7 +8,7 @@ from tests import make
 
 
 def test_rewards_and_metrics_are_means_over_the_trajectories_of_a_role() -> None:
-    said = [
+    trajectories = [
         replace(make.trajectory(reward=1.0), role="solver"),
         replace(make.trajectory(reward=0.0), role="solver"),
         replace(make.trajectory(reward=0.5), role="solver.retry"),
@@ -16,7 +16,7 @@ def test_rewards_and_metrics_are_means_over_the_trajectories_of_a_role() -> None
         replace(make.trajectory(reward=0.0), role="verifier", metrics={"approves": 0.0}),
     ]
 
-    metrics_by_role = role_metrics(said)
+    metrics_by_role = role_metrics(trajectories)
 
     assert metrics_by_role == {
         "reward_mean_solver": 0.5,

@@ -92,7 +92,7 @@ def interaction(
     parent, child = (make.trajectory(reward=reward, version=1) for reward in (1.0, 0.5))
     model_tokens = child.model_tokens
     extra: dict[str, Any] = {"role": role, "ending": ending, "reward_terms": terms or {}}
-    made = (
+    trajectories = (
         replace(parent, prompt_text="p", completion_text="root"),
         replace(
             child,
@@ -106,7 +106,7 @@ def interaction(
             **extra,
         ),
     )
-    episode = Episode(task=TaskId(f"train:{number}/0"), node=NodeId("node-1"), trajectories=made)
+    episode = Episode(task=TaskId(f"train:{number}/0"), node=NodeId("node-1"), trajectories=trajectories)
     return Group(id=GroupId(f"train:{number}"), flow=FlowId("train"), prompt=make.prompt(number), episodes=(episode,))
 
 
@@ -151,7 +151,7 @@ async def test_interactions_are_found_by_ending_role_and_reward_term(tmp_path: P
         {SOLVER: "buffered"},
         at=1.0,
     )
-    asked: list[dict[str, Any]] = [
+    queries: list[dict[str, Any]] = [
         {"ending": Ending.WON},
         {"role": "solver"},
         {"role": 'it\'s "x"'},
@@ -162,7 +162,7 @@ async def test_interactions_are_found_by_ending_role_and_reward_term(tmp_path: P
         {"term": "nan"},
         {"ending": Ending.WON, "term": "a", "group": "train:1"},
     ]
-    matching_tasks = [[name.partition("/")[0][6:] for name in await task_names(samples, **query)] for query in asked]
+    matching_tasks = [[name.partition("/")[0][6:] for name in await task_names(samples, **query)] for query in queries]
     everything = await samples.rewards(RewardQuery(matching=TrajectoryQuery()))
     of_term = await samples.rewards(RewardQuery(matching=TrajectoryQuery(), term="a"))
     won = await samples.rewards(RewardQuery(matching=TrajectoryQuery(ending=Ending.WON), term="nothing"))
@@ -196,15 +196,15 @@ async def test_recorded_calls_are_stored_and_returned_on_request(tmp_path: Path)
     blocks = dict(archive.rows("select ordinal, length(calls_body) from samples"))
     archive.close()
 
-    given = agent_trajectories()
+    trajectories = agent_trajectories()
     assert all(sample.calls == () for sample in plain)
-    assert [sample.calls for sample in whole] == [trajectory.calls for trajectory in reversed(given)]
+    assert [sample.calls for sample in whole] == [trajectory.calls for trajectory in reversed(trajectories)]
     assert whole[-1].call_outcomes == {"answered": 3, "replayed": 1, "aborted": 1, "refused": 1}
     assert [sample.index for sample in refused.trajectories] == [0]
     assert aborted.trajectories == ()
     assert counts.calls == {"answered": 3, "replayed": 1, "aborted": 1, "refused": 1}
     assert blocks[1] == 0 and blocks[3] > 0
-    assert sizes[3] > blocks[3] + len(given[0].completion_text)
+    assert sizes[3] > blocks[3] + len(trajectories[0].completion_text)
 
 
 async def test_a_page_holds_fewer_trajectories_when_their_calls_are_long(

@@ -142,7 +142,7 @@ def test_greso_changes_its_probabilities_by_one_step_per_version_after_the_first
 VERIFIER = PolicyId("verifier")
 scores = st.lists(st.sampled_from([0.0, 0.4, 0.6, 1.0]), max_size=3).map(tuple)
 results = st.fixed_dictionaries({}, optional={SOLVER: scores, VERIFIER: scores}).map(
-    lambda found: {policy: rewards for policy, rewards in found.items() if rewards}
+    lambda rewards_by_policy: {policy: rewards for policy, rewards in rewards_by_policy.items() if rewards}
 )
 happenings = st.lists(
     st.one_of(st.just("select"), st.just("version"), st.tuples(st.integers(0, 3), results)), min_size=1, max_size=80
@@ -177,21 +177,25 @@ class SlowGreso:
 
     def base(self, kind: str) -> float:
         base = 0.5
-        for version, place in enumerate(self.versions):
-            kinds = [found for _, rewards, at in self.results if at == version and (found := self.kind(rewards))]
-            if kinds and place >= self.size:
+        for version, position in enumerate(self.versions):
+            kinds = [
+                kind_of_group
+                for _, rewards, at in self.results
+                if at == version and (kind_of_group := self.kind(rewards))
+            ]
+            if kinds and position >= self.size:
                 share = kinds.count(kind) / len(kinds)
                 base = min(0.99, max(0.01, base + (-0.01 if share >= {"easy": 0.083, "hard": 0.167}[kind] else 0.01)))
         return base
 
     def kind(self, rewards: Rewards) -> str | None:
         """Classifies a group: None when no policy has two rewards to compare."""
-        known = [found for found in rewards.values() if len(found) >= 2]
+        known = [policy_rewards for policy_rewards in rewards.values() if len(policy_rewards) >= 2]
         if not known:
             return None
-        if any(len(set(found)) > 1 for found in known):
+        if any(len(set(policy_rewards)) > 1 for policy_rewards in known):
             return "spread"
-        return "easy" if all(found[0] > 0.5 for found in known) else "hard"
+        return "easy" if all(policy_rewards[0] > 0.5 for policy_rewards in known) else "hard"
 
 
 @settings(max_examples=60, deadline=None)
@@ -199,8 +203,8 @@ class SlowGreso:
 def test_greso_matches_a_reference_implementation(happened: list[Any]) -> None:
     size = 4
     greso, slow = build("greso", size), SlowGreso(size)
-    for one in happened:
-        match one:
+    for happening in happened:
+        match happening:
             case "select":
                 assert greso.select() == slow.select()
             case "version":
@@ -273,12 +277,12 @@ class SlowCurriculum:
 @given(happened=happenings)
 def test_curriculum_matches_a_reference_implementation(happened: list[Any]) -> None:
     curriculum, slow = build("curriculum", 4), SlowCurriculum(4)
-    for one in happened:
-        if one == "select":
+    for happening in happened:
+        if happening == "select":
             assert curriculum.select() == slow.select()
-        elif one != "version":
-            curriculum.observe(*one)
-            slow.observe(*one)
+        elif happening != "version":
+            curriculum.observe(*happening)
+            slow.observe(*happening)
 
 
 def test_curriculum_uses_the_policy_closest_to_the_target_instead_of_the_mean() -> None:

@@ -117,8 +117,8 @@ async def test_a_node_with_old_weights_does_not_age_tasks_of_other_nodes(tmp_pat
         swift, behind = [(await service.nodes.join(facts(name))).node for name in ("swift", "behind")]
         await service.trainer().attach(version=Version(1), backend="local", is_simulated=False)
         versions = {swift: {solver: Version(1)}, behind: {solver: Version(0)}}
-        taken = await service.nodes.lease(swift, 8, wait_s=0, versions=versions[swift])
-        assert [task.id for task in taken.tasks][-2:] == ["train-solver:2/0", "train-solver:2/1"]
+        assignment = await service.nodes.lease(swift, 8, wait_s=0, versions=versions[swift])
+        assert [task.id for task in assignment.tasks][-2:] == ["train-solver:2/0", "train-solver:2/1"]
         waiting = asyncio.create_task(service.nodes.lease(behind, 8, wait_s=10, versions=versions[behind]))
         await asyncio.sleep(0.05)
         assert not waiting.done(), "with version 0, group 2 would be too old for batch 2"
@@ -487,18 +487,18 @@ async def test_reports_that_fail_to_build_or_encode_are_left_out(
     for name, module in failing.items():
         monkeypatch.setattr(module, name, failing_once(getattr(module, name)))
     async with running(tmp_path) as service:
-        seen = [(await anext(service.control.watch_report())).sequence for _ in range(2)]
-        assert seen == sorted(seen)
+        sequences = [(await anext(service.control.watch_report())).sequence for _ in range(2)]
+        assert sequences == sorted(sequences)
         await produce(service, 2)
 
 
 def failing_once(work: Callable[..., Any]) -> Callable[..., Any]:
     left = [OverflowError("a figure is too large")]
 
-    def failing(*given: Any, **options: Any) -> Any:
+    def failing(*arguments: Any, **options: Any) -> Any:
         if left:
             raise left.pop()
-        return work(*given, **options)
+        return work(*arguments, **options)
 
     return failing
 

@@ -136,13 +136,13 @@ def test_sample_solutions_pass_their_tests(name: str) -> None:
 
 def passes(solution: str, test: Any) -> bool:
     """Returns whether a trusted program passes a trusted test."""
-    given = ""
+    stdin = ""
     match test["kind"]:
         case "stdin":
-            given = test["input"]
+            stdin = test["input"]
         case "call":
             solution += f"\nassert {test['function']}(*{test['arguments']!r}) in {test['expected']!r}\n"
         case "check":
             solution += f"\n{test['code']}\ncheck({test['function']})\n"
-    ran = subprocess.run([sys.executable, "-c", solution], input=given, capture_output=True, text=True, check=False)
+    ran = subprocess.run([sys.executable, "-c", solution], input=stdin, capture_output=True, text=True, check=False)
     return ran.returncode == 0 and ran.stdout == test.get("output", "")

@@ -76,8 +76,8 @@ def test_only_selected_columns_are_in_the_prompt(tmp_path: Path) -> None:
 def test_the_fingerprint_depends_on_the_rows_only(tmp_path: Path) -> None:
     saved = [tables.save_to_disk(tmp_path / name) for name in ("a", "b")]
     moved = tables.save_to_disk(tmp_path / "c", [*tables.ROWS[1:], tables.ROWS[0]])
-    one, same, other = (dataset(path).fingerprint for path in (*saved, moved))
-    assert one == same != other
+    first, same, other = (dataset(path).fingerprint for path in (*saved, moved))
+    assert first == same != other
 
 
 def test_invalid_datasets_are_refused(tmp_path: Path, cache: str) -> None:

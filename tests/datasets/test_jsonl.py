@@ -117,8 +117,8 @@ def test_a_replaced_file_can_still_be_read(tmp_path: Path) -> None:
 
 def test_a_copy_has_the_same_fingerprint(tmp_path: Path) -> None:
     paths = [tables.write_jsonl(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
-    one, other = (datasets.build({"kind": "jsonl", "path": str(path)}, 0) for path in paths)
-    assert one.fingerprint == other.fingerprint
+    first, other = (datasets.build({"kind": "jsonl", "path": str(path)}, 0) for path in paths)
+    assert first.fingerprint == other.fingerprint
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:

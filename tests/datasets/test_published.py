@@ -112,15 +112,15 @@ def test_the_question_follows_the_template() -> None:
 
 
 def test_the_question_of_a_code_problem_names_the_expected_form() -> None:
-    def asked(name: str, index: int) -> str:
+    def question_of(name: str, index: int) -> str:
         return str(
             datasets.build({"kind": "code", "name": name, "is_sample": True}, 0).prompt(index).fields["question"]
         )
 
-    assert "stdin" in asked("deepcoder", 0)
-    assert "with the function `count_vowels`" in asked("deepcoder", 1)
-    assert "```python\nclass Solution:\n    def countEven" in asked("deepcoder_lcb", 1)
-    assert '"""Return three times the number.' in asked("humaneval", 0)
+    assert "stdin" in question_of("deepcoder", 0)
+    assert "with the function `count_vowels`" in question_of("deepcoder", 1)
+    assert "```python\nclass Solution:\n    def countEven" in question_of("deepcoder_lcb", 1)
+    assert '"""Return three times the number.' in question_of("humaneval", 0)
 
 
 def test_tests_beyond_the_limit_are_left_out_and_counted() -> None:

@@ -13,9 +13,9 @@ def test_every_item_appears_exactly_once(size: int, seed: int) -> None:
     assert sorted(order.item(index) for index in range(size)) == list(range(size))
 
 
-@given(size=st.integers(10**20, 10**40), place=st.integers(0, 10**20 - 1))
-def test_huge_orders_need_no_memory(size: int, place: int) -> None:
-    assert 0 <= Shuffle(size, seed=1).item(place) < size
+@given(size=st.integers(10**20, 10**40), position=st.integers(0, 10**20 - 1))
+def test_huge_orders_need_no_memory(size: int, position: int) -> None:
+    assert 0 <= Shuffle(size, seed=1).item(position) < size
 
 
 def test_the_order_follows_from_the_seed() -> None:

@@ -39,12 +39,12 @@ def compose(environment: Mapping[str, str] | None = None) -> Json:
 
 def _filled(value: Any, environment: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(one, environment) for key, one in value.items()}
+        return {key: _filled(item, environment) for key, item in value.items()}
     if isinstance(value, list):
-        return [_filled(one, environment) for one in value]
+        return [_filled(item, environment) for item in value]
     if not isinstance(value, str):
         return value
-    filled = _VARIABLE.sub(lambda seen: environment.get(seen[1]) or seen[2] or "", value)
+    filled = _VARIABLE.sub(lambda match: environment.get(match[1]) or match[2] or "", value)
     assert "$" not in filled, f"what Compose would make of {value!r} is not known here"
     return filled
 
@@ -58,13 +58,13 @@ def seconds(text: str) -> float:
 
 def mounts(service: Json) -> dict[str, tuple[str, bool]]:
     """Returns the volumes of a service: mount path -> (volume, whether it is read-only)."""
-    split = [given.split(":") for given in service.get("volumes", [])]
+    split = [volume.split(":") for volume in service.get("volumes", [])]
     return {target: (volume, mode == ["ro"]) for volume, target, *mode in split}
 
 
 def depends_on(service: Json) -> dict[str, str]:
     """Returns the services that a service waits for: name -> condition."""
-    return {name: given["condition"] for name, given in service.get("depends_on", {}).items()}
+    return {name: dependency["condition"] for name, dependency in service.get("depends_on", {}).items()}
 
 
 @dataclass(kw_only=True)
@@ -82,8 +82,8 @@ class Composed:
     ports: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        said = re.findall(r"--(?:enroll-)?port=(\d+)", str(self.services))
-        self.ports = dict(zip(said, map(str, free_ports(len(said))), strict=True))
+        port_numbers = re.findall(r"--(?:enroll-)?port=(\d+)", str(self.services))
+        self.ports = dict(zip(port_numbers, map(str, free_ports(len(port_numbers))), strict=True))
         self.working.mkdir()
 
     @property
@@ -114,11 +114,11 @@ class Composed:
         """Translates paths, service names and ports of a text to this machine."""
         for target, (volume, _) in mounts(service).items():
             text = re.sub(rf"{target}(?=/|$)", str(self.volume(volume)), text)
-        text = re.sub(r"/run/secrets/([\w-]+)", lambda seen: str(self.secret(seen[1])), text)
-        for given in service.get("configs", []):
-            text = text.replace(given["target"], str(ROOT / self.file["configs"][given["source"]]["file"]))
+        text = re.sub(r"/run/secrets/([\w-]+)", lambda match: str(self.secret(match[1])), text)
+        for config in service.get("configs", []):
+            text = text.replace(config["target"], str(ROOT / self.file["configs"][config["source"]]["file"]))
         text = re.sub(rf"\b(?:{'|'.join(self.services)}):(?=\d)", "127.0.0.1:", text)
-        return re.sub(r"(?<=[:=])\d{4}\b", lambda seen: self.ports[seen[0]], text)
+        return re.sub(r"(?<=[:=])\d{4}\b", lambda match: self.ports[match[0]], text)
 
     def arguments(self, service: Json, words: Sequence[str]) -> Json:
         """Returns the `subprocess` arguments that run `words` in a service."""
@@ -136,10 +136,10 @@ class Composed:
 
     def done(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs the equivalent of `docker compose exec NAME WORDS`. `cli` replaces the command line, if there is one."""
-        given = self.arguments(self.services[name], words)
+        options = self.arguments(self.services[name], words)
         if words[0] == PROGRAM:
-            given["args"] = [*self.cli, *given["args"][1:]]
-        return subprocess.run(**given, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+            options["args"] = [*self.cli, *options["args"][1:]]
+        return subprocess.run(**options, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
     def is_healthy(self, name: str) -> bool:
         """Returns whether the health check of a service passes."""
@@ -157,9 +157,9 @@ class Composed:
         service = self.services[name]
         log = self.log(f"{name}.{copy}" if copy > 1 else name)
         with log.open("wb") as out:
-            given = self.arguments(service, [str(ENTRYPOINT), *service["command"]])
+            options = self.arguments(service, [str(ENTRYPOINT), *service["command"]])
             self.processes[log.stem] = subprocess.Popen(
-                **given, stdout=out, stderr=out, text=True, start_new_session=True
+                **options, stdout=out, stderr=out, text=True, start_new_session=True
             )
 
     def log(self, name: str) -> Path:

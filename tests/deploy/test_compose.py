@@ -44,8 +44,8 @@ CHECKED = [name for name, service in SERVICES.items() if "healthcheck" in servic
 
 def options(name: str) -> dict[str, str]:
     """Returns the `--NAME=VALUE` options of a service."""
-    said = [word.removeprefix("--").partition("=") for word in SERVICES[name]["command"] if word.startswith("--")]
-    return {given: value for given, _, value in said}
+    words = [word.removeprefix("--").partition("=") for word in SERVICES[name]["command"] if word.startswith("--")]
+    return {option: value for option, _, value in words}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -57,10 +57,10 @@ def test_service_commands_are_accepted_by_the_command_line(name: str) -> None:
 def test_health_checks_call_their_own_service(name: str) -> None:
     how, program, *words = SERVICES[name]["healthcheck"]["test"]
     assert (how, program) == ("CMD", PROGRAM)
-    asked = parsed(words).params
-    assert asked["role"] == name
-    assert asked["address"].removeprefix("https://").split(":")[0] in (name, "localhost")
-    assert asked["address"].endswith(f":{options(name)['port']}")
+    parameters = parsed(words).params
+    assert parameters["role"] == name
+    assert parameters["address"].removeprefix("https://").split(":")[0] in (name, "localhost")
+    assert parameters["address"].endswith(f":{options(name)['port']}")
 
 
 def test_dependencies_of_services_can_be_satisfied() -> None:
@@ -76,8 +76,10 @@ def test_services_have_matching_ports_and_certificates_for_their_names() -> None
     addresses = {f"{name}:{port}" for name, port in listening.items()} | {
         f"dataflow:{options('dataflow')['enroll-port']}"
     }
-    told = {address for name in SERVICES for address in re.findall(r"\b[a-z]+:\d{4}\b", str(SERVICES[name]["command"]))}
-    assert told == addresses
+    used_addresses = {
+        address for name in SERVICES for address in re.findall(r"\b[a-z]+:\d{4}\b", str(SERVICES[name]["command"]))
+    }
+    assert used_addresses == addresses
     assert {options(name)["advertise"] for name in listening} == set(listening)
     joining = f"dataflow:{options('dataflow')['enroll-port']}"
     assert SERVICES["node"]["command"][1] == joining == options("fleet")["join-address"]
@@ -113,7 +115,7 @@ def test_declared_and_used_volumes_secrets_and_configs_are_the_same() -> None:
     assert {config_["source"] for service in SERVICES.values() for config_ in service.get("configs", [])} == set(
         FILE["configs"]
     )
-    assert all((ROOT / given["file"]).is_file() for given in FILE["configs"].values())
+    assert all((ROOT / config["file"]).is_file() for config in FILE["configs"].values())
 
 
 def test_the_image_has_a_folder_owned_by_its_user_for_each_volume() -> None:
@@ -214,8 +216,8 @@ def run(tmp_path: Path, forking_cli: ForkingProgram) -> Iterator[Composed]:
     """Services with simulated engine and trainer, still without a token."""
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(ENDLESS)
-    given = {"ASTRAFLOW_RECIPE": str(recipe), "ASTRAFLOW_RUN": "evening"}
-    composed = Composed(file=compose(given), directory=tmp_path, cli=forking_cli.command)
+    environment = {"ASTRAFLOW_RECIPE": str(recipe), "ASTRAFLOW_RUN": "evening"}
+    composed = Composed(file=compose(environment), directory=tmp_path, cli=forking_cli.command)
     yield composed
     composed.kill()
 

@@ -43,20 +43,20 @@ def manifests(name: str) -> list[Json]:
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
 
 
-def one(name: str, kind: str) -> Json:
+def manifest_of(name: str, kind: str) -> Json:
     """Returns the only manifest of a kind in a file."""
-    (manifest,) = [given for given in manifests(name) if given["kind"] == kind]
+    (manifest,) = [document for document in manifests(name) if document["kind"] == kind]
     return manifest
 
 
 def pods() -> list[tuple[str, Json]]:
     """Returns name and spec of each pod template in the manifests."""
     files = [*DEPLOY.glob("*.yaml"), KEDA]
-    documents = [given for file in files for given in yaml.safe_load_all(file.read_text())]
+    documents = [document for file in files for document in yaml.safe_load_all(file.read_text())]
     return [
-        (f"{given['kind']}/{given['metadata']['name']}", given["spec"]["template"]["spec"])
-        for given in documents
-        if given["kind"] in ("Deployment", "Job", "StatefulSet")
+        (f"{document['kind']}/{document['metadata']['name']}", document["spec"]["template"]["spec"])
+        for document in documents
+        if document["kind"] in ("Deployment", "Job", "StatefulSet")
     ]
 
 
@@ -69,7 +69,7 @@ def words_of(container: Json) -> list[str]:
 
 def fleet_config() -> FleetConfig:
     """Returns the fleet service's configuration from the manifests."""
-    return FleetConfig.parse(tomllib.loads(one("run.yaml", "ConfigMap")["data"]["fleet.toml"]), where="")
+    return FleetConfig.parse(tomllib.loads(manifest_of("run.yaml", "ConfigMap")["data"]["fleet.toml"]), where="")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_an_api_server_accepts_every_manifest(cluster: FakeCluster) -> None:
 
 def test_a_misplaced_field_is_refused(cluster: FakeCluster, tmp_path: Path) -> None:
     """Verifies that the previous test can fail."""
-    spoilt = one("run.yaml", "StatefulSet")
+    spoilt = manifest_of("run.yaml", "StatefulSet")
     spoilt["spec"]["template"]["spec"]["fsGroupChangePolicy"] = "OnRootMismatch"  # belongs a level deeper
     path = tmp_path / "spoilt.yaml"
     path.write_text(json.dumps(spoilt))
@@ -110,8 +110,8 @@ def test_a_misplaced_field_is_refused(cluster: FakeCluster, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("role", ["dataflow", "weights", "fleet"])
 def test_services_start_with_valid_options(role: str) -> None:
-    containers = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"]
-    (container,) = [given for given in containers if given["name"] == role]
+    containers = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    (container,) = [candidate for candidate in containers if candidate["name"] == role]
     program, *words = container["command"]
     assert (program, words[:2]) == ("astraflow", ["serve", role])
     options = parsed([*words, *container["args"]]).params
@@ -120,27 +120,28 @@ def test_services_start_with_valid_options(role: str) -> None:
 
 
 def test_services_use_the_ports_and_names_of_the_kubernetes_service() -> None:
-    service = one("run.yaml", "Service")
-    ports = {given["name"]: given["port"] for given in service["spec"]["ports"]}
+    service = manifest_of("run.yaml", "Service")
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
     host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
-    containers = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"]
-    said = {
-        given["name"]: dict(word.removeprefix("--").split("=", 1) for word in given["args"]) for given in containers
+    containers = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    container_options = {
+        container["name"]: dict(word.removeprefix("--").split("=", 1) for word in container["args"])
+        for container in containers
     }
-    assert said["dataflow"]["weights"] == f"{host}:{ports['weights']}"
-    assert said["fleet"]["dataflow"] == f"{host}:{ports['planes']}"
-    assert said["fleet"]["join-address"] == f"{host}:{ports['join']}"
-    assert int(said["dataflow"]["enroll-port"]) == ports["join"]
-    assert [int(said[role]["port"]) for role in ("dataflow", "weights", "fleet")] == [
+    assert container_options["dataflow"]["weights"] == f"{host}:{ports['weights']}"
+    assert container_options["fleet"]["dataflow"] == f"{host}:{ports['planes']}"
+    assert container_options["fleet"]["join-address"] == f"{host}:{ports['join']}"
+    assert int(container_options["dataflow"]["enroll-port"]) == ports["join"]
+    assert [int(container_options[role]["port"]) for role in ("dataflow", "weights", "fleet")] == [
         ports["planes"],
         ports["weights"],
         ports["fleet"],
     ]
-    assert {given["advertise"] for given in said.values()} == {host}
+    assert {options["advertise"] for options in container_options.values()} == {host}
 
 
 def test_the_init_container_creates_an_authority_once(tmp_path: Path) -> None:
-    (container,) = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["initContainers"]
+    (container,) = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["initContainers"]
     words: list[str] = container["command"] + container["args"]
     assert words[0] == "astraflow"
     run = tmp_path / "run"
@@ -171,12 +172,12 @@ def test_every_pod_meets_the_restricted_standard_and_writes_only_to_volumes(pod:
 
 def volumes_of(pod: str, spec: Json) -> set[str]:
     """Names of the volumes that the containers of a pod may mount."""
-    documents = [given for file in DEPLOY.glob("*.yaml") for given in manifests(file.name)]
+    documents = [document for file in DEPLOY.glob("*.yaml") for document in manifests(file.name)]
     claimed = {
         claim["metadata"]["name"]
-        for given in documents
-        if f"{given['kind']}/{given['metadata']['name']}" == pod
-        for claim in given["spec"].get("volumeClaimTemplates", [])
+        for document in documents
+        if f"{document['kind']}/{document['metadata']['name']}" == pod
+        for claim in document["spec"].get("volumeClaimTemplates", [])
     }
     return claimed | {volume["name"] for volume in spec["volumes"]}
 
@@ -187,42 +188,42 @@ def test_only_the_pod_of_the_run_has_the_run_token() -> None:
 
 
 def test_the_trainer_signs_versions_and_all_readers_verify_them() -> None:
-    spec = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
+    spec = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
     (keys,) = spec["initContainers"]
     public = parsed(words_of(keys)).params["public"]
     for role in ("dataflow", "weights"):
-        (container,) = [given for given in spec["containers"] if given["name"] == role]
+        (container,) = [candidate for candidate in spec["containers"] if candidate["name"] == role]
         assert parsed(words_of(container)).params["weights_key"] == f"{public}/weights.pub"
-    (trainer,) = one("trainer.yaml", "Job")["spec"]["template"]["spec"]["containers"]
+    (trainer,) = manifest_of("trainer.yaml", "Job")["spec"]["template"]["spec"]["containers"]
     assert parsed(words_of(trainer)).params["signing_key"] == Path("/keys/weights.key")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("trainer.yaml", "Job"), ("web.yaml", "StatefulSet")])
 def test_trainer_and_page_join_the_run_and_store_their_identity_in_a_volume(name: str, kind: str) -> None:
-    spec = one(name, kind)["spec"]["template"]["spec"]
+    spec = manifest_of(name, kind)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     options = parsed(words_of(container)).params
-    ports = {given["name"]: given["port"] for given in one("run.yaml", "Service")["spec"]["ports"]}
+    ports = {port["name"]: port["port"] for port in manifest_of("run.yaml", "Service")["spec"]["ports"]}
     assert options["dataflow"] == f"run.astraflow.svc:{ports['join']}"
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     lasting = "/var/lib/astraflow"
     assert options["credential_folder"].is_relative_to(lasting)
     assert options["directory"].is_relative_to(lasting)
     volume = mounts[lasting]["name"]
-    assert "emptyDir" not in next((given for given in spec["volumes"] if given["name"] == volume), {})
+    assert "emptyDir" not in next((candidate for candidate in spec["volumes"] if candidate["name"] == volume), {})
     assert options["token_file"].is_relative_to("/secret")
     assert mounts["/secret"]["readOnly"] is True
 
 
 def test_a_completed_trainer_is_not_restarted_and_only_one_runs_at_a_time() -> None:
-    job = one("trainer.yaml", "Job")["spec"]
+    job = manifest_of("trainer.yaml", "Job")["spec"]
     assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
     assert job["podReplacementPolicy"] == "Failed"
-    assert one("trainer.yaml", "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert manifest_of("trainer.yaml", "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOncePod"]
 
 
 def test_keda_nodes_join_with_a_token_of_their_pool() -> None:
-    (deployment,) = [given for given in yaml.safe_load_all(KEDA.read_text()) if given["kind"] == "Deployment"]
+    (deployment,) = [document for document in yaml.safe_load_all(KEDA.read_text()) if document["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     options = parsed(words_of(container)).params
     assert options["pool"] == "gpu"
@@ -238,12 +239,12 @@ def test_the_documented_token_commands_are_valid(file: Path) -> None:
 
 
 def test_only_the_fleet_container_has_a_cluster_token() -> None:
-    spec = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
+    spec = manifest_of("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
     having = [
-        given["name"]
-        for given in [*spec["containers"], *spec["initContainers"]]
-        if any(mount["name"] == "api-access" for mount in given["volumeMounts"])
+        container["name"]
+        for container in [*spec["containers"], *spec["initContainers"]]
+        if any(mount["name"] == "api-access" for mount in container["volumeMounts"])
     ]
     assert having == ["fleet"]
 
@@ -252,7 +253,7 @@ def test_the_pod_template_matches_the_provider_and_the_restricted_standard() -> 
     provider_config = fleet_config()
     options = providers.check(provider_config.providers["here"])
     assert isinstance(options, KubernetesOptions)
-    template = one("node-pod.yaml", "PodTemplate")["template"]
+    template = manifest_of("node-pod.yaml", "PodTemplate")["template"]
     order = json.loads(template["metadata"]["annotations"][ORDER])
     pool = provider_config.pools[order["tags"]["pool"]]
     node = NodePlan(dataflow="run.astraflow.svc:7000", drain_s=pool.drain_s)
@@ -269,13 +270,13 @@ def test_the_pod_template_matches_the_provider_and_the_restricted_standard() -> 
 
 def rules() -> list[Json]:
     """Returns the RBAC rules of the fleet service."""
-    role_rules: list[Json] = one("nodes.yaml", "Role")["rules"]
+    role_rules: list[Json] = manifest_of("nodes.yaml", "Role")["rules"]
     return role_rules
 
 
 def rights() -> list[tuple[str, str]]:
     """Returns each (resource, verb) pair of the rules."""
-    return [(given["resources"][0], verb) for given in rules() for verb in given["verbs"]]
+    return [(rule["resources"][0], verb) for rule in rules() for verb in rule["verbs"]]
 
 
 @pytest.fixture
@@ -286,9 +287,9 @@ async def provider(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Asy
     cluster.roles["fleet"] = rules()
     changed = {"kubeconfig": str(cluster.write_kubeconfig("fleet")), "command": SLEEPER}
     there = fleet_config().providers["here"] | changed
-    made = providers.build(there, clock=SystemClock(), directory=cluster.directory)
-    yield made
-    await made.close()
+    instance_provider = providers.build(there, clock=SystemClock(), directory=cluster.directory)
+    yield instance_provider
+    await instance_provider.close()
 
 
 async def call_every_method(provider: Provider) -> None:
@@ -298,7 +299,7 @@ async def call_every_method(provider: Provider) -> None:
     handle = await provider.launch(spec, launch)
     assert await provider.launch(spec, launch) == handle
     assert (await provider.describe(handle)).tags == tags
-    assert [seen.handle for seen in await provider.list("evening")] == [handle]
+    assert [instance.handle for instance in await provider.list("evening")] == [handle]
     while await provider.retire(launch) is not RetireResult.GONE:
         pass
 
@@ -313,7 +314,7 @@ async def test_every_permission_of_the_service_account_is_needed(
     cluster: FakeCluster, provider: Provider, resource: str, verb: str
 ) -> None:
     fewer = deepcopy(rules())
-    next(given for given in fewer if resource in given["resources"])["verbs"].remove(verb)
+    next(rule for rule in fewer if resource in rule["resources"])["verbs"].remove(verb)
     cluster.roles["fleet"] = fewer
     with pytest.raises(Auth, match=resource.removesuffix("s")):
         await call_every_method(provider)

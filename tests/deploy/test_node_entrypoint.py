@@ -23,8 +23,10 @@ def path(tmp_path: Path) -> str:
 
 
 def run(path: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {"PATH": path, **environment}
-    return subprocess.run([ENTRYPOINT, *arguments], env=given, capture_output=True, text=True, check=False, timeout=30)
+    variables = {"PATH": path, **environment}
+    return subprocess.run(
+        [ENTRYPOINT, *arguments], env=variables, capture_output=True, text=True, check=False, timeout=30
+    )
 
 
 def test_the_address_and_the_token_come_from_the_environment(path: str) -> None:
@@ -61,7 +63,7 @@ def test_an_existing_token_is_replaced_only_when_missing_or_old(path: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "said"),
+    ("arguments", "environment", "message"),
     [
         ((), {}, "ASTRAFLOW_ADDRESS"),
         (("join", "host:1"), {}, "/run/secrets/astraflow-token"),
@@ -69,11 +71,11 @@ def test_an_existing_token_is_replaced_only_when_missing_or_old(path: str, tmp_p
     ],
 )
 def test_a_missing_address_or_token_is_reported(
-    path: str, arguments: tuple[str, ...], environment: dict[str, str], said: str
+    path: str, arguments: tuple[str, ...], environment: dict[str, str], message: str
 ) -> None:
     done = run(path, *arguments, **environment)
     assert done.returncode == 64
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stdout == ""
 
 
@@ -87,8 +89,8 @@ def test_a_node_ends_at_its_expiry(path: str) -> None:
 
 @pytest.mark.parametrize("expiry", [{}, {"ASTRAFLOW_EXPIRES_AT": "4000000000"}])
 def test_signals_reach_the_node(path: str, expiry: dict[str, str]) -> None:
-    given = {"PATH": path, "ASTRAFLOW_TOKEN": TOKEN, "SLEEPS": "1", **expiry}
-    with subprocess.Popen([ENTRYPOINT, "join", "h:1"], env=given, stdout=subprocess.PIPE, text=True) as process:
+    variables = {"PATH": path, "ASTRAFLOW_TOKEN": TOKEN, "SLEEPS": "1", **expiry}
+    with subprocess.Popen([ENTRYPOINT, "join", "h:1"], env=variables, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "join\n"
         process.send_signal(signal.SIGTERM)

@@ -135,7 +135,7 @@ def shape(answer: Any) -> Any:
         return {"*" if is_open else key: shape(value) for key, value in sorted(answer.items())}
     if isinstance(answer, list):
         shapes = [shape(item) for item in answer]
-        return [one for index, one in enumerate(shapes) if one not in shapes[:index]]
+        return [candidate for index, candidate in enumerate(shapes) if candidate not in shapes[:index]]
     if isinstance(answer, bool) or answer is None:
         return type(answer).__name__
     return "number" if isinstance(answer, int | float) else type(answer).__name__

@@ -66,8 +66,8 @@ class RealServerSuite(InstalledServerSuite):
 
     @staticmethod
     def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
-        found = make_torch.logprobs(make_torch.model(number, MODEL), tokens, scored_from)
-        return np.asarray(found, dtype=np.float32)
+        values = make_torch.logprobs(make_torch.model(number, MODEL), tokens, scored_from)
+        return np.asarray(values, dtype=np.float32)
 
     @staticmethod
     def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:

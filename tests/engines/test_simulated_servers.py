@@ -70,8 +70,8 @@ def identity_of(weights: VerifiedWeights, *, prefix: str = "") -> bytes:
 
 
 def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
-    found = token_model.logprobs(identity_of(version(number)), tokens.tolist(), scored_from)
-    return np.array(found, dtype=np.float32)
+    values = token_model.logprobs(identity_of(version(number)), tokens.tolist(), scored_from)
+    return np.array(values, dtype=np.float32)
 
 
 def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
@@ -200,10 +200,12 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def assert_served(engine: ServerEngine, number: int, found: Float32Array, tokens: Int32Array, start: int) -> None:
+def assert_served(
+    engine: ServerEngine, number: int, served_logprobs: Float32Array, tokens: Int32Array, start: int
+) -> None:
     """Checks that these are the logprobs of a version."""
     assert engine.version == number
-    np.testing.assert_allclose(found, logprobs(number, tokens, start), atol=1e-5)
+    np.testing.assert_allclose(served_logprobs, logprobs(number, tokens, start), atol=1e-5)
 
 
 @pytest.mark.anyio

@@ -25,13 +25,13 @@ Cell = tuple[int, int]
 class GameExpert(Protocol):
     """Player without a model."""
 
-    def __call__(self, seen: Sequence[Observation], rng: random.Random, /) -> str:
+    def __call__(self, observations: Sequence[Observation], rng: random.Random, /) -> str:
         """Returns the next action. seen: all that this player has seen, the oldest first."""
 
 
-def random_player(seen: Sequence[Observation], rng: random.Random) -> str:
+def random_player(observations: Sequence[Observation], rng: random.Random) -> str:
     """Chooses among the possible actions."""
-    return rng.choice(seen[-1].actions)
+    return rng.choice(observations[-1].actions)
 
 
 async def play_game(
@@ -40,11 +40,11 @@ async def play_game(
     """Plays a game to its end; returns all turns."""
     game, rng = factory.make(), random.Random(seed)
     turns = [await game.begin(prompt, seed)]
-    seen: tuple[list[Observation], list[Observation]] = ([], [])
+    observations: tuple[list[Observation], list[Observation]] = ([], [])
     while not turns[-1].is_over:
         turn = turns[-1]
-        seen[turn.player].append(turn.observation)
-        turns.append(await game.act(turn.player, players[turn.player](seen[turn.player], rng)))
+        observations[turn.player].append(turn.observation)
+        turns.append(await game.act(turn.player, players[turn.player](observations[turn.player], rng)))
     await game.close()
     return turns
 
@@ -54,32 +54,32 @@ def expert_of(game: str) -> GameExpert:
     return _EXPERTS[game] if game in _EXPERTS else _EXPERTS[game.split("-")[0]]
 
 
-def _number_of(seen: Sequence[Observation]) -> int:
+def _number_of(observations: Sequence[Observation]) -> int:
     """Returns the number of the player, which the rules tell."""
-    match = re.search(r"Player (\d)", seen[0].text)
+    match = re.search(r"Player (\d)", observations[0].text)
     assert match is not None
     return int(match[1])
 
 
-def _nim(seen: Sequence[Observation], rng: random.Random) -> str:
+def _nim(observations: Sequence[Observation], rng: random.Random) -> str:
     """Leaves piles whose exclusive or is 0, where that is possible."""
-    piles = [int(size) for size in re.findall(r"pile \d+: (\d+)", seen[-1].text)]
+    piles = [int(size) for size in re.findall(r"pile \d+: (\d+)", observations[-1].text)]
     total = reduce(xor, piles)
     for pile, size in enumerate(piles):
         if size ^ total < size:
             return f"[{pile} {size - (size ^ total)}]"
-    return random_player(seen, rng)
+    return random_player(observations, rng)
 
 
 _LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 
 
-def _tic_tac_toe(seen: Sequence[Observation], rng: random.Random) -> str:
+def _tic_tac_toe(observations: Sequence[Observation], rng: random.Random) -> str:
     """Takes a cell of the highest value, and of these the one from which the opponent has the most ways to lose."""
     del rng
-    number = _number_of(seen)
+    number = _number_of(observations)
     own, other = ("O", "X") if number == 0 else ("X", "O")
-    rows = re.findall(r"^\s*(\S)\s*\|\s*(\S)\s*\|\s*(\S)\s*$", seen[-1].text, re.MULTILINE)[-3:]
+    rows = re.findall(r"^\s*(\S)\s*\|\s*(\S)\s*\|\s*(\S)\s*$", observations[-1].text, re.MULTILINE)[-3:]
     cells = "".join(cell if cell in "XO" else "." for row in rows for cell in row)
     return f"[{max(_free(cells), key=lambda cell: _mean_and_value(_put(cells, cell, own), other, own))}]"
 
@@ -106,10 +106,12 @@ def _put(cells: str, index: int, mark: str) -> str:
     return f"{cells[:index]}{mark}{cells[index + 1 :]}"
 
 
-def _connect_four(seen: Sequence[Observation], rng: random.Random) -> str:
+def _connect_four(observations: Sequence[Observation], rng: random.Random) -> str:
     """Connects four, else prevents it, else takes the most central column that lets the opponent not connect four."""
-    own, other = "XO" if _number_of(seen) == 0 else "OX"
-    board = [list(row) for row in re.findall(r"^[.XO](?: [.XO])+$", seen[-1].text.replace("|", ""), re.MULTILINE)]
+    own, other = "XO" if _number_of(observations) == 0 else "OX"
+    board = [
+        list(row) for row in re.findall(r"^[.XO](?: [.XO])+$", observations[-1].text.replace("|", ""), re.MULTILINE)
+    ]
     board = [[cell for cell in row if cell != " "] for row in board]
     columns = [column for column, cell in enumerate(board[0]) if cell == "."]
     for mark in (own, other):
@@ -140,20 +142,20 @@ def _connects(board: list[list[str]], cell: Cell, mark: str) -> bool:
     return any(count(*way) + count(-way[0], -way[1]) >= 3 for way in ((0, 1), (1, 0), (1, 1), (1, -1)))
 
 
-def _kuhn_poker(seen: Sequence[Observation], rng: random.Random) -> str:
+def _kuhn_poker(observations: Sequence[Observation], rng: random.Random) -> str:
     """Bets with every card, and calls with queen and king: the best response to a player who acts at random."""
     del rng
-    card = re.findall(r"Your card is: '([JQK])'", "\n".join(observation.text for observation in seen))[-1]
-    if "[bet]" in seen[-1].actions:
+    card = re.findall(r"Your card is: '([JQK])'", "\n".join(observation.text for observation in observations))[-1]
+    if "[bet]" in observations[-1].actions:
         return "[bet]"
     return "[fold]" if card == "J" else "[call]"
 
 
-def _pig_dice(seen: Sequence[Observation], rng: random.Random) -> str:
+def _pig_dice(observations: Sequence[Observation], rng: random.Random) -> str:
     """Holds at 21 and an eighth of the opponent's lead, and rolls for the end once a player needs at most 29 points."""
     del rng
-    goal = int(re.findall(r"First to (\d+) points", seen[0].text)[-1])
-    text, number = seen[-1].text, _number_of(seen)
+    goal = int(re.findall(r"First to (\d+) points", observations[0].text)[-1])
+    text, number = observations[-1].text, _number_of(observations)
     scores = [int(score) for score in re.findall(r"Player \d: '(\d+)'", text)[-2:]]
     own, other = scores[number], scores[1 - number]
     total = int(re.findall(r"turn total is (\d+)", text)[-1])
@@ -167,10 +169,10 @@ def _pig_dice(seen: Sequence[Observation], rng: random.Random) -> str:
 _WAYS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if (down, right) != (0, 0))
 
 
-def _othello(seen: Sequence[Observation], rng: random.Random) -> str:
+def _othello(observations: Sequence[Observation], rng: random.Random) -> str:
     """Takes a corner, else leaves the opponent the fewest moves and no corner."""
-    own, other = "BW" if _number_of(seen) == 0 else "WB"
-    board = _othello_board(seen[-1].text)
+    own, other = "BW" if _number_of(observations) == 0 else "WB"
+    board = _othello_board(observations[-1].text)
     moves = _moves(board, own, other)
     if not moves:
         return "[skip]"
@@ -184,10 +186,10 @@ def _othello(seen: Sequence[Observation], rng: random.Random) -> str:
     return "[{}, {}]".format(*max(moves, key=rank))
 
 
-def _small_othello(seen: Sequence[Observation], rng: random.Random) -> str:
+def _small_othello(observations: Sequence[Observation], rng: random.Random) -> str:
     """Takes a move of the highest value."""
-    own, other = "BW" if _number_of(seen) == 0 else "WB"
-    board = _othello_board(seen[-1].text)
+    own, other = "BW" if _number_of(observations) == 0 else "WB"
+    board = _othello_board(observations[-1].text)
     moves = _moves(board, own, other)
     values = {move: -_lead(_placed(board, move, own, other), other, own) for move in moves}
     best = [move for move in moves if values[move] == max(values.values())]

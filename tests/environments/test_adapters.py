@@ -127,14 +127,14 @@ async def test_a_game_in_a_worker_is_played_and_its_faults_are_failures_of_the_e
 
 async def test_a_worker_killed_from_outside_fails_only_its_own_episode() -> None:
     async with faulty_workers(workers=2) as factory:
-        one, other = factory.make(), factory.make()
-        begun, spared = await one.begin(PROMPT, 0), await other.begin(PROMPT, 0)
+        first, second = factory.make(), factory.make()
+        begun, spared = await first.begin(PROMPT, 0), await second.begin(PROMPT, 0)
         os.kill(int(begun.text.split()[1]), signal.SIGKILL)
-        assert (await failure_of(one, "go")).code == "environment.worker_died"
-        assert (await failure_of(one, "go")).code == "environment.worker_died"
-        assert (await other.act("win")).reward == 1.0
-        await one.close()
-        await other.close()
+        assert (await failure_of(first, "go")).code == "environment.worker_died"
+        assert (await failure_of(first, "go")).code == "environment.worker_died"
+        assert (await second.act("win")).reward == 1.0
+        await first.close()
+        await second.close()
         pids = {(await factory.make().begin(PROMPT, 0)).text for _ in range(2)}
         assert spared.text in pids and begun.text not in pids
 
@@ -285,8 +285,8 @@ async def test_a_host_repeats_answers_closes_unused_episodes_and_refuses_too_man
     host = EnvironmentHost(environments.build(FAULTY), max_episodes=2, idle_s=10.0, now=clock)
     first = await host.begin(begin_request("a"))
     assert await host.begin(begin_request("a")) == first
-    one = await host.act(ActRequest(episode="a", turn=1, action="go"))
-    assert await host.act(ActRequest(episode="a", turn=1, action="go")) == one
+    first_answer = await host.act(ActRequest(episode="a", turn=1, action="go"))
+    assert await host.act(ActRequest(episode="a", turn=1, action="go")) == first_answer
     assert (await host.act(ActRequest(episode="a", turn=2, action="go")))["text"] == "2"
     with raises_code(InvalidInput, "environment.wrong_turn"):
         await host.act(ActRequest(episode="a", turn=9, action="go"))

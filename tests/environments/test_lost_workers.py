@@ -180,8 +180,8 @@ async def _shopping(world: World, prompt: Prompt) -> Expert:
 def worker() -> psutil.Process:
     """Returns the worker process."""
     children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    (found,) = (child for child in children if "astraflow.environments.worker" in child.cmdline())
-    return found
+    (process,) = (child for child in children if "astraflow.environments.worker" in child.cmdline())
+    return process
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in WORLDS])

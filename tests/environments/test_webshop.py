@@ -130,13 +130,13 @@ async def test_goals_of_another_store_are_refused(fields: dict[str, Any], code: 
 
 
 def test_products_goals_and_prices_follow_from_the_seed() -> None:
-    one, same = (open_store(StoreOptions(products=50, store_seed=3)) for _ in range(2))
+    store, same = (open_store(StoreOptions(products=50, store_seed=3)) for _ in range(2))
     other = open_store(StoreOptions(products=50, store_seed=4))
-    assert one.products == same.products != other.products
-    assert [one.goal(n) for n in (5, 0)] == [same.goal(n) for n in (5, 0)] != [other.goal(n) for n in (5, 0)]
-    assert len({product.asin for product in one.products}) == 50
+    assert store.products == same.products != other.products
+    assert [store.goal(n) for n in (5, 0)] == [same.goal(n) for n in (5, 0)] != [other.goal(n) for n in (5, 0)]
+    assert len({product.asin for product in store.products}) == 50
     for number in range(200):
-        goal = one.goal(number)
+        goal = store.goal(number)
         assert goal.product.price < goal.price_upper
         assert set(goal.attributes) <= set(goal.product.attributes)
         assert len(goal.options) == len(goal.product.options)

@@ -45,8 +45,8 @@ class BrowserErrors:
 
     def taken(self) -> list[str]:
         """Returns the errors since the last call."""
-        heard, self.heard = self.heard, []
-        return heard
+        errors, self.heard = self.heard, []
+        return errors
 
     def _note_failed(self, request: Request) -> None:
         if request.failure not in (None, REQUEST_ABORTED):

@@ -67,15 +67,15 @@ class FakeChatCompletions:
             return "unsupported parameter: tools.function.strict"
         if body["messages"][0]["role"] != "system":
             return "messages.0: the system text comes first"
-        asked: set[str] = set()
+        unanswered_calls: set[str] = set()
         for number, message in enumerate(body["messages"]):
             if message["role"] == "tool":
-                if message["tool_call_id"] not in asked:
+                if message["tool_call_id"] not in unanswered_calls:
                     return f"messages.{number}: answers a call that was not made"
-                asked.remove(message["tool_call_id"])
-            elif asked:
-                return f"messages.{number}: calls were not answered: {sorted(asked)}"
-            asked |= {call["id"] for call in message.get("tool_calls") or ()}
+                unanswered_calls.remove(message["tool_call_id"])
+            elif unanswered_calls:
+                return f"messages.{number}: calls were not answered: {sorted(unanswered_calls)}"
+            unanswered_calls |= {call["id"] for call in message.get("tool_calls") or ()}
         return ""
 
 
@@ -99,9 +99,9 @@ def _messages(body: Mapping[str, Any]) -> Iterator[Message]:
             reply = ToolReply(call=message["tool_call_id"], content=message["content"])
             yield Message(role="user", parts=(reply,))
             continue
-        said = (TextPart(text=message["content"]),) if message["content"] else ()
+        text_parts = (TextPart(text=message["content"]),) if message["content"] else ()
         calls = tuple(_call(call) for call in message.get("tool_calls") or ())
-        yield Message(role=message["role"], parts=(*said, *calls))
+        yield Message(role=message["role"], parts=(*text_parts, *calls))
 
 
 def _call(call: Mapping[str, Any]) -> ToolCall:

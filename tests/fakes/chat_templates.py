@@ -93,6 +93,8 @@ def words_tokenizer() -> Any:
 
 def tokenizer(template: str, core: str = "words", **values: bool) -> HuggingFaceTokenizer:
     """Returns a tokenizer with the template, whose variables have the values."""
-    made = words_tokenizer() if core == "words" else char_tokenizer()
-    made.chat_template = template
-    return HuggingFaceTokenizer(made, vocab_size=600, stop_tokens=(made.eos_token_id,), template_values=values)
+    base_tokenizer = words_tokenizer() if core == "words" else char_tokenizer()
+    base_tokenizer.chat_template = template
+    return HuggingFaceTokenizer(
+        base_tokenizer, vocab_size=600, stop_tokens=(base_tokenizer.eos_token_id,), template_values=values
+    )

@@ -137,7 +137,7 @@ class CloudProvider:
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
         self.fault("list before")
-        found = tuple(
+        instances = tuple(
             self._seen(machine)
             for machine in self.cloud.machines.values()
             if machine.instance.tags is not None
@@ -145,7 +145,7 @@ class CloudProvider:
             and self.cloud.shows(machine)
         )
         self.fault("list after")
-        return found
+        return instances
 
     async def describe(self, handle: Handle) -> Instance:
         machine = self.cloud.machines.get(handle.id)

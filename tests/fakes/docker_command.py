@@ -49,12 +49,12 @@ def main() -> int:
 
 def execute(folder: Path, arguments: list[str]) -> int:
     """Runs a command with the roots of the container in place of absolute paths."""
-    place = "/app"
+    workdir = "/app"
     while arguments[0].startswith("--"):
         if arguments[0] == "--interactive":
             arguments = arguments[1:]
             continue
-        place = arguments[1] if arguments[0] == "--workdir" else place
+        workdir = arguments[1] if arguments[0] == "--workdir" else workdir
         arguments = arguments[2:]
     container, command = folder / arguments[0], arguments[1:]
     if not container.is_dir():
@@ -66,7 +66,7 @@ def execute(folder: Path, arguments: list[str]) -> int:
     for root in ROOTS:
         command = [word.replace(root, f"{container}{root}") if root in word else word for word in command]
     variables = {**os.environ, "APP_DIR": f"{container}/app", "LOGS_DIR": f"{container}/logs"}
-    return subprocess.run(command, cwd=f"{container}{place}", env=variables, check=False).returncode
+    return subprocess.run(command, cwd=f"{container}{workdir}", env=variables, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -108,14 +108,14 @@ class Machine:
 
     def pids(self) -> list[int]:
         """Returns the running processes of the script's session."""
-        found = []
+        pids = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with suppress(ProcessLookupError, FileNotFoundError):
                     state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
                     if int(session) == self.process.pid and state != "Z":
-                        found.append(int(entry.name))
-        return found
+                        pids.append(int(entry.name))
+        return pids
 
     def command_lines(self) -> list[str]:
         """Returns the command lines of the running processes."""
@@ -177,7 +177,12 @@ class InstanceRunner:
     def _running(self) -> set[str]:
         wanted: Any = [{"Name": "instance-state-name", "Values": ["running"]}]
         pages = self.ec2.get_paginator("describe_instances").paginate(Filters=wanted)
-        return {seen["InstanceId"] for page in pages for group in page["Reservations"] for seen in group["Instances"]}
+        return {
+            instance["InstanceId"]
+            for page in pages
+            for group in page["Reservations"]
+            for instance in group["Instances"]
+        }
 
     def _shut_down(self, machine: Machine) -> None:
         if machine.notified_at is None:
@@ -187,8 +192,8 @@ class InstanceRunner:
             _end(machine)
 
     def _boot(self, instance_id: str) -> Machine:
-        said = self.ec2.describe_instance_attribute(InstanceId=instance_id, Attribute="userData")
-        script = base64.b64decode(said["UserData"]["Value"]).decode()
+        attribute = self.ec2.describe_instance_attribute(InstanceId=instance_id, Attribute="userData")
+        script = base64.b64decode(attribute["UserData"]["Value"]).decode()
         ends = self.ec2.describe_instance_attribute(
             InstanceId=instance_id, Attribute="instanceInitiatedShutdownBehavior"
         )

@@ -72,15 +72,15 @@ class Ec2Server:
         request = Request(environ)
         body = request.get_data()
         environ["wsgi.input"] = BytesIO(body)  # moto reads the body again
-        asked = {key: values[0] for key, values in parse_qs(body.decode()).items()}
-        action, path = asked.get("Action", ""), request.path.strip("/")
+        parameters = {key: values[0] for key, values in parse_qs(body.decode()).items()}
+        action, path = parameters.get("Action", ""), request.path.strip("/")
         self.calls.append(action)
         environ["PATH_INFO"] = "/"
         if action == "RunInstances" and path.startswith("fail-"):
             _, code, status = path.split("-")
             answer = Response(_ERROR.format(code=code, message="made up for a test"), int(status))
-        elif action == "RunInstances" and "DryRun" not in asked:
-            answer = self._run(request, asked)
+        elif action == "RunInstances" and "DryRun" not in parameters:
+            answer = self._run(request, parameters)
             if path == "lost":
                 answer = Response(_ERROR.format(code="InternalError", message="the answer was lost"), 500)
         elif action == "DescribeInstances" and self.lag_s:
@@ -89,19 +89,19 @@ class Ec2Server:
             answer = Response.from_app(self._moto, environ)
         return answer(environ, start_response)
 
-    def _run(self, request: Request, asked: dict[str, str]) -> Response:
+    def _run(self, request: Request, parameters: dict[str, str]) -> Response:
         """Launches once for each client token of a region; repeats the answer for a repeated token."""
         region = request.headers.get("Authorization", "").split("/")[2]
-        token = asked.pop("ClientToken", "")
+        token = parameters.pop("ClientToken", "")
         with self._turn:
             known = self._launched.get((region, token)) if token and self.has_client_tokens else None
-            if known is not None and known[0] != asked:
+            if known is not None and known[0] != parameters:
                 message = "Arguments on this idempotent request are inconsistent with arguments used in previous ones"
                 return Response(_ERROR.format(code="IdempotentParameterMismatch", message=message), 400)
             if known is not None:
                 return known[1]
             answer = Response.from_app(self._moto, request.environ)
-            self._launched[region, token] = asked, answer
+            self._launched[region, token] = parameters, answer
             for element in ElementTree.fromstring(answer.get_data()).iter():  # noqa: S314 (moto wrote it)
                 if element.tag.endswith("instanceId") and element.text:
                     self._since[element.text] = time.monotonic()

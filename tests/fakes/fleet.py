@@ -41,8 +41,8 @@ async def running_fleet(
     directory: Path, *, pool: Mapping[str, Any] | None = None, nodes: int = 0, port: int = 0, **changes: Any
 ) -> AsyncIterator[RunningFleet]:
     """Serves the pool `eu` until the block ends. pool: changes to its spec; nodes: ready at the start."""
-    given: PoolSpec = replace(spec(), **(pool or {}))
-    parts = await build(directory, pool=given, clock=ManualClock(float(int(time.time()))), **changes)
+    pool_spec: PoolSpec = replace(spec(), **(pool or {}))
+    parts = await build(directory, pool=pool_spec, clock=ManualClock(float(int(time.time()))), **changes)
     running = RunningFleet(address="", parts=parts)
     plane = FleetPlaneServicer(
         parts.fleet_manager,

@@ -43,9 +43,9 @@ class HostedEndpoint:
     async def answer(self, request: Request) -> Response:
         """Handles a request of both APIs."""
         is_chat = request.url.path.endswith("/chat/completions")
-        given = request.headers.get("authorization" if is_chat else "x-api-key", "")
-        if given.removeprefix("Bearer ") != KEY:
-            return JSONResponse({"error": {"message": f"incorrect API key: {given}"}}, status_code=401)
+        credential = request.headers.get("authorization" if is_chat else "x-api-key", "")
+        if credential.removeprefix("Bearer ") != KEY:
+            return JSONResponse({"error": {"message": f"incorrect API key: {credential}"}}, status_code=401)
         body = await request.json()
         self.requests.append(body)
         self.began.set()

@@ -164,19 +164,19 @@ class FakeCluster:
         path.write_text(json.dumps(config))
         return path
 
-    def put(self, resource: str, namespace: str, given: Json) -> Json:
+    def put(self, resource: str, namespace: str, manifest: Json) -> Json:
         """Stores an object with the defaults that the server adds."""
-        metadata = given.setdefault("metadata", {})
+        metadata = manifest.setdefault("metadata", {})
         metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": stamp(time.time())}
         metadata |= {"namespace": namespace} if namespace else {}
-        self.touch(given)
-        self.objects[resource, namespace, metadata["name"]] = given
-        return given
+        self.touch(manifest)
+        self.objects[resource, namespace, metadata["name"]] = manifest
+        return manifest
 
-    def touch(self, given: Json) -> None:
+    def touch(self, manifest: Json) -> None:
         """Gives the object a new resource version."""
         self._version += 1
-        given["metadata"]["resourceVersion"] = str(self._version)
+        manifest["metadata"]["resourceVersion"] = str(self._version)
 
     def pods(self, **labels: str) -> list[Json]:
         """Returns the pods with these labels; `_` in a key stands for `/`."""
@@ -209,8 +209,8 @@ class FakeCluster:
             process.wait()
         self._remove("pods", pod)
 
-    def _remove(self, resource: str, given: Json) -> None:
-        metadata = given["metadata"]
+    def _remove(self, resource: str, manifest: Json) -> None:
+        metadata = manifest["metadata"]
         self.objects.pop((resource, metadata.get("namespace", ""), metadata["name"]), None)
         for (kind, _, _), other in list(self.objects.items()):
             owners = other["metadata"].get("ownerReferences") or ()
@@ -263,8 +263,8 @@ class FakeCluster:
             raise ApiRefusal(401, "Unauthorized", "Unauthorized")
         verb = {"GET": "get" if is_one else "list", "POST": "create", "PUT": "update"}.get(method, method.lower())
         for rule in self.roles[token]:
-            asked = (("apiGroups", group), ("resources", resource), ("verbs", verb))
-            if all({value, "*"} & set(rule[key]) for key, value in asked):
+            required = (("apiGroups", group), ("resources", resource), ("verbs", verb))
+            if all({value, "*"} & set(rule[key]) for key, value in required):
                 return
         raise ApiRefusal(
             403, "Forbidden", f'{resource} is forbidden: User "{token}" cannot {verb} resource "{resource}"'
@@ -282,16 +282,16 @@ class FakeCluster:
             return self._create(resource, namespace, body, is_dry=query.get("dryRun") == "All")
         if method == "GET" and not name:
             return self._list(resource, namespace, query)
-        given = self.objects.get((resource, namespace, name))
-        if given is None:
+        manifest = self.objects.get((resource, namespace, name))
+        if manifest is None:
             raise ApiRefusal(404, "NotFound", f'{resource} "{name}" not found')
         match method:
             case "GET":
-                return given
+                return manifest
             case "DELETE":
-                return self._delete(resource, given, {**query, **body})
+                return self._delete(resource, manifest, {**query, **body})
             case "PATCH":
-                return self._patch(given, body)
+                return self._patch(manifest, body)
             case _:
                 raise ApiRefusal(
                     405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
@@ -324,8 +324,8 @@ class FakeCluster:
         used = sum(1 for pod in self.pods() if pod["metadata"]["namespace"] == namespace and not is_over(pod))
         if self.pod_quota is not None and used >= self.pod_quota:
             name, limit = pod["metadata"]["name"], self.pod_quota
-            said = f"exceeded quota: pods, requested: pods=1, used: pods={used}, limited: pods={limit}"
-            raise ApiRefusal(403, "Forbidden", f'pods "{name}" is forbidden: {said}')
+            message = f"exceeded quota: pods, requested: pods=1, used: pods={used}, limited: pods={limit}"
+            raise ApiRefusal(403, "Forbidden", f'pods "{name}" is forbidden: {message}')
         pod["spec"].setdefault("terminationGracePeriodSeconds", 30)
         pod["status"] = {"phase": "Pending", "conditions": []}
         if (pod["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name") in self.queues:
@@ -348,11 +348,11 @@ class FakeCluster:
         else:
             wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
             items = [
-                json.loads(json.dumps(given))  # a list shows one snapshot
-                for (kind, place, _), given in sorted(self.objects.items())
+                json.loads(json.dumps(manifest))  # a list shows one snapshot
+                for (kind, object_namespace, _), manifest in sorted(self.objects.items())
                 if kind == resource
-                and place == namespace
-                and wanted.items() <= (given["metadata"].get("labels") or {}).items()
+                and object_namespace == namespace
+                and wanted.items() <= (manifest["metadata"].get("labels") or {}).items()
             ]
         metadata: Json = {"resourceVersion": str(self._version)}
         if limit and len(items) > limit:
@@ -361,26 +361,26 @@ class FakeCluster:
             self._snapshots[metadata["continue"]], items = items[limit:], items[:limit]
         return {"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}
 
-    def _delete(self, resource: str, given: Json, said: Json) -> Json:
-        uid = (said.get("preconditions") or {}).get("uid")
-        if uid is not None and uid != given["metadata"]["uid"]:
+    def _delete(self, resource: str, manifest: Json, options: Json) -> Json:
+        uid = (options.get("preconditions") or {}).get("uid")
+        if uid is not None and uid != manifest["metadata"]["uid"]:
             raise ApiRefusal(409, "Conflict", "Precondition failed: UID in precondition differs")
         if resource == "pods":
-            grace_s = said.get("gracePeriodSeconds", given["spec"]["terminationGracePeriodSeconds"])
-            self._delete_gracefully(given, float(grace_s))
-            return given
-        self._remove(resource, given)
+            grace_s = options.get("gracePeriodSeconds", manifest["spec"]["terminationGracePeriodSeconds"])
+            self._delete_gracefully(manifest, float(grace_s))
+            return manifest
+        self._remove(resource, manifest)
         return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
-    def _patch(self, given: Json, patch: Json) -> Json:
+    def _patch(self, manifest: Json, patch: Json) -> Json:
         version = (patch.get("metadata") or {}).get("resourceVersion")
-        if version is not None and version != given["metadata"]["resourceVersion"]:
+        if version is not None and version != manifest["metadata"]["resourceVersion"]:
             raise ApiRefusal(
                 409, "Conflict", "the object has been modified; please apply your changes to the latest version"
             )
-        merge(given, patch)
-        self.touch(given)
-        return given
+        merge(manifest, patch)
+        self.touch(manifest)
+        return manifest
 
     # Controllers behind the API
 
@@ -418,8 +418,8 @@ class FakeCluster:
             set_condition(pod, "PodScheduled", "True", "", "")
             self.touch(pod)
         elif not pod["status"]["conditions"]:
-            said = f"0/{len(self.machines)} nodes are available: no machine has what it asks for."
-            set_condition(pod, "PodScheduled", "False", "Unschedulable", said)
+            message = f"0/{len(self.machines)} nodes are available: no machine has what it asks for."
+            set_condition(pod, "PodScheduled", "False", "Unschedulable", message)
             self.touch(pod)
 
     def _fits(self, pod: Json, machine: Machine) -> bool:
@@ -516,16 +516,16 @@ def check_fields(resource: str, body: Json) -> None:
         raise ApiRefusal(400, "BadRequest", f'strict decoding error: unknown field "{path}"')
 
 
-def lost(given: Any, understood: Any, path: str = "") -> list[str]:
+def lost(sent: Any, understood: Any, path: str = "") -> list[str]:
     """Returns the paths of given fields that the schema lacks."""
-    if isinstance(given, dict) and isinstance(understood, dict):
+    if isinstance(sent, dict) and isinstance(understood, dict):
         unknown_fields = [
-            f"{path}.{key}" for key, value in given.items() if key not in understood and value not in (None, {}, [])
+            f"{path}.{key}" for key, value in sent.items() if key not in understood and value not in (None, {}, [])
         ]
-        inside = [lost(value, understood[key], f"{path}.{key}") for key, value in given.items() if key in understood]
-        return [*unknown_fields, *(difference for found in inside for difference in found)]
-    if isinstance(given, list) and isinstance(understood, list):
-        pairs = zip(given, understood, strict=True)
+        inside = [lost(value, understood[key], f"{path}.{key}") for key, value in sent.items() if key in understood]
+        return [*unknown_fields, *(difference for nested in inside for difference in nested)]
+    if isinstance(sent, list) and isinstance(understood, list):
+        pairs = zip(sent, understood, strict=True)
         return [difference for number, pair in enumerate(pairs) for difference in lost(*pair, f"{path}[{number}]")]
     return []
 
@@ -539,8 +539,8 @@ def set_condition(pod: Json, kind: str, status: str, reason: str, message: str) 
     """Replaces the condition of this type."""
     others = [condition for condition in pod["status"]["conditions"] if condition["type"] != kind]
     now = stamp(time.time())
-    said = {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
-    pod["status"]["conditions"] = [*others, said]
+    condition = {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
+    pod["status"]["conditions"] = [*others, condition]
 
 
 def wanted(pod: Json, resource: str) -> int:
@@ -551,15 +551,15 @@ def wanted(pod: Json, resource: str) -> int:
     )
 
 
-def merge(given: Json, patch: Json) -> None:
+def merge(target: Json, patch: Json) -> None:
     """Merges a patch by RFC 7386."""
     for key, value in patch.items():
         if value is None:
-            given.pop(key, None)
-        elif isinstance(value, dict) and isinstance(given.get(key), dict):
-            merge(given[key], value)
+            target.pop(key, None)
+        elif isinstance(value, dict) and isinstance(target.get(key), dict):
+            merge(target[key], value)
         else:
-            given[key] = value
+            target[key] = value
 
 
 def stamp(at: float) -> str:
@@ -581,12 +581,12 @@ def _handler(cluster: FakeCluster) -> Callable[..., BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             status, answer = cluster.answer(self.command, self.path, body, token)
-            said = json.dumps(answer).encode()
+            payload = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(payload)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(payload)
 
         do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _serve  # noqa: N815 (the library looks for these)
 

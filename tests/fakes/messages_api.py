@@ -115,13 +115,13 @@ def node_killing_model(talk: ConversationView) -> list[Step]:
     """Retires the fastest nodes of every pool by name, all at once, the last one, and spends the rest of the budget."""
     pools, number = talk.report["pools"], len(talk.calls)
     pool = pools[(number // 3) % len(pools)]
-    seen = talk.answered_calls("fleet_nodes")
+    calls = talk.answered_calls("fleet_nodes")
     plans = [plan["plan_id"] for _, plan in talk.answered_calls("fleet_plan") if "plan_id" in plan]
     match number % 3:
         case 0:
             return [talk.call("fleet_nodes", pool=pool["pool"], filter="ready", sort="speed", limit=50)]
         case 1:
-            nodes = [node["node"] for node in seen[-1][1].get("nodes", ())]
+            nodes = [node["node"] for node in calls[-1][1].get("nodes", ())]
             most = (2, len(nodes), 1)[(number // 3) % 3]
             retire = nodes[::-1][:most] or ["node-deadbeef"]
             return [
@@ -151,14 +151,14 @@ def _problem(request: Request, body: Mapping[str, Any]) -> str:
         return "anthropic-version: header is required"
     if body.get("stream") is not True or not isinstance(body.get("max_tokens"), int):
         return "stream and max_tokens are required"
-    asked: set[str] = set()
+    call_ids: set[str] = set()
     for number, message in enumerate(body["messages"]):
         if message["role"] != ("user", "assistant")[number % 2]:
             return f"messages.{number}: roles alternate"
         replies = {block["tool_use_id"] for block in message["content"] if block["type"] == "tool_result"}
-        if replies != asked:
+        if replies != call_ids:
             return f"messages.{number}: tool_use ids were found without tool_result blocks, or the other way round"
-        asked = {block["id"] for block in message["content"] if block["type"] == "tool_use"}
+        call_ids = {block["id"] for block in message["content"] if block["type"] == "tool_use"}
     return ""
 
 

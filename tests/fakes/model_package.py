@@ -50,7 +50,11 @@ def write_gguf(file: Path, *, seed: int = 0) -> None:
     from gguf import GGUFWriter
 
     # The space and the newline of byte-level tokens are other characters.
-    characters = [{" ": "Ġ", "\n": "Ċ"}.get(one, one) for one in string.printable if one not in "\t\r\x0b\x0c"]
+    characters = [
+        {" ": "Ġ", "\n": "Ċ"}.get(character, character)
+        for character in string.printable
+        if character not in "\t\r\x0b\x0c"
+    ]
     tokens = [*SPECIALS, *characters, "ĠĠ"]
     tokens += [f"<unused{index}>" for index in range(len(tokens), 128)]
     writer = GGUFWriter(file, "llama")

@@ -58,8 +58,8 @@ class OidcProvider:
 
     async def register(self, redirect_uri: str) -> Client:
         """Registers a client with a secret: the provider supports no other clients."""
-        told = (await self._sent("POST", "/oauth2/clients", {"redirect_uris": [redirect_uri]})).json()
-        return Client(id=told["client_id"], secret=told["client_secret"])
+        registration = (await self._sent("POST", "/oauth2/clients", {"redirect_uris": [redirect_uri]})).json()
+        return Client(id=registration["client_id"], secret=registration["client_secret"])
 
     async def knows(self, subject: str, **claims: Any) -> None:
         """Sets the claims of a user."""
@@ -114,9 +114,9 @@ def _serve(port: int) -> None:
     @app.after_request
     def keep_challenge(response: flask.Response) -> flask.Response:
         code = parse_qs(urlsplit(response.headers.get("location", "")).query).get("code")
-        asked = flask.request.args
-        if code and asked.get("code_challenge_method") == "S256":
-            challenges[code[0]] = asked.get("code_challenge", "")
+        query = flask.request.args
+        if code and query.get("code_challenge_method") == "S256":
+            challenges[code[0]] = query.get("code_challenge", "")
         return response
 
     @app.before_request

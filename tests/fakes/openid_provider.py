@@ -76,14 +76,14 @@ class FakeOpenIdProvider:
         return {"keys": [key.as_dict(private=False) for key in self.published]}
 
     async def _authorize(self, request: Request) -> Response:
-        asked = dict(request.query_params)
-        is_good = asked["client_id"] == CLIENT_ID and asked["response_type"] == "code"
-        if not is_good or asked.get("code_challenge_method") != "S256" or "openid" not in asked["scope"].split():
+        query = dict(request.query_params)
+        is_good = query["client_id"] == CLIENT_ID and query["response_type"] == "code"
+        if not is_good or query.get("code_challenge_method") != "S256" or "openid" not in query["scope"].split():
             return JSONResponse({"error": "invalid_request"}, 400)
         code = secrets.token_urlsafe(16)
-        self._codes[code] = asked
-        back = {"code": code, "state": asked["state"], "iss": self.answers_as or self.issuer}
-        return RedirectResponse(f"{asked['redirect_uri']}?{urlencode(back)}", 303)
+        self._codes[code] = query
+        back = {"code": code, "state": query["state"], "iss": self.answers_as or self.issuer}
+        return RedirectResponse(f"{query['redirect_uri']}?{urlencode(back)}", 303)
 
     async def _token(
         self,
@@ -93,16 +93,16 @@ class FakeOpenIdProvider:
         redirect_uri: str = Form(),
         grant_type: str = Form(),
     ) -> Response:
-        asked = self._codes.pop(code, None)
+        query = self._codes.pop(code, None)
         basic = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
         if request.headers.get("authorization") != f"Basic {basic}":
             return JSONResponse({"error": "invalid_client"}, 401)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(code_verifier.encode()).digest()).rstrip(b"=").decode()
         if (
-            asked is None
+            query is None
             or grant_type != "authorization_code"
-            or redirect_uri != asked["redirect_uri"]
-            or challenge != asked["code_challenge"]
+            or redirect_uri != query["redirect_uri"]
+            or challenge != query["code_challenge"]
         ):
             return JSONResponse({"error": "invalid_grant"}, 400)
         self.redeemed += 1
@@ -111,7 +111,7 @@ class FakeOpenIdProvider:
                 "access_token": secrets.token_urlsafe(16),
                 "token_type": "Bearer",
                 "expires_in": 300,
-                "id_token": self._signed(asked["nonce"]),
+                "id_token": self._signed(query["nonce"]),
             }
         )
 

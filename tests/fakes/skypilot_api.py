@@ -148,7 +148,7 @@ class FakeSkyPilot:
         if request.status in ACTIVE:
             return -1, None, {}
         error = {**request.error, "object": PICKLED} if request.error else None
-        said = {
+        encoded = {
             "request_id": request.id,
             "name": request.name,
             "entrypoint": PICKLED,
@@ -159,7 +159,7 @@ class FakeSkyPilot:
             "error": json.dumps(error),
             "cluster_name": request.body.get("cluster_name"),
         }
-        return (500, {"detail": said}, {}) if error else (200, said, {})
+        return (500, {"detail": encoded}, {}) if error else (200, encoded, {})
 
     def _statuses(self, query: dict[str, list[str]]) -> list[Json]:
         wanted = query.get("cluster_name", [None])[0]
@@ -315,13 +315,17 @@ def _handler(sky: FakeSkyPilot) -> Callable[..., BaseHTTPRequestHandler]:
                 if status != -1 or sky._stop.is_set():
                     break
                 time.sleep(TICK_S)
-            said = json.dumps(answer).encode()
+            payload = json.dumps(answer).encode()
             self.send_response(status if status != -1 else 503)
-            for key, value in {**headers, "Content-Type": "application/json", "Content-Length": str(len(said))}.items():
+            for key, value in {
+                **headers,
+                "Content-Type": "application/json",
+                "Content-Length": str(len(payload)),
+            }.items():
                 self.send_header(key, value)
             self.end_headers()
             with suppress(BrokenPipeError, ConnectionResetError):
-                self.wfile.write(said)
+                self.wfile.write(payload)
 
         do_GET = do_POST = _serve  # noqa: N815 (the library looks for these)
 

@@ -101,8 +101,8 @@ class Cluster:
             job_folder = self.directory / "jobs" / str(number)
             draft = self.directory / f".{number}"
             draft.mkdir()
-            said = {"id": number, "state": "PENDING", "reason": "None", "submit": int(time.time()), "code": "0:0"}
-            _write(draft / "job.json", job | said)
+            fields = {"id": number, "state": "PENDING", "reason": "None", "submit": int(time.time()), "code": "0:0"}
+            _write(draft / "job.json", job | fields)
             draft.rename(job_folder)
         self.start(number)
         return number
@@ -114,9 +114,9 @@ class Cluster:
         subprocess.run(["setsid", "--fork", *argv], check=True, stdin=nothing, stdout=nothing, stderr=nothing)
 
 
-def _write(path: Path, found: Json) -> None:
+def _write(path: Path, content: Json) -> None:
     draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(found))
+    draft.write_text(json.dumps(content))
     draft.replace(path)
 
 
@@ -148,33 +148,33 @@ def sbatch(cluster: Cluster, arguments: list[str]) -> str:
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    said, config = parser.parse_args(arguments), cluster.config()
-    if said.partition and said.partition not in config["partitions"]:
+    options, config = parser.parse_args(arguments), cluster.config()
+    if options.partition and options.partition not in config["partitions"]:
         raise ApiRefusal(
-            f"sbatch: error: invalid partition specified: {said.partition}\n"
+            f"sbatch: error: invalid partition specified: {options.partition}\n"
             + failed("Invalid partition name specified")
         )
-    if said.qos not in config["qos"]:
+    if options.qos not in config["qos"]:
         raise ApiRefusal(failed("Invalid qos specification"))
-    script = Path(said.script)
+    script = Path(options.script)
     if not script.read_text().startswith("#!"):
         raise ApiRefusal("sbatch: error: This does not look like a batch script.")
-    if said.test_only:
+    if options.test_only:
         sys.stderr.write(f"sbatch: Job 4711 to start at {stamp(int(time.time()))} using 1 processors on nodes n1\n")
         return ""
-    names = [name for name in said.export.split(",") if name != "NONE"]
+    names = [name for name in options.export.split(",") if name != "NONE"]
     job = {
-        "name": said.job_name,
-        "comment": said.comment,
+        "name": options.job_name,
+        "comment": options.comment,
         "user": getpass.getuser(),
-        "partition": said.partition or config["partitions"][0],
-        "qos": said.qos,
-        "is_singleton": said.dependency == "singleton",
-        "minutes": int(said.time),
-        "signal_s": int(said.signal.rpartition("@")[2]),
-        "output": said.output,
+        "partition": options.partition or config["partitions"][0],
+        "qos": options.qos,
+        "is_singleton": options.dependency == "singleton",
+        "minutes": int(options.time),
+        "signal_s": int(options.signal.rpartition("@")[2]),
+        "output": options.output,
         "script": script.read_text(),  # copied at submission, as Slurm does
-        "arguments": said.arguments,
+        "arguments": options.arguments,
         "environment": {name: os.environ[name] for name in names if name in os.environ},
     }
     return f"{cluster.submit(job)}\n"
@@ -192,15 +192,15 @@ def squeue(cluster: Cluster, arguments: list[str]) -> str:
     for name in ("states", "user", "format"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--name", default="")
-    said, oldest = parser.parse_args(arguments), time.time() - cluster.config()["min_job_age_s"]
+    options, oldest = parser.parse_args(arguments), time.time() - cluster.config()["min_job_age_s"]
     shown = [
         job
         for job in cluster.jobs()
-        if said.user == job["user"]
-        and said.name in ("", job["name"])
-        and (job["state"] not in OVER or (said.states == "all" and job.get("ended", 0) > oldest))
+        if options.user == job["user"]
+        and options.name in ("", job["name"])
+        and (job["state"] not in OVER or (options.states == "all" and job.get("ended", 0) > oldest))
     ]
-    return "".join(line(said.format, job) + "\n" for job in shown)
+    return "".join(line(options.format, job) + "\n" for job in shown)
 
 
 def line(form: str, job: Json) -> str:
@@ -224,16 +224,16 @@ def sacct(cluster: Cluster, arguments: list[str]) -> str:
         parser.add_argument(f"--{name}", action="store_true", required=True)
     for name in ("starttime", "name", "format"):
         parser.add_argument(f"--{name}", required=True)
-    said, config = parser.parse_args(arguments), cluster.config()
+    options, config = parser.parse_args(arguments), cluster.config()
     if not config["accounting"]:
         raise ApiRefusal("Slurm accounting storage is disabled")
     lines = []
     for job in cluster.jobs():
-        if job["name"] in said.name.split(","):
+        if job["name"] in options.name.split(","):
             state = f"CANCELLED by {os.getuid()}" if job["state"] == "CANCELLED" else job["state"]
             fields = {"JobIDRaw": job["id"], "State": state, "Submit": stamp(job["submit"]), "JobName": job["name"]}
             fields |= {"ExitCode": job["code"], "Comment": job["comment"] if config["comments_in_accounting"] else ""}
-            lines.append("|".join(str(fields[name]) for name in said.format.split(",")) + "\n")
+            lines.append("|".join(str(fields[name]) for name in options.format.split(",")) + "\n")
     return "".join(lines)
 
 
@@ -307,10 +307,10 @@ def run(cluster: Cluster, job: Json) -> None:
     end, last_at, requested_at = "", job["began"] + 60 * job["minutes"] - job["signal_s"], 0.0
     while process.poll() is None:
         now = time.time()
-        seen = cluster.job(str(job["id"]))
-        if seen["state"] == "NODE_FAIL" or (requested_at and now > requested_at + kill_wait_s):
+        current = cluster.job(str(job["id"]))
+        if current["state"] == "NODE_FAIL" or (requested_at and now > requested_at + kill_wait_s):
             os.killpg(process.pid, signal.SIGKILL)
-        elif seen["state"] == "COMPLETING" and not requested_at:
+        elif current["state"] == "COMPLETING" and not requested_at:
             end, requested_at = "CANCELLED", now
             os.killpg(process.pid, signal.SIGTERM)
         elif now > last_at and not end:
@@ -360,13 +360,13 @@ def main(arguments: list[str]) -> int:
     try:
         if fault is not None and not fault.get("is_after"):
             raise ApiRefusal(fault["stderr"])
-        said = COMMANDS[name](cluster, rest)
+        output = COMMANDS[name](cluster, rest)
         if fault is not None:
             raise ApiRefusal(fault["stderr"])
     except ApiRefusal as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
-    sys.stdout.write(said)
+    sys.stdout.write(output)
     return 0
 
 

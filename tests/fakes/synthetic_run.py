@@ -116,15 +116,15 @@ class SyntheticRun:
 
     def make_samples(self, groups: int) -> list[SampledTrajectory]:
         """Returns the samples of the newest of this number of groups, newest first."""
-        found = [
+        samples = [
             self._sample(policy, group, member)
             for group in range(max(0, groups - (6 if self.has_interactions else 40)), groups)
             for policy in self.policies
             for member in range(GROUP_SIZE)
         ]
         if self.has_interactions:
-            found = [member for sample in found for member in episode_of(sample, self.policies)]
-        return found[::-1]
+            samples = [member for sample in samples for member in episode_of(sample, self.policies)]
+        return samples[::-1]
 
     def rounds(self, sequence: int, *, limit: int | None = None) -> list[EvaluationReport]:
         """Returns rounds of evaluations up to a second, newest first: one for every ten steps; the latest runs."""
@@ -408,9 +408,9 @@ class SyntheticRun:
         step = math.floor((at - 4) * STEPS_PER_S) if at > 6 else None
         version = Version(max(0, (step or 0) - 1))
         group_id = f"train:{group}"
-        said = answer if is_right else "".join(chance.sample("abcdefgh", 4))
+        reply = answer if is_right else "".join(chance.sample("abcdefgh", 4))
         call = f"reverse({answer})\n" if self.tool else ""
-        spans, ends = _spans(version, is_split=member == 5, prompt=self.prompt, call=call, tool=self.tool, said=said)
+        spans, ends = _spans(version, is_split=member == 5, prompt=self.prompt, call=call, tool=self.tool, reply=reply)
         return SampledTrajectory(
             ordinal=(group * len(self.policies) + self.policies.index(policy)) * GROUP_SIZE + member,
             group=GroupId(group_id),
@@ -423,7 +423,7 @@ class SyntheticRun:
             outcome="trained" if step is not None else "buffered",
             reward=1.0 if is_right else 0.0,
             prompt_text=self.prompt,
-            completion_text=f"{call}{self.tool}{said}",
+            completion_text=f"{call}{self.tool}{reply}",
             reference_text=answer,
             tokens=sum(span.length for span in spans),
             model_tokens=sum(span.length for span in spans if span.author is Author.MODEL),
@@ -434,7 +434,7 @@ class SyntheticRun:
             duration_s=0.4,
             metrics={"turns": 2.0},
             call_outcomes={"answered": 1} if member == AGENT_MEMBER else {},
-            calls=(_call(self.prompt, said, turn=None if member == self.failing_member else 0),)
+            calls=(_call(self.prompt, reply, turn=None if member == self.failing_member else 0),)
             if member == AGENT_MEMBER
             else (),
             failure=Failure(boundary=Boundary.ENGINE, message="out of memory")
@@ -453,30 +453,30 @@ def _samples(groups: int, settings: tuple[tuple[str, Any], ...]) -> list[Sampled
     return SyntheticRun(**dict(settings)).make_samples(groups)
 
 
-def _call(prompt: str, said: str, *, turn: int | None) -> AgentCall:
+def _call(prompt: str, reply: str, *, turn: int | None) -> AgentCall:
     return AgentCall(
         began_s=0.1,
         duration_s=0.3,
         dialect="chat",
         model=prompt,
         request=json.dumps({"messages": [{"role": "user", "content": prompt}]}),
-        reply=said,
+        reply=reply,
         outcome=CallOutcome.ANSWERED,
         turn=turn,
     )
 
 
 def _spans(
-    version: Version, *, is_split: bool, prompt: str, call: str, tool: str, said: str
+    version: Version, *, is_split: bool, prompt: str, call: str, tool: str, reply: str
 ) -> tuple[tuple[Span, ...], tuple[int, ...]]:
     """Returns the spans and their end offsets in the text. is_split: weights changed in the middle of the answer."""
     written: list[tuple[Author, int, Version | None, str]] = [(Author.CONTEXT, 26, None, prompt)]
     if tool:
         written += [(Author.MODEL, 8, version, call), (Author.CONTEXT, 12, None, tool)]
     if is_split:
-        written += [(Author.MODEL, 3, version, said[:2]), (Author.MODEL, 2, Version(version + 1), said[2:])]
+        written += [(Author.MODEL, 3, version, reply[:2]), (Author.MODEL, 2, Version(version + 1), reply[2:])]
     else:
-        written += [(Author.MODEL, 5, version, said)]
+        written += [(Author.MODEL, 5, version, reply)]
     spans = tuple(Span(author=author, length=length, version=by) for author, length, by, _ in written)
     return spans, tuple(accumulate(len(text) for *_, text in written))
 

@@ -75,17 +75,17 @@ def run_publishing(results: Results, sizes: Sizes) -> Iterator[None]:
 
 def run_engines(results: Results) -> Iterator[None]:
     """Measures the engine servers that are installed for this device; on a GPU with layers of 8 billion parameters."""
-    environments = [one for one in installed_environments() if one.device == results.device]
+    environments = [environment for environment in installed_environments() if environment.device == results.device]
     if not environments:
         results.texts["Engine servers"] = (
             f"skipped: no engine is installed for {results.device}; run `astraflow engines install --all`"
         )
-    for one in environments:
+    for environment in environments:
         is_small = results.device == "cpu"
         arguments = ("--model", "small" if is_small else "8b", "--updates", "5" if is_small else "50")
         parts = ("--parts", "throughput", "patch-1", "--rounds", "1" if is_small else "5")
-        title = f"Engine server {one.name}, {one.version}"
-        results.texts[title] = _text("tests.benchmarks.engine_servers", one.kind, *arguments, *parts)
+        title = f"Engine server {environment.name}, {environment.version}"
+        results.texts[title] = _text("tests.benchmarks.engine_servers", environment.kind, *arguments, *parts)
         yield
 
 

@@ -99,8 +99,8 @@ def _advantage(loops: Mapping[str, Any], name: str, batch: str) -> str:
     """Returns how many times as fast the fastest local loop is as this other loop, on the same batch."""
     if name.startswith("local"):
         return ""
-    found = [_median_s(batches, batch) for kind, batches in loops.items() if kind.startswith("local")]
-    local, other = min((value for value in found if value is not None), default=None), _median_s(loops[name], batch)
+    times_s = [_median_s(batches, batch) for kind, batches in loops.items() if kind.startswith("local")]
+    local, other = min((value for value in times_s if value is not None), default=None), _median_s(loops[name], batch)
     return "" if local is None or other is None else f"{other / local:.2f}"
 
 
@@ -113,9 +113,9 @@ def _different_losses(steps: Mapping[str, Any], bound: float) -> Iterator[str]:
     for shape, loops in steps.items():
         for batch in batches_of(loops):
             losses = {
-                name: found[batch]["loss"]
-                for name, found in loops.items()
-                if "loss" in found.get(batch, ()) and "float8" not in name  # which rounds to two digits
+                name: by_batch[batch]["loss"]
+                for name, by_batch in loops.items()
+                if "loss" in by_batch.get(batch, ()) and "float8" not in name  # which rounds to two digits
             }
             if losses and max(losses.values()) - min(losses.values()) > bound:
                 yield f"{shape}, {batch}: the losses of the first step differ: {losses}"

@@ -56,9 +56,9 @@ class DeviceSteps:
         optimizer = self._engine._optimizer
         norm = MasterOptimizer._norm
 
-        def recording(taken: Mapping[str, Tensor]) -> Tensor:
-            gradients.update({name: gradient.cpu().clone() for name, gradient in taken.items()})
-            return norm(optimizer, taken)
+        def recording(step_gradients: Mapping[str, Tensor]) -> Tensor:
+            gradients.update({name: gradient.cpu().clone() for name, gradient in step_gradients.items()})
+            return norm(optimizer, step_gradients)
 
         optimizer._norm = recording  # type: ignore[assignment, method-assign]
         loss = StepRunner(self._engine, case.algorithm).run(share).loss

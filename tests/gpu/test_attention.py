@@ -91,8 +91,10 @@ def _assert_same_as_dense(
 
     _assert_close(output, expected)
     gradients = torch.autograd.grad(output, rounded, values[3].to(device))
-    for one, other in zip(gradients, torch.autograd.grad(expected, exact, values[3].float()), strict=True):
-        _assert_close(one, other)
+    for gradient, expected_gradient in zip(
+        gradients, torch.autograd.grad(expected, exact, values[3].float()), strict=True
+    ):
+        _assert_close(gradient, expected_gradient)
 
 
 def _assert_close(actual: Tensor, expected: Tensor) -> None:

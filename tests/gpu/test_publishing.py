@@ -18,16 +18,16 @@ def test_published_bits_are_the_rounded_masters(device: torch.device) -> None:
     assert isinstance(backend, LocalBackend)
     staged = draft_of(backend.published_shapes)  # the same buffer for each version, pinned once
 
-    seen = []
+    buffers = []
     for step in (1, 2, 3):
         backend.step(batch(step))
         backend.snapshot(staged)
         views = tensor_views(staged.specs, staged.buffer.bits)
         for name, (dtype, _) in backend.published_shapes.items():
             np.testing.assert_array_equal(views[name], bits_of(backend._engine.weights()[name], dtype))
-        seen.append(staged.buffer.bits.tobytes())
+        buffers.append(staged.buffer.bits.tobytes())
 
-    assert len(set(seen)) == len(seen)
+    assert len(set(buffers)) == len(buffers)
 
 
 def test_the_probe_of_a_device_is_that_of_a_cpu(device: torch.device) -> None:

@@ -57,9 +57,9 @@ def test_a_rank_trains_as_the_local_backend(device: torch.device, options: dict[
         backend.load(tmp_path)
         assert digest(snapshot_of(backend)) == digest(snapshot_of(single))
         for step in (1, 2, 3):
-            one, other = single.step(batch(step)), backend.step(batch(step))
+            expected_metrics, actual_metrics = single.step(batch(step)), backend.step(batch(step))
             for name in ("loss", "grad_norm", "entropy"):
-                assert other[name] == pytest.approx(one[name], rel=BOUND[device.type], abs=1e-3)
+                assert actual_metrics[name] == pytest.approx(expected_metrics[name], rel=BOUND[device.type], abs=1e-3)
 
 
 def test_a_checkpoint_of_a_rank_goes_on_bit_for_bit(device: torch.device, tmp_path: Path) -> None:

@@ -53,10 +53,10 @@ def test_the_gradient_in_float8_is_near_that_of_the_plain_loop(device: torch.dev
 
     step = DeviceSteps(device, float8=True).run(batch, micro_batch_tokens=64)
 
-    one, other = (
+    gradient, reference_gradient = (
         torch.cat([part[name].double().flatten() for name in gradients]) for part in (step.gradients, gradients)
     )
-    assert 0.95 < float(one @ other / (one.norm() * other.norm())) < 0.9999
+    assert 0.95 < float(gradient @ reference_gradient / (gradient.norm() * reference_gradient.norm())) < 0.9999
 
 
 def test_packs_of_any_width_compile_few_graphs(device: torch.device) -> None:

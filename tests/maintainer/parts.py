@@ -137,9 +137,9 @@ async def scene(
     **changes: Any,
 ) -> AsyncIterator[Scene]:
     """Yields a started maintainer. llm: model or name of a scripted character. changes: fleet settings."""
-    given = list(pools) if pools is not None else [spec(), spec(id=OTHER)]
-    parts = await build(tmp_path, pool=given[0], **changes)
-    for pool in given[1:]:
+    specs = list(pools) if pools is not None else [spec(), spec(id=OTHER)]
+    parts = await build(tmp_path, pool=specs[0], **changes)
+    for pool in specs[1:]:
         record = PoolRecord(spec=pool, version=1, target=0)
         await parts.ledger.change(lambda _, record=record: (Changes(pools=(record,)), None))  # type: ignore[misc]  # binds the loop variable
     fleet, dataflow, posted = (

@@ -63,30 +63,30 @@ def tool(arguments: str) -> dict[str, Any]:
 
 
 async def failure(answer: Callable[[httpx2.Request], httpx2.Response]) -> ModelFailed:
-    asked = model(answer)
+    chat_model = model(answer)
     with pytest.raises(ModelFailed) as caught:
-        await asked.reply(REQUEST)
-    await asked.close()
+        await chat_model.reply(REQUEST)
+    await chat_model.close()
     return caught.value
 
 
 async def test_a_conversation_is_sent_in_the_endpoints_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[httpx2.Request] = []
+    requests: list[httpx2.Request] = []
 
-    def answer(asked: httpx2.Request) -> httpx2.Response:
-        seen.append(asked)
+    def answer(http_request: httpx2.Request) -> httpx2.Response:
+        requests.append(http_request)
         return completion(tool('{"pool": "p"}'), "tool_calls")
 
     monkeypatch.setenv("MY_KEY", "secret")
-    asked = model(answer, key_variable="MY_KEY")
-    reply = await asked.reply(REQUEST)
-    await asked.close()
+    chat_model = model(answer, key_variable="MY_KEY")
+    reply = await chat_model.reply(REQUEST)
+    await chat_model.close()
     assert reply.calls == (ToolCall(id="t2", name="fleet_plan", arguments={"pool": "p"}),)
     assert reply.usage == Usage(input=100, output=20, cache_read=300)
-    assert asked.usd(reply.usage) == 0.0
-    assert str(seen[0].url) == "http://127.0.0.1:8000/v1/chat/completions"
-    assert seen[0].headers["authorization"] == "Bearer secret"
-    sent = json.loads(seen[0].content)
+    assert chat_model.usd(reply.usage) == 0.0
+    assert str(requests[0].url) == "http://127.0.0.1:8000/v1/chat/completions"
+    assert requests[0].headers["authorization"] == "Bearer secret"
+    sent = json.loads(requests[0].content)
     assert [message["role"] for message in sent["messages"]] == ["system", "user", "assistant", "tool"]
     assert sent["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"pool": null}'
     assert sent["parallel_tool_calls"] is False
@@ -95,9 +95,9 @@ async def test_a_conversation_is_sent_in_the_endpoints_format(monkeypatch: pytes
 
 async def test_invalid_json_arguments_become_none() -> None:
     for arguments in ('{"pool": ', "[1]", "7"):
-        asked = model(lambda _, arguments=arguments: completion(tool(arguments), "tool_calls"))  # type: ignore[misc]  # binds the loop variable
-        reply = await asked.reply(REQUEST)
-        await asked.close()
+        chat_model = model(lambda _, arguments=arguments: completion(tool(arguments), "tool_calls"))  # type: ignore[misc]  # binds the loop variable
+        reply = await chat_model.reply(REQUEST)
+        await chat_model.close()
         assert reply.calls[0].arguments is None
 
 
@@ -118,7 +118,7 @@ async def test_an_incomplete_answer_is_a_failure(
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "partial_text"),
     [
         (
             lambda: completion({"content": "half a"} | {"tool_calls": tool('{"po')["tool_calls"]}, "length"),
@@ -131,14 +131,16 @@ async def test_an_incomplete_answer_is_a_failure(
     ],
 )
 async def test_the_partial_text_of_a_failed_answer_is_kept(
-    answer: Callable[[], httpx2.Response], said: str | None
+    answer: Callable[[], httpx2.Response], partial_text: str | None
 ) -> None:
-    sent, asked = replace(REQUEST, partial_reply=PartialReply()), model(lambda _: answer())
+    sent, chat_model = replace(REQUEST, partial_reply=PartialReply()), model(lambda _: answer())
     with pytest.raises(ModelFailed):
-        await asked.reply(sent)
-    await asked.close()
+        await chat_model.reply(sent)
+    await chat_model.close()
     assert sent.partial_reply.text == (
-        said if said is not None else ('{"choices": []}' + "x" * MAX_PARTIAL_CHARACTERS)[:MAX_PARTIAL_CHARACTERS]
+        partial_text
+        if partial_text is not None
+        else ('{"choices": []}' + "x" * MAX_PARTIAL_CHARACTERS)[:MAX_PARTIAL_CHARACTERS]
     )
 
 
@@ -158,8 +160,11 @@ async def test_received_text_is_kept_when_an_answer_breaks_off_or_is_cancelled(e
         async def aclose(self) -> None:
             return None
 
-    sent, asked = replace(REQUEST, partial_reply=PartialReply()), model(lambda _: httpx2.Response(200, stream=Half()))
-    replying = asyncio.create_task(asked.reply(sent))
+    sent, chat_model = (
+        replace(REQUEST, partial_reply=PartialReply()),
+        model(lambda _: httpx2.Response(200, stream=Half())),
+    )
+    replying = asyncio.create_task(chat_model.reply(sent))
     for _ in range(1000):
         if sent.partial_reply.text:
             break
@@ -168,7 +173,7 @@ async def test_received_text_is_kept_when_an_answer_breaks_off_or_is_cancelled(e
         replying.cancel()
     with pytest.raises((ModelFailed, asyncio.CancelledError)) as caught:
         await replying
-    await asked.close()
+    await chat_model.close()
     assert isinstance(caught.value, asyncio.CancelledError) == (ending == "is cut")
     assert sent.partial_reply.text == half.decode()
     assert sent.partial_reply.usage is None
@@ -213,7 +218,7 @@ async def test_each_status_has_one_failure(status: int, expected: Failure) -> No
     ],
 )
 async def test_a_timeout_is_a_failure(problem: Exception, expected: Failure) -> None:
-    def answer(asked: httpx2.Request) -> httpx2.Response:
+    def answer(http_request: httpx2.Request) -> httpx2.Response:
         raise problem
 
     assert (await failure(answer)).failure is expected
@@ -232,17 +237,17 @@ async def test_requests_use_the_configured_fields() -> None:
         ({}, {"max_tokens": 500, "parallel_tool_calls": False}),
         ({"max_tokens_field": "max_completion_tokens", "single_calls": False}, {"max_completion_tokens": 500}),
     ):
-        seen: list[dict[str, Any]] = []
+        bodies: list[dict[str, Any]] = []
 
-        def answer(asked: httpx2.Request, seen: list[dict[str, Any]] = seen) -> httpx2.Response:
-            seen.append(json.loads(asked.content))
+        def answer(http_request: httpx2.Request, bodies: list[dict[str, Any]] = bodies) -> httpx2.Response:
+            bodies.append(json.loads(http_request.content))
             return completion({"content": "done"})
 
-        asked = model(answer, **changes)
-        await asked.reply(REQUEST)
-        await asked.close()
+        chat_model = model(answer, **changes)
+        await chat_model.reply(REQUEST)
+        await chat_model.close()
         words = ("max_tokens", "max_completion_tokens", "parallel_tool_calls")
-        assert {word: seen[0][word] for word in words if word in seen[0]} == known
+        assert {word: bodies[0][word] for word in words if word in bodies[0]} == known
     with pytest.raises(InvalidInput, match="max_tokens_field"):
         ChatCompletionsOptions.parse(VALUES | {"max_tokens_field": "n_predict"}, where="")
 

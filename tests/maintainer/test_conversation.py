@@ -46,7 +46,7 @@ def lines(here: Scene) -> dict[tuple[str, str], float]:
     return {(line.scope, line.unit): line.used for line in here.maintainer.status().budgets}
 
 
-async def asked(here: Scene) -> "asyncio.Task[None]":
+async def waiting_check(here: Scene) -> "asyncio.Task[None]":
     """Returns a check that waits for the model's answer."""
     await grown(here)
     here.dataflow.recommendations = (too_few(),)
@@ -58,7 +58,7 @@ async def asked(here: Scene) -> "asyncio.Task[None]":
 
 async def cut(here: Scene, how: str) -> TranscriptEntry:
     """Interrupts a turn by the wake's time limit or the kill switch; returns its transcript entry."""
-    looking = await asked(here)
+    looking = await waiting_check(here)
     if how == "stopped":
         await here.parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=OTTO, key="kill", reason="enough")
         await here.maintainer.heartbeat()
@@ -146,9 +146,9 @@ async def test_the_partial_text_of_a_failed_answer_is_kept_and_bounded(tmp_path:
         here.dataflow.recommendations = (too_few(),)
         await here.pass_time(95.0)
         body = here.entries("failure")[0].body
-        said = str(body["said"])
-        assert said.startswith(f"{begun}aaa")
-        assert len(said) == MAX_PARTIAL_CHARACTERS
+        partial_text = str(body["said"])
+        assert partial_text.startswith(f"{begun}aaa")
+        assert len(partial_text) == MAX_PARTIAL_CHARACTERS
         assert (body["is_estimated"], used(here.entries("failure")[0]).total) == (False, 5100)
 
 
@@ -214,7 +214,7 @@ async def test_a_wake_gets_at_most_the_days_remaining_time(tmp_path: Path) -> No
         await asyncio.Event().wait()
 
     async with scene(tmp_path, llm=Paid(silent), config={"day": {"duration_s": 30.0}}) as here:
-        looking = await asked(here)
+        looking = await waiting_check(here)
         here.clock.advance(31.0)
         await asyncio.wait_for(looking, 10.0)
         budget = here.entries("budget")[-1].body

@@ -56,7 +56,7 @@ async def test_nodes_above_the_rules_target_stay_until_the_rule_can_measure_them
     assert pool.override_until_at == applied.override_until_at
     assert "3 nodes" in pool.override_reason
     assert f"{actor.name} set 5" in pool.override_reason
-    [entry] = [one for one in await journal(parts) if one.actor == actor and one.kind == "apply"]
+    [entry] = [decision for decision in await journal(parts) if decision.actor == actor and decision.kind == "apply"]
     assert entry.message == applied.message
     await parts.pass_time(plan.override_s - 10.0)
     assert parts.states() == {"ready": 5}
@@ -105,7 +105,7 @@ async def test_an_agent_cannot_shrink_below_the_rules_target_but_may_name_nodes(
     parts = await following(tmp_path, 4)
     fewer = await parts.fleet_manager.plans.make(asks(3))
     assert fewer.verdict is Verdict.REFUSED
-    [finding] = [one for one in fewer.findings if one.code == "undone"]
+    [finding] = [candidate for candidate in fewer.findings if candidate.code == "undone"]
     assert finding.numbers["rule_target"] == 4
     with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused"):
         await parts.fleet_manager.apply(fewer.id, key="fewer")
@@ -132,14 +132,19 @@ def orders(pool: Callable[[ConversationView], str], beyond: int) -> Says:
         plans, applied = talk.answered_calls("fleet_plan"), talk.answered_calls("fleet_apply")
         if not plans:
             name = pool(talk)
-            seen = talk.pool(name)
-            assert seen is not None
-            target = (seen["rule_target"] or seen["target"]) + beyond
-            asked = {"pool": name, "target": target, "retire": None, "reason": "a spare while the other region drags"}
-            return (ToolCall(id="plan", name="fleet_plan", arguments=asked),)
+            pool_view = talk.pool(name)
+            assert pool_view is not None
+            target = (pool_view["rule_target"] or pool_view["target"]) + beyond
+            arguments = {
+                "pool": name,
+                "target": target,
+                "retire": None,
+                "reason": "a spare while the other region drags",
+            }
+            return (ToolCall(id="plan", name="fleet_plan", arguments=arguments),)
         if not applied:
-            asked = {"plan_id": plans[0][1]["plan_id"], "idempotency_key": "once"}
-            return (ToolCall(id="apply", name="fleet_apply", arguments=asked),)
+            arguments = {"plan_id": plans[0][1]["plan_id"], "idempotency_key": "once"}
+            return (ToolCall(id="apply", name="fleet_apply", arguments=arguments),)
         return (TextPart(text=f"Kept for {applied[0][1]['applied_override_s']:g} s."),)
 
     return Says(answer)

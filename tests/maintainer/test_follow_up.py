@@ -103,7 +103,7 @@ async def waiting(here: Scene) -> PlanId:
     return proposal.plan.id
 
 
-async def seen(here: Scene) -> dict[str, object]:
+async def proposal_fields(here: Scene) -> dict[str, object]:
     """Returns the proposal fields that a model receives for the pool."""
     answer = await here.maintainer.toolbox("t").call("fleet_report", {"pool": None, "format": "concise"})
     pool = next(pool for pool in json.loads(answer.content)["pools"] if pool["pool"] == here.names.token("pool", POOL))
@@ -115,7 +115,7 @@ async def test_an_approved_proposal_is_noted_and_verified(tmp_path: Path) -> Non
     async with at_work(tmp_path, model, "propose") as here:
         await here.pass_time(110.0)
         plan = await waiting(here)
-        assert (await seen(here))["proposal_state"] == "waiting"
+        assert (await proposal_fields(here))["proposal_state"] == "waiting"
         await here.parts.fleet_manager.apply(plan, key="yes", approver=OTTO)
         here.dataflow.recommendations = (advice(present=6, target=6, low=5.0, high=8.0),)
         await here.pass_time(5.0)
@@ -130,7 +130,7 @@ async def test_an_approved_proposal_is_noted_and_verified(tmp_path: Path) -> Non
         assert proposed.startswith("plan proposed")
         assert {plan, "4", "6", "approved", OTTO.name} <= words(approved)
         assert "6 of 6" in came_off
-        assert await seen(here) == {
+        assert await proposal_fields(here) == {
             "proposal_state": "approved",
             "proposal_target": 6,
             "proposal_left_s": 0.0,
@@ -145,7 +145,7 @@ async def test_decisions_on_old_proposals_are_followed_in_mode_off(tmp_path: Pat
         await here.pass_time(110.0)
         plan = await waiting(here)
         await here.mode(MaintainerMode.OFF)
-        asked = len(here.entries("request"))
+        requests_before = len(here.entries("request"))
         if is_approved:
             await here.parts.fleet_manager.apply(plan, key="yes", approver=OTTO)
         else:
@@ -157,7 +157,7 @@ async def test_decisions_on_old_proposals_are_followed_in_mode_off(tmp_path: Pat
         assert [entry.body["is_reached"] for entry in here.entries("verify")] == [True] * is_approved
         notes = [note.message for note in await here.journal("note")]
         assert {"4", "6", "approved" if is_approved else "rejected", OTTO.name} <= words(notes[1])
-        assert len(here.entries("request")) == asked, "the model is not called"
+        assert len(here.entries("request")) == requests_before, "the model is not called"
         assert here.maintainer.status().state is MaintainerState.SLEEPING
 
 
@@ -172,10 +172,10 @@ async def test_the_model_is_told_of_an_approved_change_that_missed_its_target(tm
         [verify] = here.entries("verify")
         assert (verify.body["is_reached"], verify.body["ready"]) == (False, 4)
         openings = [request.messages[0].parts[0].text for request in model.requests]  # type: ignore[union-attr]  # text of the first message
-        told = [json.loads(text.partition("\n")[0])["missed_targets"] for text in openings]
+        missed_targets = [json.loads(text.partition("\n")[0])["missed_targets"] for text in openings]
         pool = here.names.token("pool", POOL)
-        assert [{"pool": pool, "target": 6, "ready": 4, "after_s": verify.body["after_s"]}] in told
-        assert told[-1] == [], "once"
+        assert [{"pool": pool, "target": 6, "ready": 4, "after_s": verify.body["after_s"]}] in missed_targets
+        assert missed_targets[-1] == [], "once"
 
 
 async def test_a_rejected_plan_is_not_proposed_again_and_the_model_is_told(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ async def test_a_rejected_plan_is_not_proposed_again_and_the_model_is_told(tmp_p
         [decided] = here.entries("proposal")
         assert decided.body["state"] == "rejected"
         assert any({"rejected", OTTO.name} <= words(note.message) for note in await here.journal("note"))
-        told = await seen(here)
-        assert (told["proposal_state"], told["proposal_target"]) == ("rejected", 6)
-        assert 1400.0 < float(str(told["rejected_age_s"])) < 1600.0
+        fields = await proposal_fields(here)
+        assert (fields["proposal_state"], fields["proposal_target"]) == ("rejected", 6)
+        assert 1400.0 < float(str(fields["rejected_age_s"])) < 1600.0
         opening = await here.maintainer.first_message()
         assert '"proposal_state":"rejected"' in opening
         assert "IGNORE-ALL-RULES" not in opening
@@ -215,9 +215,9 @@ async def test_an_equal_proposal_does_not_replace_a_waiting_one(tmp_path: Path) 
         later = here.entries("action")[-1].body
         assert (later["outcome"], later["proposal"]) == ("proposed", plan)
         assert str(later["message"]).endswith(plan)
-        told = await seen(here)
-        assert (told["proposal_state"], told["proposal_target"]) == ("waiting", 6)
-        assert 0.0 < float(str(told["proposal_left_s"])) < 300.0
+        fields = await proposal_fields(here)
+        assert (fields["proposal_state"], fields["proposal_target"]) == ("waiting", 6)
+        assert 0.0 < float(str(fields["proposal_left_s"])) < 300.0
         assert '"proposals_waiting":1' in await here.maintainer.first_message()
 
 

@@ -22,13 +22,15 @@ POOL: Mapping[str, Any] = {
 }
 
 
-def conversation(*made: tuple[ToolCall, Mapping[str, Any]], waits: float = 0.5, **pool: Any) -> ConversationView:
+def conversation(
+    *answered_calls: tuple[ToolCall, Mapping[str, Any]], waits: float = 0.5, **pool: Any
+) -> ConversationView:
     """Returns the conversation of a wake for a slow region, with the given tool calls and replies."""
     signals = [{"signal": "straggler", "pool": "eu", "node": node, "value": 0.2} for node in SLOW]
     report = {"streams": [{"wait_fraction": waits}], "pools": [{**POOL, **pool}]}
     opening = TextPart(text=f"{json.dumps({'woken_by': signals})}\nfleet_report: {json.dumps(report)}")
     messages = [Message(role="user", parts=(opening,))]
-    for call, reply in made:
+    for call, reply in answered_calls:
         messages += [
             Message(role="assistant", parts=(call,)),
             Message(role="user", parts=(ToolReply(call=call.id, content=json.dumps(reply)),)),

@@ -51,8 +51,8 @@ async def test_an_escalation_over_mcp_reaches_the_maintainers_webhook(tmp_path: 
     async with scene(tmp_path, mode="auto") as here, session_of(here) as (client, _):
         await here.mode(MaintainerMode.AUTO)
         first, second = "quota is gone", "still gone"
-        said = await client.call_tool("fleet_escalate", {"severity": "critical", "text": first})
-        assert said.structured_content["outcome"] == "applied"
+        result = await client.call_tool("fleet_escalate", {"severity": "critical", "text": first})
+        assert result.structured_content["outcome"] == "applied"
         await here.maintainer.send_notices()
         [notice] = here.posted
         assert (notice["kind"], notice["severity"], notice["title"]) == ("escalation", "critical", "claude escalates")
@@ -60,7 +60,7 @@ async def test_an_escalation_over_mcp_reaches_the_maintainers_webhook(tmp_path: 
         await here.mode(MaintainerMode.OFF)  # notices are sent in every mode
         await escalated(here, second, key="again")
         await here.maintainer.send_notices()
-        assert [one["text"] for one in here.posted[1:]] == [f"warning: {second}"]
+        assert [post["text"] for post in here.posted[1:]] == [f"warning: {second}"]
 
 
 async def test_each_entry_is_sent_once_also_over_a_restart(tmp_path: Path) -> None:
@@ -133,14 +133,14 @@ async def test_the_relay_resumes_after_an_outage_and_with_a_new_audit_log(tmp_pa
 
 async def test_without_a_webhook_the_audit_log_is_not_read(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
-        asked = []
+        queries = []
 
         class Counted:
-            async def decisions(self, **given: Any) -> tuple[()]:
-                asked.append(given)
+            async def decisions(self, **query: Any) -> tuple[()]:
+                queries.append(query)
                 raise Unavailable("away")
 
         silent = Life(here, tmp_path / "notices.json", url="")
         silent.relay = JournalRelay(Counted(), silent.notifier, here.clock)
         assert await silent.turn() == []
-        assert not asked
+        assert not queries

@@ -447,14 +447,14 @@ async def test_a_wake_leaves_one_note_of_all_that_was_done(tmp_path: Path) -> No
 
 
 async def test_equal_escalations_are_sent_once_an_hour(tmp_path: Path) -> None:
-    said = ["pool is odd, 3 of 4 nodes", "pool is odd, 2 of 4 nodes", "quota is gone", "pool is odd, 1 of 4 nodes"]
-    told: list[str] = []
+    texts = ["pool is odd, 3 of 4 nodes", "pool is odd, 2 of 4 nodes", "quota is gone", "pool is odd, 1 of 4 nodes"]
+    escalations: list[str] = []
 
     def answer(request: Request) -> tuple[Part, ...]:
         if len(request.messages) > 1:
             return (TextPart(text="Told."),)
-        told.append(said[len(told) % len(said)])
-        return (call("fleet_escalate", severity="warning", text=told[-1]),)
+        escalations.append(texts[len(escalations) % len(texts)])
+        return (call("fleet_escalate", severity="warning", text=escalations[-1]),)
 
     async with scene(
         tmp_path, llm=Says(answer), config={"watch": {"wake_pause_s": 0.0, "check_interval_s": 600.0}}
@@ -462,11 +462,11 @@ async def test_equal_escalations_are_sent_once_an_hour(tmp_path: Path) -> None:
         await grown(here)
         here.dataflow.recommendations = (too_few(4),)
         await here.pass_time(2400.0, step_s=30.0)
-        assert len(told) >= 3
-        assert len(await here.journal("escalate")) == len(told), "the audit log has every escalation"
+        assert len(escalations) >= 3
+        assert len(await here.journal("escalate")) == len(escalations), "the audit log has every escalation"
         await here.maintainer.send_notices()
-        sent = [one["text"] for one in here.posted if one["kind"] == "escalation"]
-        assert sent == [f"warning: {said[0]}", f"warning: {said[2]}"]
+        sent = [post["text"] for post in here.posted if post["kind"] == "escalation"]
+        assert sent == [f"warning: {texts[0]}", f"warning: {texts[2]}"]
         here.clock.advance(3600.0)
         await here.pass_time(1200.0, step_s=30.0)
         await here.maintainer.send_notices()

@@ -106,7 +106,7 @@ async def over_http(
     trusts: Authority | None = None,
     mode: str = "auto",
     session: str = "",
-    given: list[str] | None = None,
+    session_ids: list[str] | None = None,
 ) -> AsyncIterator[Client]:
     """Yields a client. trusts: authority to verify TLS with, public ones by default. mode: legacy has sessions.
 
@@ -118,8 +118,8 @@ async def over_http(
         verify = ssl.create_default_context(cadata=trusts.pem.decode())
 
     async def noted(response: httpx2.Response) -> None:
-        if given is not None and "mcp-session-id" in response.headers:
-            given.append(response.headers["mcp-session-id"])
+        if session_ids is not None and "mcp-session-id" in response.headers:
+            session_ids.append(response.headers["mcp-session-id"])
 
     async with (
         httpx2.AsyncClient(
@@ -147,9 +147,9 @@ class Certified:
 
     def context(self) -> ssl.SSLContext:
         """Returns the TLS context of a server in this process."""
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.load_cert_chain(self.certificate, self.key)
-        return made
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
 
 
 BEHIND = "127.0.0.2"
@@ -166,11 +166,11 @@ async def tls_proxy(certified: Certified) -> AsyncIterator[int]:
             await sink.drain()
         sink.close()
 
-    async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, back = await asyncio.open_connection(BEHIND, proxy.sockets[0].getsockname()[1])
         await asyncio.gather(carry(reader, back), carry(behind, writer), return_exceptions=True)
 
-    async with await asyncio.start_server(taken, "127.0.0.1", 0, ssl=certified.context()) as proxy:
+    async with await asyncio.start_server(forward, "127.0.0.1", 0, ssl=certified.context()) as proxy:
         yield proxy.sockets[0].getsockname()[1]
 
 
@@ -182,8 +182,8 @@ async def a_change(client: Client, fleet_address: str) -> None:
     assert report is not None
     pool = report["pools"][0]
     assert pool["pool"].startswith("pool-"), "node names are hidden by default"
-    asked = {"pool": pool["pool"], "target": 1, "reason": "one node, for a look"}
-    plan = (await client.call_tool("fleet_plan", asked)).structured_content
+    plan_request = {"pool": pool["pool"], "target": 1, "reason": "one node, for a look"}
+    plan = (await client.call_tool("fleet_plan", plan_request)).structured_content
     assert plan is not None
     assert plan["verdict"] == "allowed"
     to_apply = {"plan_id": plan["plan_id"], "idempotency_key": "one"}
@@ -311,15 +311,15 @@ async def test_over_http_each_session_has_its_own_plans_keys_and_transcript(
             assert again.structured_content["outcome"] == "applied", "keys belong to a session"
         async with over_http(url) as newest:
             await newest.list_tools()  # writes no transcript
-        found = transcripts(tmp_path)
-        assert len(found) == 2
-        for path in found:
+        paths = transcripts(tmp_path)
+        assert len(paths) == 2
+        for path in paths:
             kinds = [entry.kind for entry in read(path).entries]
             assert kinds[:2] == ["opened", "orders"]
             assert kinds.count("action") == 1
             assert replay_transcript(path).differences == ()
             assert path.stat().st_mode & 0o077 == 0
-        assert sum(replay_transcript(path).verdicts for path in found) == 4, "one plan and one apply each"
+        assert sum(replay_transcript(path).verdicts for path in paths) == 4, "one plan and one apply each"
 
 
 async def test_over_http_without_sessions_a_plan_belongs_to_its_receiver(
@@ -330,10 +330,14 @@ async def test_over_http_without_sessions_a_plan_belongs_to_its_receiver(
         http_server(program.command, tmp_path, dataflow, fleet) as url,
     ):
         await allow(fleet)
-        given: list[str] = []
-        async with over_http(url, mode="legacy", given=given) as old, over_http(url) as mine, over_http(url) as other:
+        session_ids: list[str] = []
+        async with (
+            over_http(url, mode="legacy", session_ids=session_ids) as old,
+            over_http(url) as mine,
+            over_http(url) as other,
+        ):
             held = (await planned(old)).structured_content["plan_id"]
-            async with over_http(url, session=given[0]) as forged:
+            async with over_http(url, session=session_ids[0]) as forged:
                 refused_apply = await forged.call_tool("fleet_apply", {"plan_id": held, "idempotency_key": "k"})
                 assert json.loads(text_of(refused_apply))["error"] == "unknown_plan"
             first = (await planned(mine)).structured_content["plan_id"]
@@ -368,8 +372,8 @@ async def test_a_non_destructive_session_cannot_remove_nodes(tmp_path: Path, pro
                 await planned(client, target=None, retire=[nodes[0]["node"]]),
             ):
                 assert json.loads(text_of(refused)) == error_body("not_destructive")
-        async with connect_fleet(fleet, TOKEN) as asked:
-            assert len(await asked.instances(pool=LOCAL)) == 2
+        async with connect_fleet(fleet, TOKEN) as fleet_client:
+            assert len(await fleet_client.instances(pool=LOCAL)) == 2
 
 
 async def test_a_session_over_stdio_leaves_a_transcript_that_replays(
@@ -497,10 +501,10 @@ def test_the_command_refuses_invalid_options(
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_TOKEN", TOKEN)
     monkeypatch.setenv("ASTRAFLOW_MCP_TOKEN", SECRET)
-    given = ["mcp", "--dataflow", "127.0.0.1:9", "--fleet", "127.0.0.1:9", "--directory", str(tmp_path), "--http"]
-    assert main([*given, "0.0.0.0:4750"]) != 0
+    options = ["mcp", "--dataflow", "127.0.0.1:9", "--fleet", "127.0.0.1:9", "--directory", str(tmp_path), "--http"]
+    assert main([*options, "0.0.0.0:4750"]) != 0
     assert "certificate" in capsys.readouterr().err
-    assert main([*given, "nowhere"]) != 0
+    assert main([*options, "nowhere"]) != 0
     assert "HOST:PORT" in capsys.readouterr().err
 
 
@@ -553,8 +557,10 @@ async def test_modes_follow_from_annotations(tmp_path: Path) -> None:
 def test_the_files_for_claude_code_match_the_registry_and_can_be_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = json.loads(settings())["permissions"]
-    own = {rule: {tool.removeprefix(f"mcp__{NAME}__") for tool in given[rule]} for rule in ("allow", "ask", "deny")}
+    permissions = json.loads(settings())["permissions"]
+    own = {
+        rule: {tool.removeprefix(f"mcp__{NAME}__") for tool in permissions[rule]} for rule in ("allow", "ask", "deny")
+    }
     assert own["allow"] == of_kind(Kind.READ) | of_kind(Kind.PROPOSE)
     assert own["ask"] == of_kind(Kind.MUTATE)
     assert own["deny"] == of_kind(Kind.CAUTION) | set(BUILT_IN)
@@ -569,7 +575,7 @@ def test_the_files_for_claude_code_match_the_registry_and_can_be_printed(
 
 
 async def test_the_command_line_prints_the_files_without_a_repository(tmp_path: Path) -> None:
-    async def said(*options: str) -> tuple[int, str]:
+    async def run_printing(*options: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "astraflow.cli", "mcp", *options),
             env={**os.environ, "PYTHONPATH": str(ROOT), "ASTRAFLOW_HOME": str(tmp_path)},
@@ -577,14 +583,14 @@ async def test_the_command_line_prints_the_files_without_a_repository(tmp_path: 
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        told, _ = await process.communicate()
-        return process.returncode or 0, told.decode()
+        output, _ = await process.communicate()
+        return process.returncode or 0, output.decode()
 
-    assert await said("--settings") == (0, settings())
-    assert await said("--command") == (0, command())
-    code, told = await said("--settings", "--command")
+    assert await run_printing("--settings") == (0, settings())
+    assert await run_printing("--command") == (0, command())
+    code, output = await run_printing("--settings", "--command")
     assert code != 0
-    assert "[cli.conflicting_options]" in told
+    assert "[cli.conflicting_options]" in output
 
 
 def of_kind(kind: Kind) -> set[str]:
@@ -652,12 +658,12 @@ async def test_the_largest_answers_fit_a_clients_limit(tmp_path: Path) -> None:
             return replace(report, nodes=nodes, problems=("t" * 900,) * 9)
 
         here.dataflow.changed = troubled
-        asked: list[tuple[str, dict[str, Any]]] = [
+        calls: list[tuple[str, dict[str, Any]]] = [
             ("fleet_nodes", {"limit": 50}),
             ("fleet_events", {"limit": 50, "since_s": 86400.0}),
             ("fleet_report", {"format": "detailed"}),
         ]
-        for name, arguments in asked:
+        for name, arguments in calls:
             reply = await client.call_tool(name, arguments)
             assert not reply.is_error, reply
             assert len(text_of(reply)) / CHARACTERS_PER_TOKEN < MOST_TOKENS, name
@@ -668,8 +674,8 @@ async def test_the_oldest_plans_of_a_long_session_are_dropped(tmp_path: Path) ->
         pool = json.loads((await session.call("fleet_report", {})).content)["pools"][0]["pool"]
         plans = []
         for number in range(102):
-            made = await session.call("fleet_plan", {"pool": pool, "target": 1, "reason": f"try {number}"})
-            plans.append(json.loads(made.content)["plan_id"])
+            reply = await session.call("fleet_plan", {"pool": pool, "target": 1, "reason": f"try {number}"})
+            plans.append(json.loads(reply.content)["plan_id"])
         first = await session.call("fleet_apply", {"plan_id": plans[0], "idempotency_key": "first"})
         last = await session.call("fleet_apply", {"plan_id": plans[-1], "idempotency_key": "last"})
         assert (first.error, last.error) == ("unknown_plan", "")
@@ -677,10 +683,10 @@ async def test_the_oldest_plans_of_a_long_session_are_dropped(tmp_path: Path) ->
 
 
 def test_a_port_in_use_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         from maintainer.mcp_http import serve_http
 
-        endpoint = McpEndpoint(token=SECRET, port=taken.getsockname()[1])
+        endpoint = McpEndpoint(token=SECRET, port=listener.getsockname()[1])
         with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.cannot_listen"):
             asyncio.run(serve_http(None, endpoint, stop=asyncio.Event(), on_ready=print))  # type: ignore[arg-type]  # not reached
 

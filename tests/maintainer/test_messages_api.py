@@ -46,19 +46,19 @@ def request(*messages: Message) -> Request:
 def events(*blocks: dict[str, Any], stop: str | None = "tool_use", output: int = 25) -> list[dict[str, Any]]:
     """Returns the events of a stream. Blocks: text, or a tool with its JSON in pieces."""
     message = {"id": "m1", "type": "message", "role": "assistant", "model": "a-model-1", "content": []}
-    found: list[dict[str, Any]] = [
+    server_events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {**message, "stop_reason": None, "usage": START_USAGE}}
     ]
     for index, block in enumerate(blocks):
         begin, deltas = _block(block)
-        found.append({"type": "content_block_start", "index": index, "content_block": begin})
-        found += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
-        found.append({"type": "content_block_stop", "index": index})
+        server_events.append({"type": "content_block_start", "index": index, "content_block": begin})
+        server_events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        server_events.append({"type": "content_block_stop", "index": index})
     if stop is not None:
         delta = {"stop_reason": stop, "stop_sequence": None}
-        found.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output}})
-        found.append({"type": "message_stop"})
-    return found
+        server_events.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output}})
+        server_events.append({"type": "message_stop"})
+    return server_events
 
 
 def _block(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -87,25 +87,25 @@ def model(answer: Callable[[httpx2.Request], httpx2.Response], monkeypatch: pyte
 
 
 async def failure(answer: Callable[[httpx2.Request], httpx2.Response], monkeypatch: pytest.MonkeyPatch) -> ModelFailed:
-    asked = model(answer, monkeypatch)
+    chat_model = model(answer, monkeypatch)
     with pytest.raises(ModelFailed) as caught:
-        await asked.reply(request())
-    await asked.close()
+        await chat_model.reply(request())
+    await chat_model.close()
     assert KEY not in str(caught.value)
     return caught.value
 
 
 async def test_a_turn_with_a_tool_call_is_read_completely(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[httpx2.Request] = []
+    requests: list[httpx2.Request] = []
 
-    def answer(asked: httpx2.Request) -> httpx2.Response:
-        seen.append(asked)
+    def answer(http_request: httpx2.Request) -> httpx2.Response:
+        requests.append(http_request)
         call = {"name": "fleet_nodes", "json": ['{"pool": null, ', '"filter": "all", "sort": "age", "limit": 5}']}
         return streamed(events({"thinking": "hm"}, {"text": "I look."}, call))
 
-    asked = model(answer, monkeypatch)
-    reply = await asked.reply(request())
-    await asked.close()
+    chat_model = model(answer, monkeypatch)
+    reply = await chat_model.reply(request())
+    await chat_model.close()
     assert reply == Reply(
         parts=(
             OpaqueBlock(block={"type": "thinking", "thinking": "hm", "signature": "signed"}),
@@ -119,23 +119,23 @@ async def test_a_turn_with_a_tool_call_is_read_completely(monkeypatch: pytest.Mo
         usage=Usage(input=10, output=25, cache_read=300, cache_write=40),
         model="a-model-1",
     )
-    assert asked.usd(reply.usage) == pytest.approx((10 * 4 + 25 * 20 + 300 * 0.4 + 40 * 5) / 1e6)
-    sent = json.loads(seen[0].content)
+    assert chat_model.usd(reply.usage) == pytest.approx((10 * 4 + 25 * 20 + 300 * 0.4 + 40 * 5) / 1e6)
+    sent = json.loads(requests[0].content)
     assert sent["stream"] is True
     assert sent["system"][-1]["cache_control"] == {"type": "ephemeral"}
     assert sent["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
     assert all(tool["strict"] and tool["input_schema"]["additionalProperties"] is False for tool in sent["tools"])
-    assert KEY not in seen[0].content.decode()
+    assert KEY not in requests[0].content.decode()
 
 
 async def test_earlier_turns_are_sent_back_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, Any]] = []
+    bodies: list[dict[str, Any]] = []
 
-    def answer(asked: httpx2.Request) -> httpx2.Response:
-        seen.append(json.loads(asked.content))
+    def answer(http_request: httpx2.Request) -> httpx2.Response:
+        bodies.append(json.loads(http_request.content))
         return streamed(events({"text": "Done."}, stop="end_turn"))
 
-    asked = model(answer, monkeypatch)
+    chat_model = model(answer, monkeypatch)
     turn = Message(
         role="assistant",
         parts=(
@@ -144,19 +144,19 @@ async def test_earlier_turns_are_sent_back_unchanged(monkeypatch: pytest.MonkeyP
         ),
     )
     replies = Message(role="user", parts=(ToolReply(call="t1", content="{}", is_error=True),))
-    reply = await asked.reply(request(turn, replies))
-    await asked.close()
+    reply = await chat_model.reply(request(turn, replies))
+    await chat_model.close()
     assert (reply.text, reply.calls) == ("Done.", ())
-    assert [block["type"] for block in seen[0]["messages"][1]["content"]] == ["thinking", "tool_use"]
-    last = seen[0]["messages"][2]["content"][-1]
+    assert [block["type"] for block in bodies[0]["messages"][1]["content"]] == ["thinking", "tool_use"]
+    last = bodies[0]["messages"][2]["content"][-1]
     assert (last["tool_use_id"], last["is_error"], last["cache_control"]) == ("t1", True, {"type": "ephemeral"})
 
 
 async def test_parallel_calls_are_read_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = [{"id": f"t{n}", "name": "fleet_override", "json": ["{}"]} for n in range(3)]
-    asked = model(lambda _: streamed(events(*blocks)), monkeypatch)
-    reply = await asked.reply(request())
-    await asked.close()
+    chat_model = model(lambda _: streamed(events(*blocks)), monkeypatch)
+    reply = await chat_model.reply(request())
+    await chat_model.close()
     assert [call.id for call in reply.calls] == ["t0", "t1", "t2"]
 
 
@@ -200,8 +200,8 @@ async def test_each_status_has_one_failure_and_is_not_retried(
 ) -> None:
     tries = []
 
-    def answer(asked: httpx2.Request) -> httpx2.Response:
-        tries.append(asked)
+    def answer(http_request: httpx2.Request) -> httpx2.Response:
+        tries.append(http_request)
         error = {"type": "error", "error": {"type": kind, "message": f"no, {KEY}"}}
         return httpx2.Response(status, json=error, headers={"retry-after": "17"})
 
@@ -224,7 +224,7 @@ async def test_an_error_inside_a_stream_is_a_failure(monkeypatch: pytest.MonkeyP
     ],
 )
 async def test_a_timeout_is_a_failure(monkeypatch: pytest.MonkeyPatch, problem: Exception, expected: Failure) -> None:
-    def answer(asked: httpx2.Request) -> httpx2.Response:
+    def answer(http_request: httpx2.Request) -> httpx2.Response:
         raise problem
 
     assert (await failure(answer, monkeypatch)).failure is expected
@@ -252,13 +252,13 @@ async def test_a_stream_that_breaks_off_is_a_failure(monkeypatch: pytest.MonkeyP
     call = {"name": "fleet_apply", "json": ['{"plan_id": "p"']}
     half = encoded(events(call, stop=None)[:-1])
 
-    def answer(asked: httpx2.Request) -> httpx2.Response:
+    def answer(http_request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Broken(half, problem))
 
-    found = await failure(answer, monkeypatch)
-    assert found.failure in (Failure.DROPPED, Failure.TIMEOUT, Failure.CONNECTION)
-    assert found.usage is not None
-    assert found.usage.cache_read == 300
+    error = await failure(answer, monkeypatch)
+    assert error.failure in (Failure.DROPPED, Failure.TIMEOUT, Failure.CONNECTION)
+    assert error.usage is not None
+    assert error.usage.cache_read == 300
 
 
 async def test_received_text_is_kept_when_a_turn_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,8 +278,8 @@ async def test_received_text_is_kept_when_a_turn_is_cancelled(monkeypatch: pytes
     def answer(_: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Silent())
 
-    asked, sent = model(answer, monkeypatch), request()
-    replying = asyncio.create_task(asked.reply(sent))
+    chat_model, sent = model(answer, monkeypatch), request()
+    replying = asyncio.create_task(chat_model.reply(sent))
     for _ in range(1000):
         if sent.partial_reply.text.endswith('"p"'):
             break
@@ -287,7 +287,7 @@ async def test_received_text_is_kept_when_a_turn_is_cancelled(monkeypatch: pytes
     replying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await replying
-    await asked.close()
+    await chat_model.close()
     assert sent.partial_reply.text == 'hmso {"plan_id": "p"'
     assert sent.partial_reply.usage is not None
     assert (sent.partial_reply.usage.input, sent.partial_reply.usage.cache_read) == (START_USAGE["input_tokens"], 300)
@@ -297,7 +297,7 @@ async def test_received_text_is_kept_when_a_turn_is_cancelled(monkeypatch: pytes
     "content", [b"", b"<html>", b"data: {]\n\n", b"event: ping\ndata: {}\n\n", b'data: "text"\n\n', b"\xff\xfe"]
 )
 async def test_an_invalid_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    def answer(asked: httpx2.Request) -> httpx2.Response:
+    def answer(http_request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
 
     assert (await failure(answer, monkeypatch)).failure in (Failure.GARBAGE, Failure.DROPPED, Failure.SERVER)

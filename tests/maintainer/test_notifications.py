@@ -218,7 +218,7 @@ async def test_a_500_is_retried_and_a_redirect_is_not_followed() -> None:
         await telling.enqueue(NOTICE)
         await telling.send_queued()
         assert (telling.sent, telling.dropped, len(receiver.got), clock.slept) == (1, 0, 3, [1.0, 2.0])
-        assert len({got["id"] for got in receiver.got}) == 1
+        assert len({notification["id"] for notification in receiver.got}) == 1
     async with receiving(307, 307) as receiver:
         telling = over_http(receiver, Hasty(), max_attempts=2)
         await telling.enqueue(NOTICE)
@@ -241,9 +241,9 @@ async def test_a_request_without_an_answer_is_retried(
     await unreachable_hook.enqueue(NOTICE)
     await unreachable_hook.send_queued()
     assert (unreachable_hook.sent, unreachable_hook.dropped) == (0, 1)
-    told = "".join(capsys.readouterr())
-    assert "webhook_unreachable" in told
-    assert "secret-path" not in told
+    output = "".join(capsys.readouterr())
+    assert "webhook_unreachable" in output
+    assert "secret-path" not in output
 
 
 @pytest.mark.anyio

@@ -36,7 +36,7 @@ def verdicts(path: Path) -> list[Any]:
     return [entry.body for entry in read(path).entries if entry.kind == "verdict"]
 
 
-def said(path: Path) -> list[tuple[Any, ...]]:
+def outcomes(path: Path) -> list[tuple[Any, ...]]:
     """Returns plan and findings of each verdict in short form."""
     return [
         (
@@ -64,7 +64,7 @@ def test_the_guard_gives_stored_plans_their_stored_verdicts(name: str) -> None:
 @pytest.mark.parametrize("name", SCENES)
 async def test_a_scene_run_today_has_the_stored_verdicts(tmp_path: Path, name: str) -> None:
     """The guard inputs are new too, so this also covers the fleet manager, the ledger and the clock."""
-    assert said(await recorded(name, tmp_path)) == said(kept(name)), LOOK
+    assert outcomes(await recorded(name, tmp_path)) == outcomes(kept(name)), LOOK
 
 
 async def test_a_scene_writes_the_same_transcript_every_time(tmp_path: Path) -> None:

@@ -64,10 +64,10 @@ async def planes(directory: Path, **changes: Any) -> AsyncIterator[tuple[str, st
 
 async def until(fleet: FleetPlaneClient, holds: Any) -> Maintainer:
     deadline = time.monotonic() + PATIENCE_S
-    while not holds(seen := await fleet.maintainer()):
-        assert time.monotonic() < deadline, seen
+    while not holds(maintainer_view := await fleet.maintainer()):
+        assert time.monotonic() < deadline, maintainer_view
         await asyncio.sleep(0.05)
-    return seen
+    return maintainer_view
 
 
 def maintainer_config(**changes: Any) -> MaintainerConfig:
@@ -91,10 +91,10 @@ async def test_people_watch_and_control_the_maintainer_over_the_fleet_service(tm
                 on_ready=lambda what: ready.set(),
             )
             tasks.create_task(running)
-            seen = await until(fleet, lambda view: view.status is not None)
-            assert seen.status is not None
-            assert (seen.mode, seen.status.is_simulated) == (MaintainerMode.PROPOSE, True)
-            assert {line.unit for line in seen.status.budgets} >= {"tokens", "usd", "tool_calls", "seconds"}
+            maintainer_view = await until(fleet, lambda view: view.status is not None)
+            assert maintainer_view.status is not None
+            assert (maintainer_view.mode, maintainer_view.status.is_simulated) == (MaintainerMode.PROPOSE, True)
+            assert {line.unit for line in maintainer_view.status.budgets} >= {"tokens", "usd", "tool_calls", "seconds"}
             await fleet.set_maintainer_mode(MaintainerMode.SHADOW, actor=OTTO, key="m", reason="a look first")
             await until(fleet, lambda view: view.status.mode is MaintainerMode.SHADOW)
             began = time.monotonic()
@@ -138,16 +138,16 @@ async def test_an_agents_escalation_reaches_a_webhook_once(tmp_path: Path, monke
                     assert time.monotonic() < deadline, hook.got
                     await asyncio.sleep(0.05)
                 stop.set()
-        assert [got["text"] for got in hook.got] == [f"warning: {reason}" for reason in reasons]
-        assert {got["title"] for got in hook.got} == {"hal escalates"}
+        assert [notification["text"] for notification in hook.got] == [f"warning: {reason}" for reason in reasons]
+        assert {notification["title"] for notification in hook.got} == {"hal escalates"}
 
 
 @pytest.mark.anyio
 async def test_a_proposal_is_approved_or_rejected_over_the_network(tmp_path: Path) -> None:
     async with planes(tmp_path) as (_, address), connect_fleet(address, TOKEN) as fleet:
         for number, decide in enumerate(("approve", "reject")):
-            asked = PlanRequest(pool=LOCAL, actor=ALICE, reason="more", target=number + 1)
-            plan = await fleet.plan(asked)
+            request = PlanRequest(pool=LOCAL, actor=ALICE, reason="more", target=number + 1)
+            plan = await fleet.plan(request)
             assert json.loads(plan.guard_json)["proposal"]["actor"] == "alice"
             proposal = await fleet.propose(plan.id, actor=ALICE, key=f"p{number}", reason="more")
             assert proposal.state is ProposalState.WAITING
@@ -193,9 +193,9 @@ def test_replay_shows_only_verdicts_that_differ(tmp_path: Path, capsys: pytest.C
     assert "incomplete (6 bytes)" in capsys.readouterr().out
     asyncio.run(_with_verdicts(tmp_path / "other.jsonl", verdict="needs_approval"))
     assert main(["replay", str(tmp_path / "other.jsonl")]) == 1
-    said = capsys.readouterr().out
-    assert "-needs_approval" in said
-    assert "+refused" in said
+    output = capsys.readouterr().out
+    assert "-needs_approval" in output
+    assert "+refused" in output
     content = bytearray(path.read_bytes())
     content[40] ^= 1
     path.write_bytes(content)
@@ -218,9 +218,9 @@ async def test_the_models_next_message_is_printed_beside_a_running_maintainer(tm
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        said, problem = await asyncio.wait_for(asking.communicate(), 30.0)
+        output, problem = await asyncio.wait_for(asking.communicate(), 30.0)
     assert asking.returncode == 0, problem
-    first = json.loads(said)["first_message"]
+    first = json.loads(output)["first_message"]
     assert '"pools":[{"pool":"pool-' in first
     assert LOCAL not in first.split('"pools"')[1].split('"provider"')[0]
 

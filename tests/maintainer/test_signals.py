@@ -22,9 +22,9 @@ STEP_S = 5.0
 
 
 def node(name: str, pool: str, speed: float, *, hardware: str = "a shelf", leased: int = 2) -> NodeReport:
-    made = make.node_report(f"{name}.1")
-    facts = replace(made.facts, pool=PoolId(pool), hardware=hardware)
-    return replace(made, facts=facts, episodes_per_s=speed, leased=leased)
+    report = make.node_report(f"{name}.1")
+    facts = replace(report.facts, pool=PoolId(pool), hardware=hardware)
+    return replace(report, facts=facts, episodes_per_s=speed, leased=leased)
 
 
 def region(pool: str, *speeds: float, hardware: str = "a shelf", leased: int = 2) -> tuple[NodeReport, ...]:
@@ -97,13 +97,13 @@ def test_a_briefly_slow_node_causes_no_signal() -> None:
 
 
 def test_two_nodes_are_too_few_for_a_comparison() -> None:
-    nodes = {one.facts.name: one for one in region("eu", 0.1, 1.0)}
-    assert best_median_speeds(nodes, {name: one.episodes_per_s for name, one in nodes.items()}) == {}
+    nodes = {report.facts.name: report for report in region("eu", 0.1, 1.0)}
+    assert best_median_speeds(nodes, {name: report.episodes_per_s for name, report in nodes.items()}) == {}
 
 
 def test_the_model_is_told_a_slow_regions_rate_and_the_best_regions() -> None:
     nodes = (*region("eu", 0.2, 0.25, 0.2, 0.2), *region("us", 1.0, 1.0), node("old-1", "old", 0.1, hardware="old"))
-    told = report_view(ViewContext(snapshot(1000.0, nodes), (), Names(b"key")), ReportInput(), mode=MaintainerMode.AUTO)
-    shares = {pool.pool: (pool.node_episodes_per_s, pool.node_speed_share) for pool in told.pools}
+    view = report_view(ViewContext(snapshot(1000.0, nodes), (), Names(b"key")), ReportInput(), mode=MaintainerMode.AUTO)
+    shares = {pool.pool: (pool.node_episodes_per_s, pool.node_speed_share) for pool in view.pools}
     expected = {"eu": (0.2, 0.2), "us": (1.0, 1.0), "old": (0.1, None)}
     assert shares == {Names(b"key").token("pool", name): share for name, share in expected.items()}

@@ -81,8 +81,8 @@ def test_the_topic_of_a_text_is_one_of_a_few_words(text: str, cause: str) -> Non
 
 
 def test_the_summary_of_a_text_contains_nothing_of_it() -> None:
-    told = redact(HOSTILE, Names(b"key")).model_dump_json()
-    assert not any(word in told for word in HOSTILE.split() if len(word) > 3)
+    redacted = redact(HOSTILE, Names(b"key")).model_dump_json()
+    assert not any(word in redacted for word in HOSTILE.split() if len(word) > 3)
 
 
 def test_strict_schemas_require_every_field_and_allow_no_other() -> None:
@@ -146,9 +146,9 @@ async def test_a_decision_is_explained_by_its_numbers_whatever_its_sentence(tmp_
     (applied,) = [entry for entry in snapshot.decisions if entry.kind == "apply"]
     view_context = ViewContext(snapshot, signals, Names(b"key"))
     change = AppliedChange(nodes_before=2, nodes_after=1, launched=0, retired=1, override_s=600.0, is_approved=True)
-    told = explanation(view_context, replace(applied, message=message, change=change))
-    assert (told.nodes_before, told.nodes_after, told.launched, told.retired) == (2, 1, 0, 1)
-    assert (told.override_s, told.was_approved) == (600.0, True)
+    explained = explanation(view_context, replace(applied, message=message, change=change))
+    assert (explained.nodes_before, explained.nodes_after, explained.launched, explained.retired) == (2, 1, 0, 1)
+    assert (explained.override_s, explained.was_approved) == (600.0, True)
     old = explanation(view_context, replace(applied, change=None))
     assert (old.nodes_before, old.override_s, old.was_approved) == (None, None, False)
 
@@ -159,6 +159,6 @@ async def test_a_concise_report_of_many_pools_has_at_most_two_thousand_tokens(tm
     async with scene(tmp_path, pools=pools) as here:
         here.dataflow.recommendations = tuple(advice(pool.id, present=2, target=6, low=5.0, high=8.0) for pool in pools)
         answer = await here.maintainer.toolbox("t").call("fleet_report", {"pool": None, "format": "concise"})
-        told = json.loads(answer.content)
+        report = json.loads(answer.content)
         assert len(answer.content) / 3.5 <= 2000  # conservative number of characters per token of JSON
-        assert told["pools_left_out"] == 31 - len(told["pools"])
+        assert report["pools_left_out"] == 31 - len(report["pools"])

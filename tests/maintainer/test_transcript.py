@@ -41,20 +41,20 @@ async def test_a_transcript_is_read_as_written(tmp_path: Path, given_bodies: lis
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10_000), st.integers(1, 255))
-async def test_a_changed_byte_breaks_the_chain(tmp_path: Path, place: int, change: int) -> None:
+async def test_a_changed_byte_breaks_the_chain(tmp_path: Path, index: int, change: int) -> None:
     path = tmp_path / "t.jsonl"
     path.unlink(missing_ok=True)
     content = bytearray(await written(path, 4))
-    place %= len(content)
-    content[place] ^= change
+    index %= len(content)
+    content[index] ^= change
     path.write_bytes(content)
     try:
-        found = read(path)
+        contents = read(path)
     except CorruptData:
         return
     # Only a change at the end can look like an unfinished line; `torn` reports it.
-    assert found.torn
-    assert len(found.entries) < 4
+    assert contents.torn
+    assert len(contents.entries) < 4
 
 
 @pytest.mark.parametrize("work", ["drop", "swap", "double"])

@@ -39,8 +39,8 @@ async def look(here: Scene) -> None:
 def waves(here: Scene) -> list[float]:
     """Returns the number of preempted nodes in each wake."""
     bodies: list[Any] = [entry.body for entry in here.entries("wake")]
-    told = [signal for body in bodies for signal in body["signals"]]
-    return [signal["value"] for signal in told if signal["signal"] == "preemption_wave"]
+    signals = [signal for body in bodies for signal in body["signals"]]
+    return [signal["value"] for signal in signals if signal["signal"] == "preemption_wave"]
 
 
 async def test_two_of_ten_preemption_notices_wake_the_model_during_the_drain(tmp_path: Path) -> None:

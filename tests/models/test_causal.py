@@ -97,15 +97,15 @@ def test_windows_are_computed_in_packs_and_with_a_cache(kind: str) -> None:
         expected = model(input_ids=ids, use_cache=False).logits
         positions = torch.arange(12)
         distances = positions[:, None] - positions
-        found = hidden_states(
+        states = hidden_states(
             model,
             ids,
             attention_mask=(distances >= 0)[None, None],
             window_mask=((distances >= 0) & (distances < 4))[None, None],
         )
         full = hidden_states(model, ids, attention_mask=(distances >= 0)[None, None])
-    torch.testing.assert_close(model.get_output_embeddings()(found), expected, rtol=0, atol=1e-5)
-    assert not torch.allclose(found, full, atol=1e-5)
+    torch.testing.assert_close(model.get_output_embeddings()(states), expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(states, full, atol=1e-5)
 
 
 def test_a_window_that_the_plan_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

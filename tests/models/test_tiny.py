@@ -57,13 +57,13 @@ def test_the_architecture_is_supported() -> None:
 
 def test_a_warm_start_stops_at_its_target_and_is_cached(own_home: Path) -> None:
     source = models.build({**SMALL, "warm_start": warm(target_accuracy=0.5)})
-    seen: list[WarmStartProgress] = []
+    progress: list[WarmStartProgress] = []
     assert source.examples_source == ExamplesSource(dataset={"kind": "copies"})
 
-    folder = source.prepare(copies(), seen.append)
+    folder = source.prepare(copies(), progress.append)
 
-    assert seen[0].accuracy < 0.1
-    assert 0.5 <= seen[-1].accuracy < 0.95
+    assert progress[0].accuracy < 0.1
+    assert 0.5 <= progress[-1].accuracy < 0.95
     assert source.examples_source is None
     assert source.prepare() == folder
     assert folder.is_relative_to(own_home)

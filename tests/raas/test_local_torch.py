@@ -149,8 +149,8 @@ async def test_scores_match_a_plain_forward_pass(engine: Engine) -> None:
 
     scores = await within(asyncio.gather(*(engine.score(text, 2) for text in texts)))
 
-    for text, found in zip(texts, scores, strict=True):
-        np.testing.assert_allclose(found, make_torch.logprobs(make_torch.model(0), text, 2), atol=1e-5)
+    for text, logprobs in zip(texts, scores, strict=True):
+        np.testing.assert_allclose(logprobs, make_torch.logprobs(make_torch.model(0), text, 2), atol=1e-5)
 
 
 @pytest.mark.anyio
@@ -287,9 +287,9 @@ async def test_a_delta_from_an_unserved_version_is_loaded_in_full() -> None:
     patch = make_torch.published(make_torch.model(2), 2, base=weights_of(1))
     async with serving(local, weights_of(0)) as engine:
         await engine.load(patch)
-        found = await engine.score(PROMPT, 1)
+        logprobs = await engine.score(PROMPT, 1)
 
-    np.testing.assert_allclose(found, make_torch.logprobs(make_torch.model(2), PROMPT, 1), atol=1e-5)
+    np.testing.assert_allclose(logprobs, make_torch.logprobs(make_torch.model(2), PROMPT, 1), atol=1e-5)
 
 
 @pytest.mark.anyio

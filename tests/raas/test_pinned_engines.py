@@ -113,8 +113,8 @@ class PinnedEnginesUnderTest:
 async def test_tasks_of_one_version_share_an_engine_loaded_once() -> None:
     bench = PinnedEnginesUnderTest(clock=ManualClock())
     assert bench.engines == [], "engines are built on demand"
-    async with bench.at(3) as one, bench.at(3) as other:
-        assert (one, other) == (3, 3)
+    async with bench.at(3) as first, bench.at(3) as second:
+        assert (first, second) == (3, 3)
         assert bench.counters.gauges()["evaluation_running"] == 2
     async with bench.at(3):
         pass
@@ -173,8 +173,8 @@ async def test_a_failed_engine_is_replaced() -> None:
     async with bench.at(1):
         bench.engines[0].failure.put_nowait("it ended 4 times")
         await settle()
-    async with bench.at(1) as found:
-        assert found == 1
+    async with bench.at(1) as version:
+        assert version == 1
 
     assert [engine.is_closed for engine in bench.engines] == [True, False]
 

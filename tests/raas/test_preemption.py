@@ -168,10 +168,10 @@ class Scripted:
 
     def poll(self, now: float) -> Notice | None:
         """Returns the next result."""
-        found = self.finds.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = self.finds.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 @pytest.mark.anyio

@@ -114,10 +114,10 @@ async def test_a_partial_generation_of_the_full_length_is_complete() -> None:
 async def test_a_recorded_generation_is_used_once_and_only_for_its_request() -> None:
     engine = FakeEngine(version=3)
     recorder = RolloutRecorder([recorded("one"), recorded("two"), recorded("other", key=b"other")])
-    asked = port(recorder, engine)
-    found = [text((await asked.generate(PROMPT, SAMPLING)).tokens) for _ in range(3)]
-    assert found == ["one", "two", "dcba"]
-    assert text((await asked.generate(PROMPT[:2], SAMPLING)).tokens) == "dcba"
+    engine_port = port(recorder, engine)
+    texts = [text((await engine_port.generate(PROMPT, SAMPLING)).tokens) for _ in range(3)]
+    assert texts == ["one", "two", "dcba"]
+    assert text((await engine_port.generate(PROMPT[:2], SAMPLING)).tokens) == "dcba"
     assert [text(generation.generation.tokens) for generation in recorder.generations_to_hand_back()] == [
         "one",
         "two",
@@ -172,10 +172,10 @@ async def test_tokens_of_withheld_weights_are_not_returned() -> None:
     engine.gate.clear()
     engine.begun = "dc"
     recorder = RolloutRecorder()
-    asked = port(recorder, engine)
-    asking = asyncio.create_task(asked.generate(PROMPT, SAMPLING))
+    engine_port = port(recorder, engine)
+    asking = asyncio.create_task(engine_port.generate(PROMPT, SAMPLING))
     await engine.until_requested(1)
-    asked._served.is_serving = False
+    engine_port._served.is_serving = False
     await engine.pause(PauseMode.ABORT)
     await recorder.stop()
     with pytest.raises(RolloutFailed) as broke:

@@ -28,28 +28,28 @@ async def ends(arrivals: Sequence[tuple[float, float]], *, half_speed_requests: 
     clock = ManualClock(start=0.0)
     timeline, requests = arrange(clock, half_speed_requests=half_speed_requests)
 
-    async def one(number: int, at: float, alone_s: float) -> float:
+    async def run_request(number: int, at: float, alone_s: float) -> float:
         await clock.sleep(at)
         await requests.wait_until_done(str(number), schedule(timeline, alone_s))
         return clock.now()
 
-    tasks = [asyncio.create_task(one(number, *arrival)) for number, arrival in enumerate(arrivals)]
+    tasks = [asyncio.create_task(run_request(number, *arrival)) for number, arrival in enumerate(arrivals)]
     await clock.pass_time(1000.0)
     return [task.result() for task in tasks]
 
 
 def ends_of_the_loop(arrivals: Sequence[tuple[float, float]], *, half_speed_requests: float) -> list[float]:
     left = [alone_s for _, alone_s in arrivals]
-    found = [0.0] * len(arrivals)
+    ends_s = [0.0] * len(arrivals)
     tick = 0
-    while not all(found):
+    while not all(ends_s):
         tick += 1
-        running = [n for n, (at, _) in enumerate(arrivals) if at < tick * TICK_S and not found[n]]
+        running = [n for n, (at, _) in enumerate(arrivals) if at < tick * TICK_S and not ends_s[n]]
         for number in running:
             left[number] -= TICK_S / (1 + (len(running) - 1) / half_speed_requests)
             if left[number] <= 0:
-                found[number] = tick * TICK_S
-    return found
+                ends_s[number] = tick * TICK_S
+    return ends_s
 
 
 @given(

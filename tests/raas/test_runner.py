@@ -119,10 +119,10 @@ async def failure(name: str, engine: FakeEngine | None = None, **changes: Any) -
     ],
 )
 async def test_failures_have_the_boundary_where_they_occurred(name: str, boundary: Boundary, message: str) -> None:
-    found = await failure(name)
+    problem = await failure(name)
 
-    assert found.boundary is boundary
-    assert found.message.startswith(message)
+    assert problem.boundary is boundary
+    assert problem.message.startswith(message)
 
 
 async def test_engine_errors_fail_at_the_engine_boundary() -> None:
@@ -195,9 +195,9 @@ async def test_recorded_calls_are_sent_with_sampled_groups_only(text_share: floa
     specs = (replace(flow("agents", workflow={"kind": "test_agent"}), attaches_texts=attaches_texts),)
     run = runner(FakeDataflow(flows=specs), serving(FakeEngine(version=0)), NodeCounters(), text_share=text_share)
     episode = await run.run(make.task(flow="agents"), RolloutRecorder())
-    given = agent_trajectories()
+    trajectories = agent_trajectories()
     assert [trajectory.calls for trajectory in episode.trajectories] == [
-        trajectory.calls if text_share else () for trajectory in given
+        trajectory.calls if text_share else () for trajectory in trajectories
     ]
 
 

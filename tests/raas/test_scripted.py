@@ -54,8 +54,8 @@ def request(
     return engine.generate(request_id, chat(text), sampling)
 
 
-def spans(*found: tuple[int, int]) -> tuple[VersionSpan, ...]:
-    return tuple(VersionSpan(version=Version(version), length=length) for version, length in found)
+def spans(*pairs: tuple[int, int]) -> tuple[VersionSpan, ...]:
+    return tuple(VersionSpan(version=Version(version), length=length) for version, length in pairs)
 
 
 @pytest.mark.anyio
@@ -130,7 +130,7 @@ async def test_an_aborting_pause_ends_requests_with_partial_answers() -> None:
 async def test_a_single_request_can_be_aborted_during_a_pause() -> None:
     clock = ManualClock()
     ready = await engine(clock)
-    one, other = (asyncio.create_task(request(ready, name)) for name in "ab")
+    first, second = (asyncio.create_task(request(ready, name)) for name in "ab")
     await clock.pass_time(0.5)
     await ready.pause(PauseMode.KEEP)
 
@@ -138,10 +138,10 @@ async def test_a_single_request_can_be_aborted_during_a_pause() -> None:
     await ready.abort("unknown")
     await settle()
 
-    assert (one.result().finish, len(one.result().tokens), one.result().spans) == (Finish.ABORT, 0, ())
-    assert not other.done()
+    assert (first.result().finish, len(first.result().tokens), first.result().spans) == (Finish.ABORT, 0, ())
+    assert not second.done()
     await ready.close()
-    assert (await other).finish is Finish.ABORT
+    assert (await second).finish is Finish.ABORT
 
 
 @pytest.mark.anyio
@@ -186,10 +186,10 @@ async def test_the_speed_follows_the_speed_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("said", ["slow", "0", "-1", "nan", "inf"])
-async def test_an_invalid_speed_file_is_reported(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("content", ["slow", "0", "-1", "nan", "inf"])
+async def test_an_invalid_speed_file_is_reported(tmp_path: Path, content: str) -> None:
     file = tmp_path / "pace"
-    file.write_text(said)
+    file.write_text(content)
     with pytest.raises(InvalidInput) as caught:
         await request(await engine(speed_factor_file=str(file)))
     assert caught.value.code == "engine.invalid_speed_factor"

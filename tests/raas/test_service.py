@@ -430,10 +430,10 @@ async def test_two_policies_work_together_on_one_node(tmp_path: Path) -> None:
             await dataflow.until(lambda: len(dataflow.episodes) == 200)
 
     assert dataflow.beats[-1].versions == {"solver": 0, "verifier": 0}
-    found = [trajectory for episode in dataflow.episodes.values() for trajectory in episode.trajectories]
-    assert sum(episode.policy == "verifier" for episode in found) == 200
-    assert 200 < sum(episode.policy == "solver" for episode in found) < 400
-    assert 0.3 < np.mean([episode.reward for episode in found]) < 0.7
+    trajectories = [trajectory for episode in dataflow.episodes.values() for trajectory in episode.trajectories]
+    assert sum(episode.policy == "verifier" for episode in trajectories) == 200
+    assert 200 < sum(episode.policy == "solver" for episode in trajectories) < 400
+    assert 0.3 < np.mean([episode.reward for episode in trajectories]) < 0.7
 
 
 async def test_a_wrong_token_and_an_unreachable_dataflow_are_errors(tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ def test_equal_answers_to_one_prompt_are_assigned_to_one_trajectory_each() -> No
     clock = ManualClock()
     times = TurnTimes(clock)
     pair = [Talk(times, clock), Talk(times, clock)]
-    for one, took_s in zip(pair, (1.0, 4.0), strict=True):
-        one.read("prompt")
-        one.wrote(written("alike"), took_s=took_s)
+    for chat, took_s in zip(pair, (1.0, 4.0), strict=True):
+        chat.read("prompt")
+        chat.wrote(written("alike"), took_s=took_s)
     assert [times.span_times_s(conversation.ended()) for conversation in pair] == [(0.0, 1.0), (0.0, 4.0)]
     assert times.span_times_s(pair[0].ended()) == (0.0, 0.0)

@@ -54,20 +54,20 @@ class FakeSource:
         metadata: Mapping[str, str] | None = None,
         probe: Probe | None = PROBE,
     ) -> None:
-        made = make.verified_weights(version, probe=probe)
+        verified = make.verified_weights(version, probe=probe)
         weights = replace(
-            made,
-            manifest=replace(made.manifest, metadata=metadata or {}),
+            verified,
+            manifest=replace(verified.manifest, metadata=metadata or {}),
             base=None if base is None else Version(base),
             changes=None if base is None else {},
         )
         self.published.put_nowait(PulledVersion(weights=weights, stats=stats(version, base)))
 
     async def pull_newer(self) -> PulledVersion:
-        found = await self.published.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
+        pulled = await self.published.get()
+        if isinstance(pulled, Exception):
+            raise pulled
+        return pulled
 
     async def pull_exact(self, version: Version) -> PulledVersion:
         return PulledVersion(weights=self.bases[version], stats=stats(version, None))

@@ -177,7 +177,7 @@ def policy_judge(**options: Any) -> LlmJudge:
     return reward
 
 
-async def asked(reward: Reward) -> float:
+async def score_of_answer(reward: Reward) -> float:
     return (await score_completion(reward, make.prompt(), "an answer", Finish.STOP)).value
 
 
@@ -185,14 +185,14 @@ async def asked(reward: Reward) -> float:
 async def test_a_policy_judges_and_its_tokens_count_against_the_budget() -> None:
     reward, policy = policy_judge(max_calls=2, max_reply_tokens=64), FakePolicy("Good.\nSCORE: 7", "SCORE: 7")
     judge = reward.asking({GRADER: policy})
-    assert [await asked(judge) for _ in range(2)] == [0.7, 0.7]
+    assert [await score_of_answer(judge) for _ in range(2)] == [0.7, 0.7]
     assert "an answer" in policy.asked(0)
     assert policy.asked(0) == policy.asked(1)
     assert (policy.samplings[0].temperature, policy.samplings[0].max_new_tokens) == (0.0, 64)
     replies = len("Good.\nSCORE: 7") + len("SCORE: 7") + 2
     assert reward.client.counts == {"calls": 2, "tokens": sum(map(len, policy.prompts)) + replies}
     with raises_code(JudgeBudgetSpent, "judge.budget_spent"):
-        await asked(judge)
+        await score_of_answer(judge)
 
 
 @pytest.mark.anyio
@@ -201,10 +201,10 @@ async def test_a_policy_that_fails_or_answers_nonsense_is_asked_again(monkeypatc
     lost = RolloutFailed("the engine ended", boundary=Boundary.ENGINE, code="rollout.engine_failed")
     reward, policy = policy_judge(), FakePolicy(lost, "nonsense", "SCORE: 5", lost, lost, lost)
     judge = reward.asking({GRADER: policy})
-    assert await asked(judge) == 0.5
+    assert await score_of_answer(judge) == 0.5
     assert [sampling.temperature for sampling in policy.samplings] == [0.0, 0.0, 0.7]
     with raises_code(Unavailable, "judge.unavailable"):
-        await asked(judge)
+        await score_of_answer(judge)
     assert reward.client.counts["unavailable"] == 4
 
 

@@ -90,10 +90,10 @@ async def test_hostile_expressions_are_wrong_and_block_no_other_answer() -> None
     await reward.start()
     try:
         for hostile in HOSTILE[:2]:
-            asked = asyncio.create_task(score(reward, "7", f"\\boxed{{{hostile}}}"))
+            scoring = asyncio.create_task(score(reward, "7", f"\\boxed{{{hostile}}}"))
             await asyncio.sleep(0)
             assert (await score(reward, "x+1", "\\boxed{1+x}")).value == 1
-            assert (await asked).value == 0
+            assert (await scoring).value == 0
     finally:
         await reward.close()
 
@@ -116,12 +116,12 @@ async def test_killed_workers_never_make_an_answer_wrong() -> None:
     await reward.start()
     try:
         for attempt in range(2):
-            asked = asyncio.create_task(score(reward, f"x+{attempt}", f"\\boxed{{{attempt}+x}}"))
+            scoring = asyncio.create_task(score(reward, f"x+{attempt}", f"\\boxed{{{attempt}+x}}"))
             await asyncio.sleep(0.005 * attempt)
             for process_id in reward.pool.process_ids:
                 os.kill(process_id, signal.SIGKILL)
             try:
-                assert (await asked).value == 1
+                assert (await scoring).value == 1
             except Unavailable as problem:
                 assert problem.code == "worker.lost"
         assert reward.pool.lost > 0

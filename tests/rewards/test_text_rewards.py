@@ -20,7 +20,7 @@ from tests import make
 from tests.errors import raises_code
 
 
-def asked(**fields: Any) -> Prompt:
+def prompt_of(**fields: Any) -> Prompt:
     return Prompt(id=PromptId("p"), fields={"question": "?", **fields})
 
 
@@ -42,7 +42,7 @@ def score(reward: Reward, prompt: Prompt, completion: str, *, tokens: int | None
     ],
 )
 def test_f1_weighs_the_reference_and_its_other_forms(answers: list[str], completion: str, value: float) -> None:
-    result = score(rewards.build({"kind": "f1"}), asked(answers=answers), completion)
+    result = score(rewards.build({"kind": "f1"}), prompt_of(answers=answers), completion)
     assert result.value == pytest.approx(value)
 
 
@@ -52,16 +52,16 @@ def test_f1_weighs_the_reference_and_its_other_forms(answers: list[str], complet
 )
 def test_exact_match_of_the_last_tag(completion: str, value: float) -> None:
     reward = rewards.build({"kind": "f1", "metric": "exact_match", "tag": "answer"})
-    assert score(reward, asked(answers=["new york", "nyc"]), completion).value == pytest.approx(value)
+    assert score(reward, prompt_of(answers=["new york", "nyc"]), completion).value == pytest.approx(value)
 
 
 def test_f1_without_a_list_uses_the_only_answer_and_refuses_anything_else() -> None:
     reward = rewards.build({"kind": "f1"})
-    assert score(reward, asked(answer="Paris"), "Paris").value == 1
+    assert score(reward, prompt_of(answer="Paris"), "Paris").value == 1
     with raises_code(InvalidInput, "reward.no_answer_list"):
-        score(reward, asked(answers=[1]), "Paris")
+        score(reward, prompt_of(answers=[1]), "Paris")
     with raises_code(InvalidInput, "reward.no_answer_field"):
-        score(reward, asked(), "Paris")
+        score(reward, prompt_of(), "Paris")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_rubric_is_the_weighted_sum_of_its_terms() -> None:
     reward = rubric(
         answer={"reward": F1, "weight": 2}, length={"reward": OVERLONG, "weight": 0.5}, seen={"reward": F1, "weight": 0}
     )
-    result = score(reward, asked(answer="Paris"), "Paris", tokens=18)
+    result = score(reward, prompt_of(answer="Paris"), "Paris", tokens=18)
     assert result == Score(value=2 - 0.25, answer="paris", terms={"answer": 1, "length": -0.5, "seen": 1})
 
 
@@ -138,7 +138,7 @@ def test_a_term_that_multiplies_is_a_condition(completion: str, value: float) ->
 
 def test_rubrics_nest_and_name_their_terms() -> None:
     inner = {"kind": "rubric", "terms": {"answer": {"reward": F1}}}
-    result = score(rubric(outer={"reward": inner, "weight": 3}), asked(answer="x"), "x")
+    result = score(rubric(outer={"reward": inner, "weight": 3}), prompt_of(answer="x"), "x")
     assert result.terms == {"outer": 1, "outer.answer": 1}
     assert result.value == 3
 
@@ -201,6 +201,6 @@ async def test_a_part_without_a_finite_value_is_a_failure(
 async def test_a_part_that_raises_is_a_failure() -> None:
     scorer = RewardScorer(rubric(part={"reward": {"kind": "test_part"}}, other={"reward": F1}))
     with raises_code(RolloutFailed, "rollout.reward_failed") as caught:
-        await scorer.score(asked(answer="x"), "raises", Finish.STOP)
+        await scorer.score(prompt_of(answer="x"), "raises", Finish.STOP)
     assert caught.value.boundary is Boundary.REWARD
     assert "broken" in str(caught.value)

@@ -49,6 +49,6 @@ def test_a_traceback_shows_no_local_variables(capsys: pytest.CaptureFixture[str]
         raise ValueError(f"{len(secret)}")
     except ValueError:
         logs.get_logger().exception("handler_failed")
-    said = capsys.readouterr().err
-    assert "ValueError: 7" in said
-    assert "hunter2" not in said
+    output = capsys.readouterr().err
+    assert "ValueError: 7" in output
+    assert "hunter2" not in output

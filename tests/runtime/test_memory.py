@@ -59,9 +59,9 @@ print(before - resident_kib())
 @pytest.mark.needs("glibc")
 @pytest.mark.parametrize("kept", ["little", "usual"])
 def test_threads_of_a_low_memory_process_share_one_heap(tmp_path: Path, kept: str) -> None:
-    said = tmp_path / "heaps.xml"
-    subprocess.run([sys.executable, "-c", THREADS, str(said), kept], check=True)
-    assert (said.read_text().count("<heap nr=") == 1) == (kept == "little")
+    heaps_file = tmp_path / "heaps.xml"
+    subprocess.run([sys.executable, "-c", THREADS, str(heaps_file), kept], check=True)
+    assert (heaps_file.read_text().count("<heap nr=") == 1) == (kept == "little")
 
 
 @pytest.mark.needs("glibc")

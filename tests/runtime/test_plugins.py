@@ -57,9 +57,9 @@ class Hello:
 
 @pytest.fixture
 def registry() -> Registry[Greeter]:
-    made: Registry[Greeter] = Registry("greeter", built_in={})
-    made.register("hello", options=HelloOptions)(Hello)
-    return made
+    greeters: Registry[Greeter] = Registry("greeter", built_in={})
+    greeters.register("hello", options=HelloOptions)(Hello)
+    return greeters
 
 
 def test_a_plugin_receives_its_options_and_the_arguments_of_the_slot(registry: Registry[Greeter]) -> None:
@@ -224,9 +224,9 @@ def test_plugins_in_options_are_found_with_their_path(registry: Registry[Greeter
     named = {"kind": "named"}
     inner = {"kind": "holding", "many": [named, "text", named]}
 
-    found = list(registry.nested({"kind": "holding", "one": inner, "many": named, "other": named}))
+    nested_plugins = list(registry.nested({"kind": "holding", "one": inner, "many": named, "other": named}))
 
-    assert found == [
+    assert nested_plugins == [
         (("one",), registry, inner),
         (("one", "many", "0"), registry, named),
         (("one", "many", "2"), registry, named),

@@ -310,4 +310,4 @@ def test_an_open_folder_of_an_earlier_release_becomes_private(tmp_path: Path) ->
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
 
     assert modes == {"state": 0o700, "old": 0o600, "program": 0o700, "link": 0o644}
-    assert [stat.S_IMODE((tmp_path / place).stat().st_mode) for place in ("new", "new/below")] == [0o700, 0o700]
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "new/below")] == [0o700, 0o700]

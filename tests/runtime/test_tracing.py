@@ -161,9 +161,9 @@ async def test_spans_of_concurrent_tasks_do_not_mix() -> None:
 
     await asyncio.gather(*(episode(f"train:{number}") for number in range(5)))
     traces = {span.attributes["rl.group"]: span.trace for span in kept.spans if span.name == "rl.episode"}
-    for one in kept.spans:
-        if one.name == "rl.generate":
-            assert one.trace == traces[one.attributes["rl.group_seen"]]
+    for recorded_span in kept.spans:
+        if recorded_span.name == "rl.generate":
+            assert recorded_span.trace == traces[recorded_span.attributes["rl.group_seen"]]
 
 
 def test_no_span_is_created_without_a_recorder_and_a_run() -> None:
@@ -194,9 +194,9 @@ def test_spans_are_exported_as_opentelemetry_spans(tmp_path: Path) -> None:
         pass
     recorder.close()
     spans = written(tmp_path / "traces")
-    step, seen, inner, outer = spans
-    assert int(step["context"]["trace_id"], 16) != int(seen["context"]["trace_id"], 16) == trace_of("train:1")
-    assert step["links"][0]["context"]["span_id"] == seen["context"]["span_id"]
+    step, generation, inner, outer = spans
+    assert int(step["context"]["trace_id"], 16) != int(generation["context"]["trace_id"], 16) == trace_of("train:1")
+    assert step["links"][0]["context"]["span_id"] == generation["context"]["span_id"]
     assert step["attributes"] == {"rl.run": "run", "rl.step": "solver:3", "rl.rows": 4}
     assert step["status"] == {"status_code": "ERROR", "description": "ValueError: bad"}
     assert step["resource"]["attributes"]["service.name"] == "astraflow-trainer"

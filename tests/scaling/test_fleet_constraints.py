@@ -33,11 +33,13 @@ def fleet(*, whole: dict[str, Any] | None = None, **pool: Any) -> FleetConstrain
     return FleetConstraints(pools=(replace(TERMS, **pool),), **(whole or {}))
 
 
-def advised(given: Signals, terms: FleetConstraints, ticks: int) -> PoolRecommendation:
+def advised(inputs: Signals, terms: FleetConstraints, ticks: int) -> PoolRecommendation:
     """Returns the recommendation after that many ticks of 30 s."""
-    told, state = spec_with_constraints(spec(pool={"max_nodes": 1000}), terms), SizerState()
+    sizer_spec, state = spec_with_constraints(spec(pool={"max_nodes": 1000}), terms), SizerState()
     for tick in range(ticks):
-        verdict = decide(signals_with_constraints(replace(given, at=given.at + 30.0 * tick), terms), told, state)
+        verdict = decide(
+            signals_with_constraints(replace(inputs, at=inputs.at + 30.0 * tick), terms), sizer_spec, state
+        )
         state = verdict.state
     return verdict.recommendations[0]
 
@@ -85,8 +87,8 @@ def test_fleet_constraints_override_only_their_settings() -> None:
         options=SizerOptions(max_dollars_per_hour=5.0, headroom=0.1),
         pools={POOL: PoolOptions(max_nodes=3, warm_nodes=0, quota=7), PoolId("other"): PoolOptions(max_nodes=2)},
     )
-    told = spec_with_constraints(configured, fleet(mode=Mode.UP_ONLY, launch_delay_s=80.0))
-    assert told.pools[POOL] == PoolOptions(
+    sizer_spec = spec_with_constraints(configured, fleet(mode=Mode.UP_ONLY, launch_delay_s=80.0))
+    assert sizer_spec.pools[POOL] == PoolOptions(
         mode=Mode.UP_ONLY,
         min_nodes=1,
         max_nodes=100,
@@ -95,8 +97,8 @@ def test_fleet_constraints_override_only_their_settings() -> None:
         price_per_hour=1.0,
         launch_delay_s=80.0,
     )
-    assert told.pools[PoolId("other")] == configured.pools[PoolId("other")]
-    assert told.options == configured.options
+    assert sizer_spec.pools[PoolId("other")] == configured.pools[PoolId("other")]
+    assert sizer_spec.options == configured.options
 
 
 @pytest.mark.parametrize("pool", [{"launch_delay_s": 0.0}, {"min_nodes": 101}, {"price_per_hour": float("nan")}])

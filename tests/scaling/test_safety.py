@@ -114,17 +114,17 @@ def signals(draw: st.DrawFn) -> Signals:
 @st.composite
 def several_ticks(draw: st.DrawFn) -> list[Signals]:
     begun = draw(st.floats(0, 1e6))
-    found = draw(st.lists(signals(), min_size=1, max_size=5))
-    return [replace(tick_, at=begun + 30.0 * tick) for tick, tick_ in enumerate(found)]
+    drawn = draw(st.lists(signals(), min_size=1, max_size=5))
+    return [replace(tick_, at=begun + 30.0 * tick) for tick, tick_ in enumerate(drawn)]
 
 
 def verdicts(ticks: list[Signals], spec: Spec) -> list[tuple[SizerState, Signals, SizerResult]]:
-    state, found = SizerState(), []
+    state, results = SizerState(), []
     for tick in ticks:
         verdict = decide(tick, spec, state)
-        found.append((state, tick, verdict))
+        results.append((state, tick, verdict))
         state = verdict.state
-    return found
+    return results
 
 
 @given(several_ticks(), specs())

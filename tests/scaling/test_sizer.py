@@ -15,12 +15,12 @@ from tests.scaling.make import POOL, RATE, nodes, signals, spec, stream
 
 
 def ticks(
-    given: Signals, count: int, told: Spec, state: SizerState | None = None
+    inputs: Signals, count: int, sizer_spec: Spec, state: SizerState | None = None
 ) -> tuple[PoolRecommendation, SizerState]:
     """Decides on the same signals for that many ticks."""
     state = state or SizerState()
     for tick in range(count):
-        verdict = decide(replace(given, at=given.at + 30.0 * tick), told, state)
+        verdict = decide(replace(inputs, at=inputs.at + 30.0 * tick), sizer_spec, state)
         state = verdict.state
     return verdict.recommendations[0], state
 
@@ -147,17 +147,17 @@ def test_slow_nodes_are_replaced_before_they_are_retired() -> None:
 
 
 def test_at_a_limit_a_slow_node_is_retired_before_its_replacement() -> None:
-    told, rates = spec(pool={"max_nodes": 20}), (RATE * 0.2, RATE * 0.1, *(RATE,) * 18)
-    advice, state = ticks(signals(nodes(20, rates=rates)), 11, told)
+    sizer_spec, rates = spec(pool={"max_nodes": 20}), (RATE * 0.2, RATE * 0.1, *(RATE,) * 18)
+    advice, state = ticks(signals(nodes(20, rates=rates)), 11, sizer_spec)
     assert (advice.target, advice.victims) == (19, ("node-1",)), "one at a time, the slowest first"
     assert (Reason.REPLACING in advice.reasons, advice.limited_by) == (True, (LimitInEffect.MAX_NODES,))
     kept = (rates[0], *rates[2:])
     for in_its_place in (nodes(19, rates=kept), nodes(19, pending=1, rates=kept)):
-        advice, state = ticks(signals(in_its_place, at=30_330.0), 2, told, state)
+        advice, state = ticks(signals(in_its_place, at=30_330.0), 2, sizer_spec, state)
         assert (advice.target, advice.victims) == (20, ()), "a replacement is requested"
-    advice, state = ticks(signals(nodes(20, rates=(*kept, RATE)), at=30_450.0), 1, told, state)
+    advice, state = ticks(signals(nodes(20, rates=(*kept, RATE)), at=30_450.0), 1, sizer_spec, state)
     assert (advice.target, advice.victims) == (19, ("node-0",))
-    advice, _ = ticks(signals(nodes(20), at=30_600.0), 2, told, state)
+    advice, _ = ticks(signals(nodes(20), at=30_600.0), 2, sizer_spec, state)
     assert advice.victims == ()
 
 
@@ -173,12 +173,12 @@ def test_at_a_limit_no_working_node_is_retired_to_save_cost() -> None:
         dear: PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=3.0),
         cheap: PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=1.0),
     }
-    told = replace(spec(max_nodes=15), pools=pools)
+    sizer_spec = replace(spec(max_nodes=15), pools=pools)
     table = replace(nodes(15), kind=np.where(np.arange(15) < 8, 0, 1))
-    given = signals(table, kinds=(NodeKind(pool=dear), NodeKind(pool=cheap)))
+    inputs = signals(table, kinds=(NodeKind(pool=dear), NodeKind(pool=cheap)))
     state = SizerState()
     for tick in range(70):  # longer than the half hour after which a swap is considered
-        verdict = decide(replace(given, at=given.at + 30.0 * tick), told, state)
+        verdict = decide(replace(inputs, at=inputs.at + 30.0 * tick), sizer_spec, state)
         state = verdict.state
         assert not any(advice.victims for advice in verdict.recommendations)
     assert sum(advice.target for advice in verdict.recommendations) == 15
@@ -232,7 +232,7 @@ def test_targets_do_not_change_before_the_first_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "target", "cap"),
+    ("sizer_spec", "target", "cap"),
     [
         (spec(pool={"max_nodes": 18}), 18, LimitInEffect.MAX_NODES),
         (spec(pool={"quota": 17}), 17, LimitInEffect.QUOTA),
@@ -241,8 +241,8 @@ def test_targets_do_not_change_before_the_first_step() -> None:
         (spec(is_kill_switch_on=True), 15, LimitInEffect.KILL_SWITCH),
     ],
 )
-def test_a_limit_caps_the_target_and_is_reported(told: Spec, target: int, cap: LimitInEffect) -> None:
-    advice, _ = ticks(signals(nodes(15)), 2, told)
+def test_a_limit_caps_the_target_and_is_reported(sizer_spec: Spec, target: int, cap: LimitInEffect) -> None:
+    advice, _ = ticks(signals(nodes(15)), 2, sizer_spec)
     assert advice.target == target
     assert cap in advice.limited_by
 
@@ -272,8 +272,8 @@ def test_the_cheapest_pool_is_filled_first_up_to_a_share() -> None:
     pools[PoolId("dear")] = PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=2.0)
     kinds = (NodeKind(pool=PoolId("cheap")), NodeKind(pool=PoolId("dear")))
     table = replace(nodes(12), kind=np.arange(12) % 2)
-    given = signals(table, kinds=kinds)
-    verdict = decide(given, Spec(options=SizerOptions(sustain_up_ticks=1), pools=pools), SizerState())
+    inputs = signals(table, kinds=kinds)
+    verdict = decide(inputs, Spec(options=SizerOptions(sustain_up_ticks=1), pools=pools), SizerState())
     cheap, dear = (advice.target for advice in verdict.recommendations)
     assert cheap + dear == 22
     assert cheap == 15
@@ -285,8 +285,8 @@ def test_failing_launches_move_growth_to_another_pool() -> None:
     kinds = tuple(NodeKind(pool=name) for name in names)
     table = replace(nodes(12), kind=np.arange(12) % 2)
     failing = {names[0]: LaunchSignals(failures=3, failed_at=29_990.0)}
-    given = signals(table, kinds=kinds, launches=failing)
-    verdict = decide(given, Spec(options=SizerOptions(sustain_up_ticks=1), pools=pools), SizerState())
+    inputs = signals(table, kinds=kinds, launches=failing)
+    verdict = decide(inputs, Spec(options=SizerOptions(sustain_up_ticks=1), pools=pools), SizerState())
     assert [advice.target for advice in verdict.recommendations] == [6, 16]
 
 

@@ -39,10 +39,10 @@ def gate(**more: Any) -> GateSignals:
 
 def decided(table: NodeTable, ticks: int, state: SizerState | None = None, **more: Any) -> SizerResult:
     values: dict[str, Any] = {"streams": (stream(wait_share_300_s=0.2, wait_share_600_s=0.2),), "gate": gate()}
-    seen = signals(table, **values | more)
+    inputs = signals(table, **values | more)
     verdict = SizerResult(recommendations=(), state=state or SizerState())
     for tick in range(ticks):
-        verdict = decide(replace(seen, at=seen.at + 30.0 * tick), spec(), verdict.state)
+        verdict = decide(replace(inputs, at=inputs.at + 30.0 * tick), spec(), verdict.state)
     return verdict
 
 
@@ -88,30 +88,30 @@ def test_the_needed_bound_grows_with_the_group_time_in_steps(group_s: float, ste
 
 
 def test_the_recommended_bound_ends_the_wait_of_a_gated_trainer() -> None:
-    said: set[int] = set()
+    bounds: set[int] = set()
 
-    def noted(seen: Signals, told: Spec, state: SizerState) -> SizerResult:
-        verdict = decide(seen, told, state)
+    def noted(inputs: Signals, sizer_spec: Spec, state: SizerState) -> SizerResult:
+        verdict = decide(inputs, sizer_spec, state)
         (advice,) = verdict.recommendations
-        said.update(int(value) for name, value in advice.inputs.items() if name == "staleness_needed")
+        bounds.update(int(value) for name, value in advice.inputs.items() if name == "staleness_needed")
         return verdict
 
     tight = simulate(find_scenario("gated"), rule=noted)
     assert tight.wait > 0.3
     assert max(moment.target for moment in tight.ticks) <= 23
-    enough = find_scenario("gated", {"trainer": {"max_staleness": max(said)}})
+    enough = find_scenario("gated", {"trainer": {"max_staleness": max(bounds)}})
     assert simulate(enough).wait < 0.01
 
 
 def course(second: int, **changes: Any) -> Report:
     """Steps of 20 s with 5 s of waiting; ten open groups, one result per second; half of 8 slots is used."""
     steps = second // 20
-    told = {"busy_s": second / 2, "blocked_s": second / 2}
+    counters = {"busy_s": second / 2, "blocked_s": second / 2}
     trained = make.stream_report(
         steps=steps, wait_s=5.0 * steps, compute_s=15.0 * steps, publish_s=0.0, issue_headroom=0 if second % 4 else 5
     )
     flow = replace(make.flow_report(), open=10, admitted=second, dropped={})
-    values: dict[str, Any] = {"nodes": (make.node_report("node-1.1", counters=told),), "at": 1000.0 + second}
+    values: dict[str, Any] = {"nodes": (make.node_report("node-1.1", counters=counters),), "at": 1000.0 + second}
     return replace(make.report(trained, flows=(flow,)), **values | changes)
 
 

@@ -58,14 +58,16 @@ def corpus(folder: Path, *texts: str) -> Path:
 def test_the_nearest_vectors_equal_a_full_sort(rows: int, top: int, queries: int, block: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     vectors = rng.integers(-1, 2, (rows, 3)).astype(np.float32)  # few values, so that many products are equal
-    asked = rng.integers(-1, 2, (queries, 3)).astype(np.float32)
+    query_vectors = rng.integers(-1, 2, (queries, 3)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense, "_BLOCK_BYTES", 12 * block * 5)
-        indices, scores = nearest(asked, vectors, top)
-    expected = [sorted(range(rows), key=lambda row: (-float(vectors[row] @ query), row))[:top] for query in asked]
+        indices, scores = nearest(query_vectors, vectors, top)
+    expected = [
+        sorted(range(rows), key=lambda row: (-float(vectors[row] @ query), row))[:top] for query in query_vectors
+    ]
     assert indices.tolist() == expected
     assert scores.tolist() == [
-        [float(vectors[row] @ query) for row in best] for query, best in zip(asked, expected, strict=True)
+        [float(vectors[row] @ query) for row in best] for query, best in zip(query_vectors, expected, strict=True)
     ]
 
 

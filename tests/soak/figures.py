@@ -171,7 +171,7 @@ def _recoveries(outcome: Outcome) -> dict[str, Recovery]:
     for at, name in outcome.fault_counts.kills:
         needing = [PolicyId(name.partition("-")[2])] if role_of(name) == "trainer" else list(outcome.ledger.lineages)
         times = [outcome.ledger.lineages[policy].step_times for policy in needing]
-        later = [of_policy[place] for of_policy in times if (place := bisect_right(of_policy, at)) < len(of_policy)]
+        later = [of_policy[index] for of_policy in times if (index := bisect_right(of_policy, at)) < len(of_policy)]
         if len(later) == len(needing):
             kinds = [role_of(name), "all"] + ["alone"] * _was_alone(outcome, at, until=max(later), policies=needing)
             for kind in kinds:

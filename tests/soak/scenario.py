@@ -164,10 +164,10 @@ def _same(before: Report, after: Report) -> list[Violation]:
     """Returns a violation for each count of the report that changed in a kill."""
     places = ("steps", "trained", "buffered", "in_batch", "admitted", "version", "dropped")
     return [
-        Violation(promise=Invariant.LOST, message=f"{old.policy}: {place} was {was}, and is {now} after a kill")
+        Violation(promise=Invariant.LOST, message=f"{old.policy}: {attribute} was {was}, and is {now} after a kill")
         for old, new in zip(before.streams, after.streams, strict=True)
-        for place in places
-        if (was := getattr(old, place)) != (now := getattr(new, place))
+        for attribute in places
+        if (was := getattr(old, attribute)) != (now := getattr(new, attribute))
     ]
 
 

@@ -53,8 +53,8 @@ class LedgerScenario:
         return number
 
     def lease(self, group: int, prompt: int) -> None:
-        given = Prompt(id=PromptId(f"scripted:{prompt}"), fields={})
-        tasks = [make.task(flow="solve", group=group, member=n, prompt_given=given) for n in range(MEMBERS)]
+        shared_prompt = Prompt(id=PromptId(f"scripted:{prompt}"), fields={})
+        tasks = [make.task(flow="solve", group=group, member=n, prompt_given=shared_prompt) for n in range(MEMBERS)]
         self.ledger.leased(tasks)
 
     def push(self, group: int, *, version: int = 0, tokens: int = 5, outcome: str | None = "accepted") -> None:

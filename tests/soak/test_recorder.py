@@ -70,17 +70,17 @@ class CallLog(Ledger):
 
 @asynccontextmanager
 async def dataflow_behind_a_recorder(directory: Path) -> AsyncIterator[tuple[ServiceChannel, CallLog]]:
-    heard = CallLog()
+    calls = CallLog()
     async with (
         running(directory) as service,
-        recording(service.link.address, CallRecorder(heard)) as address,
+        recording(service.link.address, CallRecorder(calls)) as address,
         dial(address, token=TOKEN) as link,
     ):
-        yield link, heard
+        yield link, calls
 
 
 async def test_calls_are_recorded_from_lease_to_step(tmp_path: Path) -> None:
-    async with dataflow_behind_a_recorder(tmp_path) as (link, heard):
+    async with dataflow_behind_a_recorder(tmp_path) as (link, calls):
         nodes, trainer = NodeDataClient(link), TrainerDataClient(link, SOLVER)
         node = (await nodes.join(facts())).node
         tasks = [task.id for task in (await nodes.lease(node, 4, wait_s=1)).tasks]
@@ -95,7 +95,7 @@ async def test_calls_are_recorded_from_lease_to_step(tmp_path: Path) -> None:
         assert not await trainer.report_step(report)
         assert await trainer.pull_batch(version=Version(1), wait_s=0) is None
         assert (await ControlPlaneClient(link).report()).streams[0].steps == 1
-    assert heard.told == [
+    assert calls.told == [
         ("leased", *tasks),
         ("pushed", *tasks),
         ("answered", *["accepted"] * 4),
@@ -109,10 +109,10 @@ async def test_calls_are_recorded_from_lease_to_step(tmp_path: Path) -> None:
 
 
 async def test_publishes_and_notices_of_versions_are_recorded(tmp_path: Path) -> None:
-    heard = CallLog()
+    calls = CallLog()
     async with (
         store_running(WeightsConfig(), listen=ListenOptions(token=TOKEN), directory=tmp_path) as store,
-        recording(store, CallRecorder(heard)) as address,
+        recording(store, CallRecorder(calls)) as address,
         dial(address, token=TOKEN) as link,
     ):
         client = WeightPlaneClient(link)
@@ -125,13 +125,13 @@ async def test_publishes_and_notices_of_versions_are_recorded(tmp_path: Path) ->
         plan = await client.plan(POLICY, have=None)
         sizes = [[len(chunk.data) async for chunk in client.fetch(transfer)] for transfer in plan.transfers]
         assert sum(map(sum, sizes)) == plan.size_bytes
-    assert heard.told == [
+    assert calls.told == [
         step for version in range(2) for step in (("publish", version), ("published", POLICY, version, True))
     ]
 
 
 async def test_errors_and_deadlines_pass_unchanged(tmp_path: Path) -> None:
-    async with dataflow_behind_a_recorder(tmp_path) as (link, heard):
+    async with dataflow_behind_a_recorder(tmp_path) as (link, calls):
         with pytest.raises(UnknownNode):
             await NodeDataClient(link).lease(NodeId("unknown.1"), 1, wait_s=0)
         nodes = NodeDataClient(link)
@@ -143,7 +143,7 @@ async def test_errors_and_deadlines_pass_unchanged(tmp_path: Path) -> None:
         async with dial(link.address, token="another") as stranger:
             with pytest.raises(NotAuthenticated):
                 await NodeDataClient(stranger).join(facts())
-    assert heard.told == [("leased", *(task.id for task in tasks))]
+    assert calls.told == [("leased", *(task.id for task in tasks))]
 
 
 async def test_an_unreachable_service_is_unavailable() -> None:
@@ -154,12 +154,12 @@ async def test_an_unreachable_service_is_unavailable() -> None:
 
 async def test_a_push_is_recorded_before_its_answer(tmp_path: Path) -> None:
     """The caller hangs up at once, so no answer shows whether the service accepted the push."""
-    async with dataflow_behind_a_recorder(tmp_path) as (link, heard):
+    async with dataflow_behind_a_recorder(tmp_path) as (link, calls):
         nodes = NodeDataClient(link)
         node = (await nodes.join(facts())).node
         (task,) = (await nodes.lease(node, 1, wait_s=1)).tasks
         pushing = asyncio.create_task(nodes.push(node, [make.episode(task.id, node=node)]))
-        await heard.has_heard_of_a_push.wait()
+        await calls.has_heard_of_a_push.wait()
         pushing.cancel()
         await asyncio.gather(pushing, return_exceptions=True)
-    assert heard.told[1] == ("pushed", task.id)
+    assert calls.told[1] == ("pushed", task.id)

@@ -93,13 +93,13 @@ class BackendSuite:
             build().load(tmp_path)
 
 
-def assert_same(one: Snapshot, other: Snapshot) -> None:
+def assert_same(first: Snapshot, second: Snapshot) -> None:
     """Asserts equal names, types, shapes and bits, and equal probes."""
-    assert list(one.tensors) == list(other.tensors)
-    for name, (dtype, shape, bits) in one.tensors.items():
-        assert (dtype, shape) == other.tensors[name][:2], name
-        np.testing.assert_array_equal(_flat(bits), _flat(other.tensors[name][2]), err_msg=name)
-    assert one.probe == other.probe
+    assert list(first.tensors) == list(second.tensors)
+    for name, (dtype, shape, bits) in first.tensors.items():
+        assert (dtype, shape) == second.tensors[name][:2], name
+        np.testing.assert_array_equal(_flat(bits), _flat(second.tensors[name][2]), err_msg=name)
+    assert first.probe == second.probe
 
 
 def _flat(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:

@@ -16,17 +16,17 @@ class DatasetSuite:
     """Tests to inherit. Fixture to provide: `build` (the data set for a seed, deterministic)."""
 
     def test_prompts_follow_from_seed_and_index(self, build: Callable[[int], Dataset]) -> None:
-        one, same = build(3), build(3)
-        forwards = [one.prompt(index) for index in sample_of(one)]
+        first, same = build(3), build(3)
+        forwards = [first.prompt(index) for index in sample_of(first)]
         backwards = [same.prompt(index) for index in reversed(sample_of(same))]
         assert forwards == backwards[::-1]
-        assert one.size == same.size
+        assert first.size == same.size
 
     def test_fingerprints_are_equal_for_equal_prompts(self, build: Callable[[int], Dataset]) -> None:
-        one, same, other = build(3), build(3), build(4)
-        assert one.fingerprint == one.fingerprint == same.fingerprint
-        differ = [one.prompt(index) != other.prompt(index) for index in sample_of(one)]
-        assert (one.fingerprint != other.fingerprint) == any(differ)
+        first, same, other = build(3), build(3), build(4)
+        assert first.fingerprint == first.fingerprint == same.fingerprint
+        differ = [first.prompt(index) != other.prompt(index) for index in sample_of(first)]
+        assert (first.fingerprint != other.fingerprint) == any(differ)
 
     def test_every_index_has_a_prompt_with_its_own_id(self, build: Callable[[int], Dataset]) -> None:
         dataset = build(0)

@@ -104,7 +104,7 @@ class ProviderSuite:
     async def test_a_launched_instance_becomes_running(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         handle = await provider.launch(harness.spec(), launch_id())
-        instance = await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        instance = await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         assert instance.handle == handle
 
     async def test_a_repeated_launch_starts_no_second_instance(self, harness: ProviderHarness) -> None:
@@ -116,7 +116,7 @@ class ProviderSuite:
     async def test_a_repeated_launch_of_a_running_instance_starts_no_second_one(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         first = await provider.launch(harness.spec(), launch)
-        await until(harness, provider, first, lambda seen: seen.state is State.RUNNING)
+        await until(harness, provider, first, lambda instance: instance.state is State.RUNNING)
         assert await provider.launch(harness.spec(), launch) == first
         assert await launches(harness, provider) == [launch]
 
@@ -218,9 +218,9 @@ class ProviderSuite:
     async def test_the_token_is_in_no_output(self, harness: ProviderHarness) -> None:
         provider, spec = await harness.provider(), harness.spec()
         handle = await provider.launch(spec, launch_id())
-        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
-        said = [spec, handle, await provider.list(harness.cluster), await provider.describe(handle)]
-        assert CANARY not in repr(said)
+        await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
+        outputs = [spec, handle, await provider.list(harness.cluster), await provider.describe(handle)]
+        assert CANARY not in repr(outputs)
         assert CANARY not in harness.captured_output()
 
     # Retire
@@ -228,7 +228,7 @@ class ProviderSuite:
     async def test_a_retired_instance_is_gone_after_its_end(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
-        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         await retire(harness, provider, launch)
         assert (await provider.describe(handle)).state is State.GONE
 
@@ -241,7 +241,7 @@ class ProviderSuite:
     async def test_a_retired_instance_is_terminating_or_gone(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
-        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         await provider.retire(launch)
         assert (await provider.describe(handle)).state in (State.TERMINATING, State.GONE)
 
@@ -259,7 +259,7 @@ class ProviderSuite:
     async def test_a_lost_instance_can_be_retired(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
-        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         await harness.lose(launch)
         await retire(harness, provider, launch)
         assert (await provider.describe(handle)).state is State.GONE
@@ -283,7 +283,7 @@ class ProviderSuite:
         await provider.launch(harness.spec(), doomed)
         handle = await provider.launch(harness.spec(), other)
         await retire(harness, provider, doomed)
-        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         assert await launches(harness, provider) == [other]
 
     async def test_a_retired_launch_is_not_restarted(self, harness: ProviderHarness) -> None:
@@ -298,7 +298,7 @@ class ProviderSuite:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         assert await provider.retire(launch, keep=handle) is RetireResult.GONE
-        instance = await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        instance = await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         assert instance.handle == handle
 
     async def test_a_duplicate_is_listed_under_its_launch_id(self, harness: ProviderHarness) -> None:
@@ -313,7 +313,7 @@ class ProviderSuite:
         need(await harness.duplicate(launch), "this world cannot hold two instances of one launch")
         await launches(harness, provider, wait_for=2)
         await retire(harness, provider, launch, keep=handle)
-        (left,) = [seen for seen in await provider.list(harness.cluster) if seen.state is not State.GONE]
+        (left,) = [instance for instance in await provider.list(harness.cluster) if instance.state is not State.GONE]
         assert left.handle == handle
 
     async def test_retiring_a_duplicated_launch_ends_both(self, harness: ProviderHarness) -> None:
@@ -335,7 +335,8 @@ class ProviderSuite:
         await provider.launch(spec, own)
         assert await launches(harness, provider) == [own]
         assert all(
-            seen.tags is not None and seen.tags.cluster == harness.cluster for seen in await listed(harness, provider)
+            instance.tags is not None and instance.tags.cluster == harness.cluster
+            for instance in await listed(harness, provider)
         )
 
     async def test_another_process_lists_the_same_instances(self, harness: ProviderHarness) -> None:
@@ -347,9 +348,9 @@ class ProviderSuite:
     async def test_a_lost_instance_is_gone(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
-        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         await harness.lose(launch)
-        await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+        await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
         assert await launches(harness, provider, wait_for=0) == []
 
     async def test_a_retired_instance_is_not_listed_as_alive(self, harness: ProviderHarness) -> None:
@@ -361,7 +362,7 @@ class ProviderSuite:
     async def test_a_description_equals_the_list_entry(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         handle = await provider.launch(harness.spec(), launch_id())
-        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         assert await listed(harness, provider) == [await provider.describe(handle)]
 
     async def test_an_unknown_handle_is_gone(self, harness: ProviderHarness) -> None:
@@ -372,13 +373,13 @@ class ProviderSuite:
     async def test_another_process_describes_the_same_instance(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         handle = await provider.launch(harness.spec(), launch_id())
-        seen = await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
-        assert await (await harness.provider()).describe(handle) == seen
+        instance = await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
+        assert await (await harness.provider()).describe(handle) == instance
 
     async def test_listing_and_describing_change_nothing(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         handle = await provider.launch(harness.spec(), launch_id())
-        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         before = await listed(harness, provider)
         for _ in range(3):
             await provider.describe(handle)
@@ -404,9 +405,9 @@ class ProviderSuite:
 
     async def test_a_preflight_has_a_message_and_starts_no_instance(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
-        said = await provider.preflight(harness.spec())
-        assert len(said) > 8
-        assert CANARY not in said
+        message = await provider.preflight(harness.spec())
+        assert len(message) > 8
+        assert CANARY not in message
         for _ in range(3):
             await harness.pause()
         assert await provider.list(harness.cluster) == ()
@@ -454,7 +455,7 @@ class ProviderSuite:
     async def test_instances_survive_the_provider_process(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
-        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
         await provider.close()
         await harness.pause()
         assert (await (await harness.provider()).describe(handle)).state is State.RUNNING
@@ -465,10 +466,10 @@ async def until(
 ) -> Instance:
     """Returns the instance once a condition holds for it."""
     deadline = time.monotonic() + GIVE_UP_S
-    while not holds(seen := await provider.describe(handle)):
-        assert time.monotonic() < deadline, f"it did not come to that within {GIVE_UP_S:.0f} s: {seen}"
+    while not holds(instance := await provider.describe(handle)):
+        assert time.monotonic() < deadline, f"it did not come to that within {GIVE_UP_S:.0f} s: {instance}"
         await harness.pause()
-    return seen
+    return instance
 
 
 async def retire(harness: ProviderHarness, provider: Provider, launch: str, *, keep: Handle | None = None) -> None:
@@ -481,7 +482,7 @@ async def retire(harness: ProviderHarness, provider: Provider, launch: str, *, k
 
 async def listed(harness: ProviderHarness, provider: Provider) -> list[Instance]:
     """Returns the instances of the cluster, without ended ones."""
-    return [seen for seen in await provider.list(harness.cluster) if seen.state is not State.GONE]
+    return [instance for instance in await provider.list(harness.cluster) if instance.state is not State.GONE]
 
 
 async def launches(harness: ProviderHarness, provider: Provider, *, wait_for: int = 1) -> list[str]:
@@ -490,7 +491,7 @@ async def launches(harness: ProviderHarness, provider: Provider, *, wait_for: in
     while len(await listed(harness, provider)) != wait_for and time.monotonic() < deadline:
         await harness.pause()
     await harness.pause()
-    return sorted(seen.handle.launch_id for seen in await listed(harness, provider))
+    return sorted(instance.handle.launch_id for instance in await listed(harness, provider))
 
 
 def need(holds: bool, why: str) -> None:

@@ -202,13 +202,13 @@ def main() -> None:
             sys.stdout.flush()
 
 
-def _line(setup: Setup, found: Learned) -> str:
-    steps = len(found.rewards)
-    parts = [found.generate_s, found.train_s, found.publish_s, found.load_s]
+def _line(setup: Setup, learned: Learned) -> str:
+    steps = len(learned.rewards)
+    parts = [learned.generate_s, learned.train_s, learned.publish_s, learned.load_s]
     per_step = "  ".join(f"{1000 * part / steps:5.1f}" for part in parts)
     return (
-        f"{setup.lag[0]}-{setup.lag[1]}    {setup.seed:4d}  {steps:5d}  {found.first:5.2f}  {found.last:5.3f}  "
-        f"{found.prepare_s:6.1f}s  {per_step}            {found.changed_share:6.2f}  {found.largest_gap:.1e}\n"
+        f"{setup.lag[0]}-{setup.lag[1]}    {setup.seed:4d}  {steps:5d}  {learned.first:5.2f}  {learned.last:5.3f}  "
+        f"{learned.prepare_s:6.1f}s  {per_step}            {learned.changed_share:6.2f}  {learned.largest_gap:.1e}\n"
     )
 
 

@@ -153,6 +153,6 @@ async def api_of(regions: Regions, directory: Path) -> AsyncIterator[httpx.Async
         yield client
 
 
-async def _done(asked: Awaitable[httpx.Response]) -> None:
-    answer = await asked
+async def _done(request: Awaitable[httpx.Response]) -> None:
+    answer = await request
     assert answer.status_code == 200, answer.text

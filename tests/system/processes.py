@@ -89,7 +89,7 @@ async def running(
     recipe: str,
     directory: Path,
     *options: str,
-    said: Path | None = None,
+    output_file: Path | None = None,
     gone_within_s: float = 20.0,
     limit_s: float = 300.0,
 ) -> AsyncIterator[RunningRun]:
@@ -98,7 +98,7 @@ async def running(
     said: file for its output; by default beside the run's folder, with `.out` added to its name.
     """
     arguments = command("run", recipe, "--headless", "--limit-s", str(limit_s), "--run-dir", str(directory), *options)
-    with (said or directory.with_name(f"{directory.name}.out")).open("w") as out:
+    with (output_file or directory.with_name(f"{directory.name}.out")).open("w") as out:
         process = subprocess.Popen(arguments, cwd=ROOT, stdout=out, stderr=out, text=True)
         run = RunningRun(process=process, directory=directory)
         try:

@@ -146,10 +146,10 @@ async def test_the_join_token_of_a_node_cannot_be_used_again(
         await until(fleet, ready(1))
         (machine,) = instances.machines.values()
         (secret,) = [word for word in (machine.directory / "user-data").read_text().split() if word.startswith("afj.")]
-        given = {**os.environ, "ASTRAFLOW_TOKEN": secret}
+        variables = {**os.environ, "ASTRAFLOW_TOKEN": secret}
         join_command = [*command("join", run.facts()["dataflow"], "--name", "thief")]
         thief = subprocess.run(
-            join_command, env=given, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+            join_command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
         )
         assert thief.returncode != 0
         assert "used" in thief.stdout + thief.stderr

@@ -88,10 +88,10 @@ def skypilot(directory: Path, _: pytest.MonkeyPatch) -> Iterator[ClusterBackend]
 
 
 @asynccontextmanager
-async def fleet_on(place: ClusterBackend, directory: Path) -> AsyncIterator[tuple[Any, FleetPlaneClient]]:
+async def fleet_on(backend: ClusterBackend, directory: Path) -> AsyncIterator[tuple[Any, FleetPlaneClient]]:
     """Starts a run with two nodes on this backend."""
     recipe = directory / "recipe.toml"
-    options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in place.options.items())
+    options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in backend.options.items())
     recipe.write_text(
         f'extends = "{ROOT}/recipes/smoke/recipe.toml"\n'
         f"[fleet.providers.there]\n{options}\n"
@@ -102,21 +102,21 @@ async def fleet_on(place: ClusterBackend, directory: Path) -> AsyncIterator[tupl
 
 
 @pytest.mark.parametrize(
-    "made",
+    "backend_factory",
     [kubernetes, pytest.param(slurm, marks=pytest.mark.long), pytest.param(skypilot, marks=pytest.mark.long)],
 )
 async def test_nodes_on_clusters_join_are_replaced_and_end_with_the_run(
-    made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend_factory: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with made(tmp_path / "there", monkeypatch) as place:
-        async with fleet_on(place, tmp_path) as (run, fleet):
+    with backend_factory(tmp_path / "there", monkeypatch) as backend:
+        async with fleet_on(backend, tmp_path) as (run, fleet):
             await until(fleet, ready(2))
             await run.steps_more(3)
             lost = (await fleet.instances())[0].id
-            place.lose(lost)
+            backend.lose(lost)
             await until(fleet, lambda status: not ready(2)(status))
             await until(fleet, ready(2))
             assert lost not in {instance.id for instance in await fleet.instances()}
             assert_balanced(await run.steps_more(3))
-        assert place.alive() == 0
+        assert backend.alive() == 0

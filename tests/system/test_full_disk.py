@@ -27,7 +27,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 async def test_a_full_disk_is_reported_and_the_run_continues_without_loss(small_disk: Path, tmp_path: Path) -> None:
     options = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
-    async with running("smoke", small_disk / "run", *options, said=tmp_path / "run.out") as run:
+    async with running("smoke", small_disk / "run", *options, output_file=tmp_path / "run.out") as run:
         report = await run.until(lambda report: bool(report.problems))
         assert "free some space" in report.problems[0]
         subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)

@@ -73,8 +73,8 @@ async def test_a_preempted_spot_node_drains_before_its_end(tmp_path: Path) -> No
         (drain_event,) = (event for event in report.events if event.kind == "node_draining")
         assert drain_event.subject.startswith("spot.")
         assert drain_event.message.startswith(f"preempted: the file {notice}")
-        (said,) = (event for event in report.events if event.kind == "node_left")
-        assert said.message.startswith("preempted: ")
+        (departure,) = (event for event in report.events if event.kind == "node_left")
+        assert departure.message.startswith("preempted: ")
         await run.steps_more(3)
 
 

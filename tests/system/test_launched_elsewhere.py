@@ -131,8 +131,8 @@ async def followed(client: httpx.AsyncClient, remote_hosts: RemoteHosts, name: s
     orders = [file.read_text() for file in remote_hosts.host.home.rglob("*.json")]
     assert [order for order in orders if facts.enroll in order], "the host was told to join at this machine's address"
     await until(lambda: state_is(client, name, "ended"), what="the run's end", within_s=180)
-    said = (await client.get(f"/api/v1/launches/{name}")).json()
-    assert "6 steps" in said["final_message"]
+    launch = (await client.get(f"/api/v1/launches/{name}")).json()
+    assert "6 steps" in launch["final_message"]
 
 
 async def test_a_remote_host_joins_a_run_launched_by_the_form_over_tls(

@@ -124,10 +124,10 @@ async def test_a_hostile_model_stays_inside_the_envelope_and_can_be_stopped(tmp_
         assert len(regions.model.requests) > 5
 
         await regions.fleet.kill_switch(KillScope.AGENTS, actor=ALICE, key="stop", reason="enough")
-        asked, before = len(regions.model.requests), [decision.ordinal for decision in await applied(regions)]
+        requests_before, before = len(regions.model.requests), [decision.ordinal for decision in await applied(regions)]
         await regions.run.steps_more(4)
         assert [decision.ordinal for decision in await applied(regions)] == before
-        assert len(regions.model.requests) <= asked + 1
+        assert len(regions.model.requests) <= requests_before + 1
         assert_balanced(await regions.run.steps_more(1))
 
 

@@ -45,18 +45,18 @@ async def text_of(file: Path) -> str:
 
 async def test_the_files_of_a_run_are_private_and_its_logs_have_no_login_link(tmp_path: Path) -> None:
     run_dir = tmp_path / "state" / "run"
-    async with running("smoke", run_dir, "--fleet", said=tmp_path / "said") as run:
+    async with running("smoke", run_dir, "--fleet", output_file=tmp_path / "said") as run:
         await run.steps_more(3)
         link = await text_of(run_dir / "web" / "login-link")
         token = link.partition("token=")[2]
         opened = readable_by_others(tmp_path / "state")
-        said = texts_in(run_dir) + (tmp_path / "said").read_text(errors="replace")
+        output = texts_in(run_dir) + (tmp_path / "said").read_text(errors="replace")
         names = {path.name for path in run_dir.rglob("*")}
 
     assert opened == {}
     assert {"web.sqlite", "web.sqlite-wal", "history.sqlite", "web.log", "dataflow.log"} <= names
     assert token
-    assert token not in said
+    assert token not in output
 
 
 @pytest.mark.parametrize("role", ["weights", "dataflow", "fleet"])

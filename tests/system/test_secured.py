@@ -172,8 +172,8 @@ async def test_a_retired_node_is_disconnected_immediately(tmp_path: Path, capfd:
         run.signing.public.check((await store.plan(SOLVER, have=None)).manifest)
         await store._link.close()
 
-        said = await run.control.revoke_credential("node", "n2", actor="ann", reason="not needed")
-        assert "n2" in said
+        message = await run.control.revoke_credential("node", "n2", actor="ann", reason="not needed")
+        assert "n2" in message
         async with asyncio.timeout(30):
             await asyncio.wait({tasks["n2"]})
         problem = tasks["n2"].exception()
@@ -241,42 +241,42 @@ async def test_open_streams_of_a_revoked_credential_end(tmp_path: Path) -> None:
         address, token = await run.minted("viewer", name="vera")
         dataflow, badge = await join_run(address, token=token, role=Role.VIEWER, name="vera")
         async with badge.dial(dataflow) as link:
-            seen = 0
+            reports = 0
             with pytest.raises(NotAuthenticated, match="was revoked"):
                 async with asyncio.timeout(20):
                     async for _ in ControlPlaneClient(link).watch_report():
-                        seen += 1
-                        if seen == 2:
+                        reports += 1
+                        if reports == 2:
                             await run.control.revoke_credential("viewer", "vera", actor="ann", reason="enough")
-            assert seen == 2
+            assert reports == 2
 
 
 async def test_a_killed_node_rejoins_with_its_stored_credential(tmp_path: Path) -> None:
     async with secured(tmp_path) as run:
         address, token = await run.minted("node", pool="gpu")
-        told: dict[str, Any] = {"token": token, "role": Role.NODE, "name": "n", "pool": "gpu"}
+        joining: dict[str, Any] = {"token": token, "role": Role.NODE, "name": "n", "pool": "gpu"}
         keep = tmp_path / "kept"
-        dataflow, badge = await join_run(address, **told, credential_folder=keep)
+        dataflow, badge = await join_run(address, **joining, credential_folder=keep)
         file = keep / "credential.json"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         before = file.read_text()
         with pytest.raises(NotPermitted) as caught:
-            await join_run(address, **told)
+            await join_run(address, **joining)
         assert caught.value.code == "join_token.used"
 
-        dataflow, back = await join_run(address, **told, credential_folder=keep)
+        dataflow, back = await join_run(address, **joining, credential_folder=keep)
         assert dataflow == run.dataflow
         assert file.read_text() != before  # the renewed certificate
         async with back.dial(dataflow) as link, back.dial(run.weights) as store:
             assert (await NodeDataClient(link).join(replace(facts("n"), pool=PoolId("gpu")))).node == "n.1"
             assert await WeightPlaneClient(store).versions(SOLVER) == ()
             await back.renew(link)
-        _, again = await join_run(address, **told, credential_folder=keep)
+        _, again = await join_run(address, **joining, credential_folder=keep)
         assert again.secrets[0] != back.secrets[0]
 
         await run.control.revoke_credential("node", "n", actor="ann", reason="retired")
         with pytest.raises(NotPermitted, match="was revoked"):
-            await join_run(address, **told, credential_folder=keep)
+            await join_run(address, **joining, credential_folder=keep)
         assert not file.exists()
         assert "afc." not in repr(CredentialFile(keep)) + repr(badge)
 
@@ -366,19 +366,19 @@ async def test_a_remote_page_acts_for_people_and_resumes_with_its_stored_credent
 async def test_a_page_restarts_with_its_stored_credential_while_dataflow_is_unreachable(tmp_path: Path) -> None:
     async with secured(tmp_path) as run:
         address, token = await run.minted("page", name="east")
-        told: dict[str, Any] = {
+        joining: dict[str, Any] = {
             "token": token,
             "role": Role.PAGE,
             "name": "east",
             "credential_folder": tmp_path / "kept",
         }
-        dataflow, _ = await join_run(address, **told)
-    back, badge = await join_run(address, **told, give_up_after_s=0.2)
+        dataflow, _ = await join_run(address, **joining)
+    back, badge = await join_run(address, **joining, give_up_after_s=0.2)
     assert back == dataflow
     late = MovableClock()
     late.ahead(25 * 3600.0)
     with pytest.raises(Unavailable):
-        await join_run(address, **told, give_up_after_s=0.2, clock=late)
+        await join_run(address, **joining, give_up_after_s=0.2, clock=late)
     assert badge.secrets[0].startswith("afc.")
 
 
@@ -433,11 +433,11 @@ async def test_an_expired_certificate_has_its_own_error_code(tmp_path: Path) -> 
 
 async def test_a_credential_with_the_certificate_of_another_holder_is_refused(tmp_path: Path) -> None:
     async with secured(tmp_path) as run:
-        one, other, again = holder("one"), holder("other"), holder("one")
+        first, other, again = holder("one"), holder("other"), holder("one")
         for token, certificate in (
-            (CredentialSigner(TOKEN).sign(one), other),
-            (CredentialSigner(TOKEN).sign(one), again),
-            (TOKEN, one),
+            (CredentialSigner(TOKEN).sign(first), other),
+            (CredentialSigner(TOKEN).sign(first), again),
+            (TOKEN, first),
         ):
             async with dial(run.dataflow, token=token, tls=shown(run.authority, holder=certificate)) as link:
                 with raises_code(NotAuthenticated, "certificate.mismatch"):
@@ -502,8 +502,8 @@ def test_a_run_over_mutual_tls_learns_and_prints_no_secret(tmp_path: Path) -> No
     ran = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     secrets = [(run / "token").read_text(), (run / "weights.key").read_text(), "PRIVATE KEY", "afc.", "afj."]
-    said = ran.stdout + ran.stderr + "".join(log.read_text() for log in (run / "logs").iterdir())
-    assert [secret for secret in secrets if secret in said] == []
+    output = ran.stdout + ran.stderr + "".join(log.read_text() for log in (run / "logs").iterdir())
+    assert [secret for secret in secrets if secret in output] == []
     assert {stat.S_IMODE((run / name).stat().st_mode) for name in ("token", "weights.key", "authority/ca.key")} == {
         0o600
     }

@@ -52,10 +52,10 @@ def processes_of(folder: Path) -> list[str]:
 @pytest.mark.parametrize("recipe", ["smoke", "smoke/two_policies"])
 def test_a_run_learns_with_balanced_counts_and_leaves_no_process(recipe: str, tmp_path: Path) -> None:
     travels = "two" in recipe
-    code, said, summary = headless(
+    code, output, summary = headless(
         recipe, tmp_path, *(["--set", "nodes.pull.use_shared_memory=false"] if travels else [])
     )
-    assert code == 0, said
+    assert code == 0, output
     assert (summary["learned"], summary["balanced"], summary["failed"], summary["restarts"]) == (True, True, False, 0)
     assert summary["reward_first"] < 0.5 < summary["reward_last"]
     whole, deltas, mapped = (summary[f"weight_updates_{way}"] for way in ("full", "delta", "shared"))
@@ -69,26 +69,26 @@ def test_a_run_learns_with_balanced_counts_and_leaves_no_process(recipe: str, tm
 
 
 def test_a_run_that_missed_its_reward_fails_and_can_be_resumed(tmp_path: Path) -> None:
-    code, said, summary = headless("smoke", tmp_path, "--no-web", *SLOWLY, "--steps", "20")
+    code, output, summary = headless("smoke", tmp_path, "--no-web", *SLOWLY, "--steps", "20")
     assert code == 1
-    assert summary["reason"].startswith("20 steps") and "0.75" in summary["reason"], said
-    code, said, again = headless("smoke", tmp_path, "--no-web", *SLOWLY)
-    assert code == 0, said
+    assert summary["reason"].startswith("20 steps") and "0.75" in summary["reason"], output
+    code, output, again = headless("smoke", tmp_path, "--no-web", *SLOWLY)
+    assert code == 0, output
     assert again["steps"] > summary["steps"] >= 20
     assert (again["run"]["run"], again["balanced"]) == (summary["run"]["run"], True)
 
 
 def test_a_time_limit_or_a_process_that_cannot_start_ends_a_run(tmp_path: Path) -> None:
-    code, said, summary = headless("smoke", tmp_path, "--no-web", *ENDLESS, "--limit-s", "4")
-    assert code == 1, said
+    code, output, summary = headless("smoke", tmp_path, "--no-web", *ENDLESS, "--limit-s", "4")
+    assert code == 1, output
     assert "limit of 4 s" in summary["reason"]
     broken = ("--set", "policies.solver.model={kind='tiny'}", "--set", "nodes.count=1")
     (tmp_path / "broken").mkdir()
-    code, said, summary = headless("smoke", tmp_path / "broken", "--no-web", *broken)
+    code, output, summary = headless("smoke", tmp_path / "broken", "--no-web", *broken)
     assert code == 1
     assert summary["failed"]
-    assert "[engine.unsupported_model]" in said
-    assert "Traceback" not in said
+    assert "[engine.unsupported_model]" in output
+    assert "Traceback" not in output
     assert processes_of(tmp_path) == []
 
 
@@ -100,7 +100,7 @@ async def test_versions_are_evaluated_during_training(tmp_path: Path) -> None:
         run.kill("dataflow")
         first = await run.until(lambda report: bool(report.evaluations) and report.evaluations[0].state is DONE)
         began = await run.steps_more(15)
-        asked = await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *command(
                 *("evaluate", "version", "progress", run.facts()["dataflow"]),
                 *("--token", run.token(), "--version", "3", "--json"),
@@ -109,7 +109,7 @@ async def test_versions_are_evaluated_during_training(tmp_path: Path) -> None:
             cwd=ROOT,
         )
         ended = await run.steps_more(5)
-        out, _ = await asked.communicate()
+        out, _ = await process.communicate()
         last = await run.report()
     printed = json.loads(out)
     at_start = first.evaluations[0]

@@ -226,11 +226,11 @@ async def running_regions(
                 yield Regions(run=run, fleet=fleet, model=model, directory=directory)
 
 
-async def eventually(found: Callable[[], Awaitable[T]], *, every_s: float = 0.05) -> T:
+async def eventually(probe: Callable[[], Awaitable[T]], *, every_s: float = 0.05) -> T:
     """Polls until the answer is not empty."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            if answer := await found():
+            if answer := await probe():
                 return answer
             await asyncio.sleep(every_s)
 

@@ -170,7 +170,7 @@ def sequential_step(case: Case, *, data_ranks: int) -> Step:
     results = [_share_step(case, share) for share in shares]
     gradients = [
         {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
-        for parts in zip(*(found for found, _ in results), strict=True)
+        for parts in zip(*(step_gradients for step_gradients, _ in results), strict=True)
     ]
     members = [batch.lengths.nonzero()[:, 0].tolist() for batch in shares[0].optimizer_batches]
     return Step(gradients=gradients, members=members, loss=sum(loss for _, loss in results))

@@ -198,10 +198,10 @@ def test_an_interrupted_write_is_removed(tmp_path: Path) -> None:
 
 
 def test_two_trainers_do_not_share_a_folder(tmp_path: Path) -> None:
-    one, other = (Checkpoints(tmp_path, IDENTITY, keep=2) for _ in range(2))
-    with one.exclusive_lock(), raises_code(InvalidInput, "checkpoint.in_use"), other.exclusive_lock():
+    first, second = (Checkpoints(tmp_path, IDENTITY, keep=2) for _ in range(2))
+    with first.exclusive_lock(), raises_code(InvalidInput, "checkpoint.in_use"), second.exclusive_lock():
         pass
-    with other.exclusive_lock():
+    with second.exclusive_lock():
         pass
 
 

@@ -36,7 +36,7 @@ def answers_do_not_see_their_prompt(patch: pytest.MonkeyPatch) -> None:
     original = SdpaKernel.plan
 
     def mutant(self: SdpaKernel, segments: Sequence[Segment], device: torch.device, window: int | None = None) -> Any:
-        return original(self, [Segment(begin=one.begin, end=one.end) for one in segments], device)
+        return original(self, [Segment(begin=segment.begin, end=segment.end) for segment in segments], device)
 
     patch.setattr(SdpaKernel, "plan", mutant)
 

@@ -145,10 +145,12 @@ def test_the_defaults_are_those_of_the_backend() -> None:
 
 def test_division_over_ranks_divides_what_a_gpu_holds() -> None:
     shape = KNOWN_MODELS["Qwen3-8B"].shape
-    one, four = (TrainingSetup(ranks=ranks, shards=ranks, has_ranks=True, syncs_each_pack=True) for ranks in (1, 4))
-    assert sum(held_bytes(shape, four).values()) == sum(held_bytes(shape, one).values()) // 4
-    assert sum(held_bytes(shape, one).values()) == 16 * shape.parameters
-    assert trainer_memory(shape, four, longest_row=1).start == 4 * shape.parameters
+    one_rank, four_ranks = (
+        TrainingSetup(ranks=ranks, shards=ranks, has_ranks=True, syncs_each_pack=True) for ranks in (1, 4)
+    )
+    assert sum(held_bytes(shape, four_ranks).values()) == sum(held_bytes(shape, one_rank).values()) // 4
+    assert sum(held_bytes(shape, one_rank).values()) == 16 * shape.parameters
+    assert trainer_memory(shape, four_ranks, longest_row=1).start == 4 * shape.parameters
 
 
 def test_the_parameters_of_known_models_are_the_published_ones() -> None:

@@ -60,10 +60,10 @@ def batch(groups: Sequence[Sequence[Trajectory]]) -> Batch:
             group=GroupId(f"train:{number}"),
             task=TaskId(f"train:{number}/{member}"),
             node=NodeId("node-1"),
-            trajectory=found,
+            trajectory=member_trajectory,
         )
         for number, members in enumerate(groups)
-        for member, found in enumerate(members)
+        for member, member_trajectory in enumerate(members)
     )
     return Batch(id=BatchId("solver:1"), policy=PolicyId("solver"), version=Version(0), is_redelivered=False, rows=rows)
 
@@ -109,7 +109,7 @@ def test_every_packed_trajectory_has_the_logprobs_of_a_single_one(
 ) -> None:
     whole = batch(groups)
     scorer = shared_scorer()
-    found: list[list[tuple[int, float, float]]] = [[] for _ in whole.rows]
+    by_row: list[list[tuple[int, float, float]]] = [[] for _ in whole.rows]
     for pack, tokens in packs_of(whole, max_tokens):
         with torch.no_grad():
             logprobs = scorer(scorer.inputs(pack)).logprobs.tolist()
@@ -120,10 +120,10 @@ def test_every_packed_trajectory_has_the_logprobs_of_a_single_one(
             logprobs,
             strict=True,
         ):
-            found[owner].append((values[0], values[1], values[2]))
+            by_row[owner].append((values[0], values[1], values[2]))
 
     model = make_torch.model()
-    for row, tokens_of_row in zip(whole.rows, found, strict=True):
+    for row, tokens_of_row in zip(whole.rows, by_row, strict=True):
         mask = row.trajectory.loss_mask()
         assert [token for token, _, _ in tokens_of_row] == row.trajectory.tokens[mask].tolist()
         assert [recorded for _, recorded, _ in tokens_of_row] == row.trajectory.logprobs.tolist()

@@ -88,7 +88,7 @@ class Trainer:
             data = FakeTrainerData(batches, weights_address=weights)
             async with serving(listen, data.register) as address:
                 await self._train(address, data, kills)
-            assert list(data.reports) == [one.id for one in batches]
+            assert list(data.reports) == [sent.id for sent in batches]
             async with dial(weights, token=TOKEN) as link:
                 client = WeightPlaneClient(link)
                 notices = await client.versions(PolicyId("solver"))
@@ -135,8 +135,8 @@ class Trainer:
             self.starts += 1
 
 
-def _with_version(one: Batch, step: int) -> Batch:
-    return batch(step, version=step - 1, born=step - 1) if one.version != step - 1 else one
+def _with_version(original: Batch, step: int) -> Batch:
+    return batch(step, version=step - 1, born=step - 1) if original.version != step - 1 else original
 
 
 def children(pid: int) -> list[int]:

@@ -65,7 +65,7 @@ def test_ranks_that_are_not_taken_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with launched_early({"kind": "fsdp"}):
         assert take_launched(ranks=5, threads=1) is None  # others than these
 
-    assert [process.poll() for one in launches for process in one.processes.values()] == [-9, -9]
+    assert [process.poll() for launched in launches for process in launched.processes.values()] == [-9, -9]
 
 
 @pytest.mark.parametrize("backend", [{"kind": "local"}, {"kind": "fsdp", "ranks": "2"}, {}])

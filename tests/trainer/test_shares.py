@@ -23,12 +23,12 @@ COST = ForwardCost(per_token=3e9, per_pair=4 * 28 * 2048.0, per_target=6e8)
 def lognormal_batch(*, rows: int, members: int, seed: int) -> Batch:
     """Returns answers of lognormal lengths with sigma 0.8 and a median of 400 tokens."""
     draws = np.random.default_rng(seed)
-    made = []
+    batch_rows = []
     for group in range(rows // members):
         prompt = draws.integers(0, 100, 200)
         for member in range(members):
             answer = draws.integers(0, 100, int(min(draws.lognormal(6, 0.8), 2500)) + 1)
-            made.append(
+            batch_rows.append(
                 Row(
                     group=GroupId(f"train:{group}"),
                     task=TaskId(f"train:{group}/{member}"),
@@ -46,7 +46,11 @@ def lognormal_batch(*, rows: int, members: int, seed: int) -> Batch:
                 )
             )
     return Batch(
-        id=BatchId("solver:1"), policy=PolicyId("solver"), version=Version(0), is_redelivered=False, rows=tuple(made)
+        id=BatchId("solver:1"),
+        policy=PolicyId("solver"),
+        version=Version(0),
+        is_redelivered=False,
+        rows=tuple(batch_rows),
     )
 
 

@@ -85,8 +85,8 @@ def test_more_packs_make_a_step_wait_no_more_often(name: str, moments: str) -> N
     algorithm = AlgorithmConfig.model_validate(ALGORITHMS[name])
 
     packs, expected = waits(algorithm, micro_batch_tokens=1 << 20, moments=moments)
-    more_packs, found = waits(algorithm, micro_batch_tokens=1, moments=moments)
+    more_packs, actual = waits(algorithm, micro_batch_tokens=1, moments=moments)
 
     assert packs < more_packs
-    assert found == expected
+    assert actual == expected
     assert expected > 0

@@ -160,10 +160,10 @@ async def served_site(
         launched = await _launched(admin, text) if is_launched else {}
         proposed = (await maintainer.propose(plane, POOL, 6, reason=text)).plan.id
         proposal = {f"{root}/maintainer/proposals/{{plan}}": {"plan": str(proposed)} for root in ("", "/api/v1")}
-        made = await _make(admin, text) | launched | proposal
+        created = await _make(admin, text) | launched | proposal
         try:
             async with advancing_reports(fake):
-                yield ServedSite(web=web, fake=fake, fleet=fleet, admin=admin, made=made)
+                yield ServedSite(web=web, fake=fake, fleet=fleet, admin=admin, made=created)
         finally:
             await until_ended(admin)
 

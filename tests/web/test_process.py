@@ -86,8 +86,8 @@ async def test_the_process_stops_with_open_sockets_keeps_logins_and_follows_its_
 
             # After a restart at the same address, the session is still valid and the login link is a new one.
             following = {FOLLOW_PARENT: "1"}
-            given = ("--dataflow", dataflow, "--directory", str(tmp_path), "--port", port)
-            async with started(*given, environment=following) as second, asyncio.timeout(20):
+            options = ("--dataflow", dataflow, "--directory", str(tmp_path), "--port", port)
+            async with started(*options, environment=following) as second, asyncio.timeout(20):
                 assert await ready(second, tmp_path) != url
                 assert (await client.get("/api/v1/session")).status_code == 200
                 assert second.stdin is not None
@@ -122,19 +122,19 @@ async def test_a_login_link_is_in_no_output_and_a_command_creates_another(tmp_pa
     async with fake.serving() as dataflow, started("--dataflow", dataflow, "--directory", str(tmp_path)) as process:
         first = await ready(process, tmp_path)
         command = (sys.executable, "-m", "astraflow.cli.main", "login-link", str(tmp_path))
-        asked = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        second = (await asked.communicate())[0].decode().strip()
+        command_process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        second = (await command_process.communicate())[0].decode().strip()
         async with httpx.AsyncClient() as client:
             opened = [(await client.get(link)).status_code for link in (first, second)]
             again = (await client.get(second)).status_code
         process.send_signal(signal.SIGTERM)
-        said = b"".join(await process.communicate()).decode()
+        output = b"".join(await process.communicate()).decode()
 
     assert second.startswith(first.partition("token=")[0])
     assert opened == [303, 303]
     assert again != 500
-    assert "token=" not in said
-    assert first.partition("token=")[2] not in said
+    assert "token=" not in output
+    assert first.partition("token=")[2] not in output
 
 
 def test_invalid_input_ends_with_the_code_of_the_error(
@@ -143,7 +143,7 @@ def test_invalid_input_ends_with_the_code_of_the_error(
     monkeypatch.setattr(logs, "configure", lambda: None)
     monkeypatch.setenv("ASTRAFLOW_TOKEN", TOKEN)
     (tmp_path / "file").touch()
-    given = ("--dataflow", "127.0.0.1:9", "--directory", str(tmp_path / "d"))
+    options = ("--dataflow", "127.0.0.1:9", "--directory", str(tmp_path / "d"))
 
     def refused(*arguments: str) -> str:
         assert main(arguments) != 0
@@ -152,18 +152,18 @@ def test_invalid_input_ends_with_the_code_of_the_error(
         assert "Traceback" not in err
         return err
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        unavailable = refused(*given, "--port", str(port))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        unavailable = refused(*options, "--port", str(port))
         assert "[listen.address_unavailable]" in unavailable
         assert str(port) in unavailable
     below_a_file = refused("--dataflow", "127.0.0.1:9", "--directory", str(tmp_path / "file"))
     assert "[web.directory_unusable]" in below_a_file
-    assert "[web.tls_required]" in refused(*given, "--host", "0.0.0.0")  # noqa: S104 (it must refuse)
+    assert "[web.tls_required]" in refused(*options, "--host", "0.0.0.0")  # noqa: S104 (it must refuse)
     assert "[channel.invalid_address]" in refused("--dataflow", "nowhere", "--directory", str(tmp_path / "d"))
-    assert "port: " in refused(*given, "--port", "99999")
-    assert "behind_proxy: " in refused(*given, "--behind-proxy", "http://plain.example")
+    assert "port: " in refused(*options, "--port", "99999")
+    assert "behind_proxy: " in refused(*options, "--behind-proxy", "http://plain.example")
     monkeypatch.setenv("ASTRAFLOW_TOKEN", "")
-    assert "[web.token_missing]" in refused(*given)
+    assert "[web.token_missing]" in refused(*options)

@@ -110,21 +110,21 @@ def _bands(source: _Source, elements: Sequence[int], width: int) -> list[list[in
 
 def _listing(source: _Source, table: Sequence[_Entry]) -> list[list[int]]:
     """Returns the selected members of each band."""
-    found = []
+    listing = []
     for entry, gaps in zip(table, _rice(source, [(entry.listed, entry.low_bits) for entry in table]), strict=True):
         listed, member = set(), -1
         for gap in gaps:
             member += gap + 1
             listed.add(member)
-        found.append([member for member in range(entry.of) if (member in listed) != entry.is_inverted])
-    return found
+        listing.append([member for member in range(entry.of) if (member in listed) != entry.is_inverted])
+    return listing
 
 
 def _rice(source: _Source, groups: Sequence[tuple[int, int]]) -> list[list[int]]:
     """Returns the values of groups with the given sizes and low bits."""
-    ones = _quotients(source.bits(8 * source.number()))
-    quotients = [[next(ones) for _ in range(size)] for size, _ in groups]
-    assert next(ones, None) is None
+    unary_quotients = _quotients(source.bits(8 * source.number()))
+    quotients = [[next(unary_quotients) for _ in range(size)] for size, _ in groups]
+    assert next(unary_quotients, None) is None
     planes = iter(source.bits(sum(size * low_bits for size, low_bits in groups)))
     remainders = []
     for size, low_bits in groups:
@@ -132,11 +132,11 @@ def _rice(source: _Source, groups: Sequence[tuple[int, int]]) -> list[list[int]]
         for index in range(low_bits):
             values = [value + (next(planes) << index) for value in values]
         remainders.append(values)
-    found = []
+    group_values = []
     for (_, low_bits), quotient, remainder in zip(groups, quotients, remainders, strict=True):
         whole = [q + int.from_bytes(source.bytes(4), "little") if q == 16 else q for q in quotient]
-        found.append([(q << low_bits) + r for q, r in zip(whole, remainder, strict=True)])
-    return found
+        group_values.append([(q << low_bits) + r for q, r in zip(whole, remainder, strict=True)])
+    return group_values
 
 
 def _quotients(bits: Sequence[int]) -> Iterator[int]:

@@ -75,7 +75,9 @@ def put_all(store: WeightStore, snapshots: Sequence[SnapshotTensors], *, first: 
         before = now
 
 
-def got(store: WeightStore, *, have: tuple[Manifest, Buffer] | None = None, want: int | None = None) -> Manifest:
+def fetched_manifest(
+    store: WeightStore, *, have: tuple[Manifest, Buffer] | None = None, want: int | None = None
+) -> Manifest:
     """Fetches and verifies a version as a node does; returns its manifest."""
     plan = store.plan(POLICY, have=have[0].version if have else None, want=None if want is None else Version(want))
     staged = apply_transfers(plan, [read(store, transfer) for transfer in plan.transfers], base=have)

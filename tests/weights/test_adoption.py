@@ -18,7 +18,7 @@ from astraflow.weights.shared_memory import SharedBuffer, map_read_only
 from astraflow.weights.tensors import Buffer
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
-from tests.weights.stored_versions import got, names, open_test_store, put_full, put_shared, read
+from tests.weights.stored_versions import fetched_manifest, names, open_test_store, put_full, put_shared, read
 from tests.weights.versions import POLICY, delta_file, history, layout, snapshot
 
 SNAPSHOTS = history(6)
@@ -51,7 +51,7 @@ def test_a_version_is_adopted_without_a_copy_and_mapped_by_readers(tmp_path: Pat
         plan = store.plan(POLICY, have=None, want=None)
         assert plan.shared == buffer.file
         assert map_read_only(buffer.file).tobytes() == VERSIONS[0][1].tobytes()
-        assert got(store) == VERSIONS[0][0]
+        assert fetched_manifest(store) == VERSIONS[0][0]
 
 
 def test_the_writer_can_reclaim_a_buffer_only_after_the_store_released_it(tmp_path: Path, shown: Shown) -> None:
@@ -170,7 +170,7 @@ def test_a_delta_on_a_missing_base_is_replaced_by_the_stores_own_delta(tmp_path:
 
         (transfer,) = store.plan(POLICY, have=Version(1), want=None).transfers
         assert transfer.base == 1
-        assert got(store, have=VERSIONS[1]) == VERSIONS[2][0]
+        assert fetched_manifest(store, have=VERSIONS[1]) == VERSIONS[2][0]
 
 
 def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path, shown: Shown) -> None:
@@ -211,7 +211,7 @@ def test_an_unavailable_shared_buffer_is_requested_as_bytes(
             put_shared(store, VERSIONS[0][0], file)
 
         assert put_full(store, SNAPSHOTS[0], 0)
-        assert got(store) == VERSIONS[0][0]
+        assert fetched_manifest(store) == VERSIONS[0][0]
 
 
 def test_a_removed_shared_file_is_not_offered_to_readers(tmp_path: Path, shown: Shown) -> None:
@@ -222,7 +222,7 @@ def test_a_removed_shared_file_is_not_offered_to_readers(tmp_path: Path, shown: 
         buffer.unlink()
 
         assert store.plan(POLICY, have=None, want=None).shared is None
-        assert got(store) == VERSIONS[0][0]
+        assert fetched_manifest(store) == VERSIONS[0][0]
 
 
 def test_adopting_a_stored_version_again_is_harmless(tmp_path: Path, shown: Shown) -> None:
@@ -241,10 +241,10 @@ def test_an_adopted_version_is_restored_after_a_restart(tmp_path: Path, shown: S
             put_shared(store, VERSIONS[version][0], buffer.file)
             buffer.unlink()
     with open_test_store(tmp_path) as store:
-        assert got(store) == VERSIONS[5][0]
+        assert fetched_manifest(store) == VERSIONS[5][0]
         assert [name for name in names(tmp_path) if name.endswith(".full")] == ["0000000002.full", "0000000004.full"]
         for notice in store.notices(POLICY):
-            assert got(store, want=notice.version) == VERSIONS[notice.version][0]
+            assert fetched_manifest(store, want=notice.version) == VERSIONS[notice.version][0]
 
 
 def test_received_versions_can_be_mapped(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_full_shared_memory_disables_only_the_sharing(tmp_path: Path, monkeypatc
     with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
 
-        assert got(store) == VERSIONS[0][0]
+        assert fetched_manifest(store) == VERSIONS[0][0]
         assert store.plan(POLICY, have=None, want=None).shared is None
 
 

@@ -12,7 +12,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.shared_memory import SharedBuffer
 from tests.fakes.crashes import Crash
-from tests.weights.stored_versions import got, names, open_test_store, put_all, put_full, put_shared
+from tests.weights.stored_versions import fetched_manifest, names, open_test_store, put_all, put_full, put_shared
 from tests.weights.versions import POLICY, history, layout
 
 CONFIG = WeightsConfig(retained_versions=3, full_snapshot_every=3)
@@ -71,11 +71,11 @@ def _check_kept(directory: Path, *, acknowledged: int, newest: int) -> None:
         assert kept[-1] in {acknowledged, newest}
         assert set(range(max(0, acknowledged - CONFIG.retained_versions + 1), acknowledged + 1)) <= set(kept)
         for version in kept:
-            assert got(store, want=version) == VERSIONS[version][0]
+            assert fetched_manifest(store, want=version) == VERSIONS[version][0]
         assert [name for name in names(directory) if name.endswith((".damaged", ".part"))] == []
         for version in range(kept[-1] + 1, len(VERSIONS)):
             put_full(store, SNAPSHOTS[version], version)
-        assert got(store) == VERSIONS[-1][0]
+        assert fetched_manifest(store) == VERSIONS[-1][0]
 
 
 def _dies(directory: Path, version: int, point: int, monkeypatch: pytest.MonkeyPatch, *, is_shared: bool) -> bool:
@@ -113,6 +113,6 @@ def test_no_acknowledged_version_is_lost_or_wrong_after_a_kill_at_any_point(
         else:
             with open_test_store(directory, CONFIG) as store, suppress(InvalidInput):
                 put_full(store, SNAPSHOTS[0], 0)
-                assert got(store) == VERSIONS[0][0]
+                assert fetched_manifest(store) == VERSIONS[0][0]
         points += 1
     assert points >= {0: 8, 1: 8, 3: 16, 6: 20}[version], "each step is a kill point"

@@ -14,7 +14,7 @@ from astraflow.weights.config import WeightsConfig
 from astraflow.weights.delta import Level, encode_delta
 from astraflow.weights.direct_delta_cache import DirectDelta, DirectDeltaCache
 from astraflow.weights.store import WeightStore
-from tests.weights.stored_versions import got, open_test_store, put_all, put_full, read
+from tests.weights.stored_versions import fetched_manifest, open_test_store, put_all, put_full, read
 from tests.weights.versions import POLICY, history, layout
 
 CONFIG = WeightsConfig(retained_versions=12, full_snapshot_every=3, direct_delta_min_chain=2)
@@ -48,7 +48,7 @@ def test_a_reader_far_behind_gets_one_delta_smaller_than_the_chain(tmp_path: Pat
             read(store, plan.transfers[0]).tobytes()
             == encode_delta(*VERSIONS[have], *VERSIONS[8], level=Level.DENSE).data
         )
-        assert got(store, have=VERSIONS[have]) == VERSIONS[8][0]
+        assert fetched_manifest(store, have=VERSIONS[have]) == VERSIONS[8][0]
 
 
 def test_no_direct_delta_is_made_without_a_gain(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_direct_delta_to_an_older_version_is_extended_by_the_chain(tmp_path: P
 
         segments = store.plan(POLICY, have=Version(0), want=None).transfers
         assert [(file.base, file.target) for file in segments] == [(0, 7), (7, 8)]
-        assert got(store, have=VERSIONS[0]) == VERSIONS[8][0]
+        assert fetched_manifest(store, have=VERSIONS[0]) == VERSIONS[8][0]
 
 
 def test_a_change_of_tensors_on_the_way_requires_a_full_snapshot(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_an_evicted_direct_delta_is_unknown_after_a_restart(tmp_path: Path) -> N
             store.open(direct)
         assert caught.value.code == "weights.file_removed"
 
-        assert got(store, have=VERSIONS[0]) == VERSIONS[8][0]
+        assert fetched_manifest(store, have=VERSIONS[0]) == VERSIONS[8][0]
 
         _shorten(store, 0)
         assert store.plan(POLICY, have=Version(0), want=None).transfers == (direct,), "the same bytes, the same name"

@@ -258,7 +258,7 @@ async def test_wrong_data_from_every_source_is_refused(tmp_path: Path) -> None:
 
 async def test_an_abandoned_source_is_tried_again_later(tmp_path: Path) -> None:
     tensors = history(3)
-    found = []
+    used_sources = []
     async with (
         weight_store(tmp_path / "a") as near,
         weight_store(tmp_path / "b") as far,
@@ -281,9 +281,9 @@ async def test_an_abandoned_source_is_tried_again_later(tmp_path: Path) -> None:
             pulled = await puller.pull_newer()
             puller.commit(pulled.weights)
             assert_exact(pulled, version_tensors, version)
-            found.append(pulled.stats.source)
+            used_sources.append(pulled.stats.source)
 
-    assert found == ["store", "store", "mirror"]
+    assert used_sources == ["store", "store", "mirror"]
 
 
 async def test_a_source_that_refuses_the_token_is_abandoned(tmp_path: Path) -> None:
@@ -421,10 +421,10 @@ async def test_a_rate_limited_node_fetches_slices(tmp_path: Path) -> None:
             pulled = await Puller(
                 WeightSources([WeightSource("store", several)], rate_limiter=pace), POLICY, config=FETCHING
             ).pull_newer()
-            asked = sum(len(plane.fetched) for plane in several)
+            fetches = sum(len(plane.fetched) for plane in several)
 
     assert_exact(pulled, tensors, 0)
-    assert asked >= pulled.stats.version_bytes / 1e6
+    assert fetches >= pulled.stats.version_bytes / 1e6
 
 
 def test_the_backoff_of_a_source_doubles_and_ends_with_a_success() -> None:

@@ -111,8 +111,8 @@ async def held_up(
         await asyncio.sleep(0.05)  # until its event loop is notified
         yield sending
     finally:
-        for one in sending:
-            one.cancel()
+        for task in sending:
+            task.cancel()
         await asyncio.gather(*sending, return_exceptions=True)
 
 
@@ -130,13 +130,13 @@ async def test_a_version_is_complete_with_its_last_part(client: WeightPlaneClien
 
 
 async def test_parts_are_sent_as_deltas_on_the_previous_version(client: WeightPlaneClient) -> None:
-    one, two = (layout(tensors, version) for version, tensors in enumerate(history(2)))
-    await send_all(client, *one)
-    files = [(part, *delta_of(one, two, part)) for part in parts_of(two[0])]
-    assert sum(len(data) for _, _, data in files) < two[0].size_bytes / 4
-    sent = (client.publish_part(two[0], part, transfer, split(data)) for part, transfer, data in files)
+    first, second = (layout(tensors, version) for version, tensors in enumerate(history(2)))
+    await send_all(client, *first)
+    files = [(part, *delta_of(first, second, part)) for part in parts_of(second[0])]
+    assert sum(len(data) for _, _, data in files) < second[0].size_bytes / 4
+    sent = (client.publish_part(second[0], part, transfer, split(data)) for part, transfer, data in files)
     assert await asyncio.gather(*sent) == [True] * 3
-    (step,) = (await client.plan(POLICY, have=one[0].version)).transfers
+    (step,) = (await client.plan(POLICY, have=first[0].version)).transfers
     assert step.kind is TransferKind.DELTA
 
 
@@ -238,21 +238,21 @@ async def test_a_restarted_trainer_with_other_weights_takes_over(client: WeightP
 
 
 async def test_a_part_delta_without_its_base_is_refused_and_sent_in_full(client: WeightPlaneClient) -> None:
-    one, two, three = (layout(tensors, version) for version, tensors in enumerate(history(3)))
-    await send_all(client, *one)
-    part = parts_of(three[0])[0]
-    transfer, data = delta_of(two, three, part)
-    async with held_up(client, *two, parts_of(two[0])[:1]):
+    first, second, third = (layout(tensors, version) for version, tensors in enumerate(history(3)))
+    await send_all(client, *first)
+    part = parts_of(third[0])[0]
+    transfer, data = delta_of(second, third, part)
+    async with held_up(client, *second, parts_of(second[0])[:1]):
         with pytest.raises(InvalidInput) as caught:
-            await client.publish_part(three[0], part, transfer, split(data))
+            await client.publish_part(third[0], part, transfer, split(data))
         assert caught.value.code == "weights.version_out_of_order"
     senders = [PartPublisher(client, POLICY, clock=BriskClock()) for _ in range(3)]
-    stats = await _published(senders, *one)
+    stats = await _published(senders, *first)
     assert not any(stat.is_new for stat in stats)
     assert {stat.kind for stat in stats} == {TransferKind.FULL}
-    assert {delta.kind for delta in await _published(senders, *two)} == {TransferKind.DELTA}
+    assert {delta.kind for delta in await _published(senders, *second)} == {TransferKind.DELTA}
     senders[1] = PartPublisher(client, POLICY, clock=BriskClock())
-    assert [delta.kind for delta in await _published(senders, *three)] == [
+    assert [delta.kind for delta in await _published(senders, *third)] == [
         TransferKind.DELTA,
         TransferKind.FULL,
         TransferKind.DELTA,
@@ -260,24 +260,24 @@ async def test_a_part_delta_without_its_base_is_refused_and_sent_in_full(client:
 
 
 async def test_a_part_delta_on_an_older_version_is_refused(client: WeightPlaneClient) -> None:
-    one, two, three = (layout(tensors, version) for version, tensors in enumerate(history(3)))
-    await send_all(client, *one)
-    await send_all(client, *two)
-    part = parts_of(three[0])[0]
-    transfer, data = delta_of(one, three, part)
+    first, second, third = (layout(tensors, version) for version, tensors in enumerate(history(3)))
+    await send_all(client, *first)
+    await send_all(client, *second)
+    part = parts_of(third[0])[0]
+    transfer, data = delta_of(first, third, part)
     with pytest.raises(UnknownVersion) as caught:
-        await client.publish_part(three[0], part, transfer, split(data))
+        await client.publish_part(third[0], part, transfer, split(data))
     assert caught.value.code == "weights.base_not_stored"
 
 
 async def test_a_part_delta_on_other_weights_is_refused(client: WeightPlaneClient) -> None:
-    one, two = (layout(tensors, version) for version, tensors in enumerate(history(2)))
+    first, second = (layout(tensors, version) for version, tensors in enumerate(history(2)))
     other = layout(stepped(snapshot(), 9), 0)
-    await send_all(client, *one)
-    part = parts_of(two[0])[0]
-    transfer, data = delta_of(other, two, part)
+    await send_all(client, *first)
+    part = parts_of(second[0])[0]
+    transfer, data = delta_of(other, second, part)
     with pytest.raises(CorruptData) as caught:
-        await client.publish_part(two[0], part, transfer, split(data))
+        await client.publish_part(second[0], part, transfer, split(data))
     assert caught.value.code == "weights.base_mismatch"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from astraflow.contract.errors import CorruptData, InvalidInput, UnknownPolicy
 from astraflow.weights.config import WeightsConfig
 from tests.errors import raises_code
-from tests.weights.stored_versions import got, names, open_test_store, put_all, put_full
+from tests.weights.stored_versions import fetched_manifest, names, open_test_store, put_all, put_full
 from tests.weights.versions import POLICY, history, layout
 
 CONFIG = WeightsConfig(retained_versions=4, full_snapshot_every=3)
@@ -32,11 +32,13 @@ def _newest(directory: Path) -> int | None:
     with open_test_store(directory, CONFIG) as store:
         if not store.notices(POLICY):
             return None
-        manifest = got(store)
+        manifest = fetched_manifest(store)
         assert manifest == layout(SNAPSHOTS[manifest.version], manifest.version)[0]
         for notice in store.notices(POLICY):
             with suppress(CorruptData):  # readers detect damage in old files
-                assert got(store, want=notice.version) == layout(SNAPSHOTS[notice.version], notice.version)[0]
+                assert (
+                    fetched_manifest(store, want=notice.version) == layout(SNAPSHOTS[notice.version], notice.version)[0]
+                )
         return int(manifest.version)
 
 
@@ -110,7 +112,7 @@ def test_a_trainer_can_publish_after_versions_were_damaged(stored_run: Path) -> 
 
         assert put_full(store, SNAPSHOTS[0], 6)
 
-        assert got(store) == layout(SNAPSHOTS[0], 6)[0]
+        assert fetched_manifest(store) == layout(SNAPSHOTS[0], 6)[0]
 
 
 def test_a_damaged_old_delta_does_not_affect_the_newest_version(stored_run: Path) -> None:
@@ -118,7 +120,7 @@ def test_a_damaged_old_delta_does_not_affect_the_newest_version(stored_run: Path
 
     with open_test_store(stored_run, CONFIG) as store:
         assert [notice.version for notice in store.notices(POLICY)] == [0, 3, 4, 5]
-        assert got(store) == layout(SNAPSHOTS[5], 5)[0]
+        assert fetched_manifest(store) == layout(SNAPSHOTS[5], 5)[0]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)

@@ -9,7 +9,7 @@ from astraflow.contract.weights import Dtype, Manifest, TensorSpec, Transfer, Tr
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.records import Record
 from astraflow.weights.retention import first_retained, is_full_snapshot_due
-from tests.weights.stored_versions import got, names, open_test_store, put_all
+from tests.weights.stored_versions import fetched_manifest, names, open_test_store, put_all
 from tests.weights.versions import POLICY, history, layout
 
 FULL_BYTES = 100
@@ -114,7 +114,7 @@ def test_a_store_stays_within_its_byte_limit_and_serves_the_newest_version(tmp_p
         assert sum(sizes) <= max_retained_bytes
         assert [notice.version for notice in store.notices(POLICY)][-2:] == [10, 11]
     with open_test_store(tmp_path, config) as store:
-        assert got(store) == layout(snapshots[11], 11)[0]
+        assert fetched_manifest(store) == layout(snapshots[11], 11)[0]
 
 
 def test_a_limit_below_one_version_keeps_the_files_of_the_newest(tmp_path: Path) -> None:
@@ -124,4 +124,4 @@ def test_a_limit_below_one_version_keeps_the_files_of_the_newest(tmp_path: Path)
 
         assert [notice.version for notice in store.notices(POLICY)] == [4]
     with open_test_store(tmp_path) as store:
-        assert got(store) == layout(snapshots[4], 4)[0]
+        assert fetched_manifest(store) == layout(snapshots[4], 4)[0]

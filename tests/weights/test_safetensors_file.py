@@ -178,8 +178,8 @@ os._exit(9)
 
 
 def test_files_of_different_policies_are_separate(tmp_path: Path) -> None:
-    with SafetensorsFile(tmp_path / "one") as one, SafetensorsFile(tmp_path / "two") as two:
-        one.stage(whole(snapshot(1)))
-        two.stage(whole(snapshot(2), Version(5)))
-        assert_reads(one.path, whole(snapshot(1)))
-        assert_reads(two.path, whole(snapshot(2), 5))
+    with SafetensorsFile(tmp_path / "one") as first, SafetensorsFile(tmp_path / "two") as second:
+        first.stage(whole(snapshot(1)))
+        second.stage(whole(snapshot(2), Version(5)))
+        assert_reads(first.path, whole(snapshot(1)))
+        assert_reads(second.path, whole(snapshot(2), 5))

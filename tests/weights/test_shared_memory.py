@@ -40,18 +40,18 @@ def shared_buffer(request: pytest.FixtureRequest) -> SharedBuffer:
 
 def test_readers_map_a_buffer_read_only_without_a_copy(shared_buffer: SharedBuffer) -> None:
     shared_buffer.buffer[:] = 7
-    seen = map_read_only(shared_buffer.file)
-    assert (seen == 7).all()
+    mapped = map_read_only(shared_buffer.file)
+    assert (mapped == 7).all()
     shared_buffer.buffer[5] = 9
-    assert seen[5] == 9
+    assert mapped[5] == 9
     with pytest.raises(ValueError, match="read-only"):
-        seen[0] = 1
+        mapped[0] = 1
 
 
 def test_a_buffer_is_reclaimed_only_without_readers(shared_buffer: SharedBuffer) -> None:
-    seen = map_read_only(shared_buffer.file)
-    part = seen[10:20]
-    del seen
+    mapped = map_read_only(shared_buffer.file)
+    part = mapped[10:20]
+    del mapped
     assert not shared_buffer.reclaim()
     assert len(map_read_only(shared_buffer.file)) == 4096, "a refused reclaim leaves it readable"
     del part
@@ -65,9 +65,9 @@ def test_a_buffer_is_reclaimed_only_without_readers(shared_buffer: SharedBuffer)
 
 def test_a_removed_buffer_stays_readable_for_its_readers(shared_buffer: SharedBuffer) -> None:
     shared_buffer.buffer[:] = 3
-    seen = map_read_only(shared_buffer.file)
+    mapped = map_read_only(shared_buffer.file)
     shared_buffer.unlink()
-    assert (seen == 3).all()
+    assert (mapped == 3).all()
     with pytest.raises(UnknownVersion, match="gone"):
         map_read_only(shared_buffer.file)
 
@@ -131,12 +131,12 @@ def test_a_reader_keeps_a_buffer_whose_writer_was_killed() -> None:
     writer = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     path = writer.stdout.readline().strip()
-    seen = map_read_only(SharedFile(host=host_id(), path=path, size_bytes=64))
+    mapped = map_read_only(SharedFile(host=host_id(), path=path, size_bytes=64))
     writer.kill()
     writer.communicate()
     remove_unused_buffers()
     assert Path(path).exists()
-    assert np.array_equal(seen, np.full(64, 5, dtype=np.uint8))
-    del seen
+    assert np.array_equal(mapped, np.full(64, 5, dtype=np.uint8))
+    del mapped
     remove_unused_buffers()
     assert not Path(path).exists()

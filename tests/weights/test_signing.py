@@ -70,8 +70,8 @@ def test_an_altered_manifest_is_refused(what: str) -> None:
 
 
 def test_the_signature_does_not_depend_on_the_order_of_metadata() -> None:
-    one, other = manifest(), replace(manifest(), metadata={"step": "3", "loss": "1"})
-    assert signed_payload(one) == signed_payload(other)
+    first, second = manifest(), replace(manifest(), metadata={"step": "3", "loss": "1"})
+    assert signed_payload(first) == signed_payload(second)
 
 
 PROBES = st.none() | st.builds(
@@ -120,10 +120,10 @@ def test_an_invalid_signing_key_is_refused_and_not_printed(tmp_path: Path, conte
     path = tmp_path / "weights.key"
     path.touch(mode=0o600)
     path.write_text(content)
-    with pytest.raises(InvalidInput) as found:
+    with pytest.raises(InvalidInput) as refused:
         SigningKey.read(path)
-    assert found.value.code == "weights.invalid_signing_key"
-    assert "canary" not in str(found.value)
+    assert refused.value.code == "weights.invalid_signing_key"
+    assert "canary" not in str(refused.value)
     with pytest.raises(InvalidInput) as caught:
         SigningKey.read(tmp_path / "missing")
     assert caught.value.code == "weights.invalid_signing_key"

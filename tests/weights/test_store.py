@@ -13,7 +13,7 @@ from astraflow.weights.store import open_store
 from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import weight_plane_pb2
 from tests.errors import raises_code
-from tests.weights.stored_versions import got, names, open_test_store, put, put_all, put_full, read
+from tests.weights.stored_versions import fetched_manifest, names, open_test_store, put, put_all, put_full, read
 from tests.weights.versions import POLICY, delta_file, full_file, history, layout, snapshot, stepped
 
 
@@ -25,7 +25,7 @@ def test_the_newest_version_is_always_fetchable_in_full(tmp_path: Path) -> None:
             plan = store.plan(POLICY, have=None, want=None)
 
             assert [transfer.kind for transfer in plan.transfers] == [TransferKind.FULL]
-            assert got(store) == layout(tensors, version)[0]
+            assert fetched_manifest(store) == layout(tensors, version)[0]
 
 
 def test_a_node_with_an_old_version_gets_deltas(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_node_with_an_old_version_gets_deltas(tmp_path: Path) -> None:
         plan = store.plan(POLICY, have=Version(0), want=None)
 
         assert [(transfer.base, transfer.target) for transfer in plan.transfers] == [(0, 1), (1, 2)]
-        assert got(store, have=layout(snapshots[0], 0)) == layout(snapshots[2], 2)[0]
+        assert fetched_manifest(store, have=layout(snapshots[0], 0)) == layout(snapshots[2], 2)[0]
 
 
 def test_every_stored_version_has_a_route_without_a_base(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_every_stored_version_has_a_route_without_a_base(tmp_path: Path) -> None
         put_all(store, snapshots)
 
         for notice in store.notices(POLICY):
-            assert got(store, want=notice.version) == layout(snapshots[notice.version], notice.version)[0]
+            assert fetched_manifest(store, want=notice.version) == layout(snapshots[notice.version], notice.version)[0]
 
 
 def test_versions_beyond_the_limit_are_removed_with_their_files(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_delta_on_other_weights_is_refused_and_changes_nothing(tmp_path: Path)
             put(store, target[0], *delta_file(other, target))
 
         assert names(tmp_path) == before
-        assert got(store) == layout(snapshots[1], 1)[0]
+        assert fetched_manifest(store) == layout(snapshots[1], 1)[0]
 
 
 def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_full_publish_by_a_restarted_trainer_is_served_as_a_delta(tmp_path: Pa
 
         assert transfer.kind is TransferKind.DELTA
         assert transfer.size_bytes < store.notices(POLICY)[-1].full_bytes / 5
-        assert got(store, have=layout(snapshots[0], 0)) == layout(snapshots[1], 1)[0]
+        assert fetched_manifest(store, have=layout(snapshots[0], 0)) == layout(snapshots[1], 1)[0]
 
 
 def test_changed_tensors_are_served_in_full(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_changed_tensors_are_served_in_full(tmp_path: Path) -> None:
         assert [transfer.kind for transfer in store.plan(POLICY, have=Version(0), want=None).transfers] == [
             TransferKind.FULL
         ]
-        assert got(store) == layout(second, 1)[0]
+        assert fetched_manifest(store) == layout(second, 1)[0]
 
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
@@ -223,12 +223,12 @@ def test_a_full_disk_refuses_a_publish_without_loss(
                 assert put_full(store, snapshots[2], 2)
             except StorageFull:
                 assert names(tmp_path) == before
-                assert got(store) == layout(snapshots[1], 1)[0]
+                assert fetched_manifest(store) == layout(snapshots[1], 1)[0]
 
         put_full(store, snapshots[2], 2)
-        assert got(store) == layout(snapshots[2], 2)[0]
+        assert fetched_manifest(store) == layout(snapshots[2], 2)[0]
     with open_test_store(tmp_path) as store:
-        assert got(store) == layout(snapshots[2], 2)[0]
+        assert fetched_manifest(store) == layout(snapshots[2], 2)[0]
         assert not [name for name in names(tmp_path) if name.endswith((".part", ".damaged"))]
 
 
@@ -299,7 +299,7 @@ def test_dense_updates_have_small_deltas(tmp_path: Path) -> None:
         put_full(store, first, 0)
         put_full(store, second, 1)
 
-        assert got(store, have=layout(first, 0)) == layout(second, 1)[0]
+        assert fetched_manifest(store, have=layout(first, 0)) == layout(second, 1)[0]
         assert store.notices(POLICY)[-1].delta_bytes < store.notices(POLICY)[-1].full_bytes / 2
 
 

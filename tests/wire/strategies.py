@@ -72,40 +72,40 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(kind) if issubclass(kind, Enum) else built(kind)
 
 
-def built(made: type, /, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Returns values of a dataclass; `given` overrides fields with rules that their types do not express."""
-    return st.builds(made, **_derived(made, frozenset(given)), **given)
+def built(type_: type, /, **overrides: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Returns values of a dataclass; `overrides` replaces fields with rules that their types do not express."""
+    return st.builds(type_, **_derived(type_, frozenset(overrides)), **overrides)
 
 
-def drawn(draw: st.DrawFn, made: type[T], /, **given: Any) -> T:
-    """Draws a value of a dataclass; `given` has the values of fields with rules."""
-    kind: Any = made  # mypy finds no hash of a generic type
-    return made(**draw(_other_fields(kind, frozenset(given))), **given)
+def drawn(draw: st.DrawFn, type_: type[T], /, **overrides: Any) -> T:
+    """Draws a value of a dataclass; `overrides` has the values of fields with rules."""
+    kind: Any = type_  # mypy finds no hash of a generic type
+    return type_(**draw(_other_fields(kind, frozenset(overrides))), **overrides)
 
 
 @cache
-def _other_fields(made: type, given: frozenset[str]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries(_derived(made, given))
+def _other_fields(type_: type, excluded: frozenset[str]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(_derived(type_, excluded))
 
 
-def _derived(made: type, given: frozenset[str]) -> dict[str, st.SearchStrategy[Any]]:
+def _derived(type_: type, excluded: frozenset[str]) -> dict[str, st.SearchStrategy[Any]]:
     """Returns the strategies of all fields that are not given."""
-    hints = typing.get_type_hints(made, localns={"Json": Json})  # recursive; not always imported
-    names_of_fields = (field.name for field in dataclasses.fields(made) if field.init)
-    return {name: values_of(hints[name]) for name in names_of_fields if name not in given}
+    hints = typing.get_type_hints(type_, localns={"Json": Json})  # recursive; not always imported
+    names_of_fields = (field.name for field in dataclasses.fields(type_) if field.init)
+    return {name: values_of(hints[name]) for name in names_of_fields if name not in excluded}
 
 
-def same(one: Any, other: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Compares values, including arrays."""
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if dataclasses.is_dataclass(one):
-        return type(one) is type(other) and all(
-            same(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(one)
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and np.array_equal(left, right)
+    if dataclasses.is_dataclass(left):
+        return type(left) is type(right) and all(
+            same(getattr(left, field.name), getattr(right, field.name)) for field in dataclasses.fields(left)
         )
-    if isinstance(one, tuple):
-        return isinstance(other, tuple) and len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other) and type(one) is type(other)
+    if isinstance(left, tuple):
+        return isinstance(right, tuple) and len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right) and type(left) is type(right)
 
 
 def _spans() -> st.SearchStrategy[Any]:

@@ -34,9 +34,11 @@ def test_arrays_are_little_endian_with_token_ids_before_logprobs() -> None:
 
 
 def test_each_trajectory_gets_its_own_arrays() -> None:
-    given = [make.trajectory(prompt_tokens=length, model_tokens=2 * length) for length in (1, 3, 2)]
-    decoded = list(decode_trajectories([encode_trajectory(trajectory) for trajectory in given], arrays(*given)))
-    for sent, back in zip(given, decoded, strict=True):
+    trajectories = [make.trajectory(prompt_tokens=length, model_tokens=2 * length) for length in (1, 3, 2)]
+    decoded = list(
+        decode_trajectories([encode_trajectory(trajectory) for trajectory in trajectories], arrays(*trajectories))
+    )
+    for sent, back in zip(trajectories, decoded, strict=True):
         assert np.array_equal(back.tokens, sent.tokens)
         assert np.array_equal(back.logprobs, sent.logprobs)
 

@@ -221,7 +221,7 @@ def test_pushed_episodes_round_trip_with_their_node(episodes: list[Episode], nod
     sender, decoded = codec_data.decode_push(codec_data.encode_push(NodeId(node), pushed))
     assert sender == node
     assert len(decoded) == len(pushed)
-    assert all(same(one, other) for one, other in zip(decoded, pushed, strict=True))
+    assert all(same(left, right) for left, right in zip(decoded, pushed, strict=True))
 
 
 @settings(max_examples=50)

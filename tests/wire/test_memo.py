@@ -73,7 +73,7 @@ def test_an_unknown_value_of_an_enum_is_refused(field: str) -> None:
 
 
 def test_counter_names_are_shared_between_nodes() -> None:
-    one, other = read(Memo(), nodes_of(100))
+    first, second = read(Memo(), nodes_of(100))
 
-    assert one.counters
-    assert all(name is same for name, same in zip(one.counters, other.counters, strict=True))
+    assert first.counters
+    assert all(name is same for name, same in zip(first.counters, second.counters, strict=True))

@@ -20,7 +20,7 @@ from astraflow.wire.routes import ROUTES
 numbers = st.floats()
 texts = st.text(max_size=5) | st.text(min_size=1, max_size=2).map(lambda text: 9000 * text)
 many = st.builds(
-    lambda value, count: {f"figure-{place}": value for place in range(count)}, numbers, st.integers(60, 300)
+    lambda value, count: {f"figure-{index}": value for index in range(count)}, numbers, st.integers(60, 300)
 )
 figures = st.dictionaries(texts, numbers, max_size=4) | many
 links = st.builds(common.LinkReport, source=st.just("h:1"), fetch_s=numbers, versions=st.integers(0, 2**64 - 1))

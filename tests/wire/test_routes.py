@@ -261,12 +261,12 @@ async def call(link: ServiceChannel, route: str, request: Any = None) -> Role:
     )
     kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
     stub: Callable[..., Any] = getattr(link.channel, kind)(route)
-    given = iter([request_bytes]) if method.client_streaming else request_bytes
+    body = iter([request_bytes]) if method.client_streaming else request_bytes
     if method.server_streaming:
-        (said,) = [reply async for reply in link.stream(stub, given, timeout_s=10)]
+        (answer,) = [reply async for reply in link.stream(stub, body, timeout_s=10)]
     else:
-        said = await link.call(stub, given, timeout_s=10)
-    return Role(said.decode())
+        answer = await link.call(stub, body, timeout_s=10)
+    return Role(answer.decode())
 
 
 def message_of(descriptor: Any) -> Any:

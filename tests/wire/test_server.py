@@ -294,8 +294,8 @@ async def test_an_idle_stream_ends_when_its_credential_is_revoked() -> None:
 async def batches(link: ServiceChannel) -> int:
     """Streams batches of the trainer's own policy; returns the number of pieces."""
     stub = TrainerDataStub(link.channel)
-    asked = pb.PullBatchRequest(policy="p")
-    return len([piece async for piece in link.stream(stub.PullBatch, asked, timeout_s=None)])
+    request = pb.PullBatchRequest(policy="p")
+    return len([piece async for piece in link.stream(stub.PullBatch, request, timeout_s=None)])
 
 
 async def unary_while_idle(link: ServiceChannel, open_ones: list[asyncio.Task[int]]) -> bool:

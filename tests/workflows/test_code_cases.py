@@ -48,14 +48,14 @@ class FakeSandbox:
     ],
 )
 def test_cases_are_read_strictly(text: str, function: str, cases: list[tuple[object, object]] | None) -> None:
-    found = parse_cases(text, count=2, function=function)
+    parsed = parse_cases(text, count=2, function=function)
 
     fields = ("arguments", "expected") if function else ("input", "output")
-    assert (None if found is None else [tuple(case[field] for field in fields) for case in found]) == cases
+    assert (None if parsed is None else [tuple(case[field] for field in fields) for case in parsed]) == cases
 
 
-def program_case(given: str, expected: str) -> CodeTest:
-    return {"kind": "stdin", "input": given, "output": expected}
+def program_case(stdin: str, expected: str) -> CodeTest:
+    return {"kind": "stdin", "input": stdin, "output": expected}
 
 
 @pytest.mark.anyio

@@ -54,7 +54,10 @@ def test_a_rejected_answer_is_the_second_member() -> None:
 
     trajectory = [pair.trajectory(PROMPT, member, TOKENIZER, Version(0)) for member in range(pair.group_size)]
 
-    assert [(one.answer, one.reward) for one in trajectory] == [("ba", 1.0), ("ab", 0.0)]
+    assert [(member_trajectory.answer, member_trajectory.reward) for member_trajectory in trajectory] == [
+        ("ba", 1.0),
+        ("ab", 0.0),
+    ]
 
 
 def test_a_number_is_an_answer() -> None:

@@ -35,7 +35,7 @@ PROMPT = Prompt(
 
 
 def cases(*pairs: tuple[Any, Any]) -> str:
-    return f"I think.\n```json\n{json.dumps([{'input': given, 'output': out} for given, out in pairs])}\n```"
+    return f"I think.\n```json\n{json.dumps([{'input': stdin, 'output': out} for stdin, out in pairs])}\n```"
 
 
 SHARP = cases(("2 3", "5"), ("4 1", "5"))
@@ -68,7 +68,7 @@ async def episode(
     trajectories: Sequence[Trajectory] = await workflow.run(
         make.task(prompt_given=prompt), {CODER: coder, TESTER: tester}, scorer
     )
-    return [(one.role, one.reward, one.parent) for one in trajectories], coder, tester
+    return [(trajectory.role, trajectory.reward, trajectory.parent) for trajectory in trajectories], coder, tester
 
 
 @pytest.mark.anyio

@@ -73,8 +73,8 @@ async def test_a_selector_is_rewarded_where_the_choice_decides(
         ("solver", "solver", float(is_answer_right), None),
         ("selector", "selector", reward, 1),
     ]
-    seen = selector.asked(0)
-    assert seen.index(f"[candidate A]\n{answers[0]}") < seen.index(f"[candidate B]\n{answers[1]}")
+    prompt_text = selector.asked(0)
+    assert prompt_text.index(f"[candidate A]\n{answers[0]}") < prompt_text.index(f"[candidate B]\n{answers[1]}")
 
 
 @pytest.mark.anyio

@@ -69,7 +69,7 @@ def reference(tokens: Sequence[int], tokenizer: ChatTokenizer) -> list[int]:
     ends = []
     for end in range(1, len(ids) + 1):
         text = tokenizer.decode(ids[:end])
-        equal = [one == other for one, other in zip(text, whole, strict=False)]
+        equal = [left == right for left, right in zip(text, whole, strict=False)]
         ends.append(equal.index(False) if False in equal else len(equal))
     return list(accumulate(ends, max))  # a decoder with byte fallback takes whole characters back
 

@@ -61,7 +61,7 @@ def test_any_sequence_of_parts_makes_a_consistent_trajectory(pieces: list[tuple[
     assert TOKENIZER.decode(trajectory.tokens) == text
     assert trajectory.loss_mask().tolist() == [letter == "x" for letter in text]
     kinds = [(span.author, span.version) for span in trajectory.spans]
-    assert all(one != other for one, other in pairwise(kinds))
+    assert all(left != right for left, right in pairwise(kinds))
 
 
 def test_text_is_split_at_the_first_model_token() -> None:

@@ -38,7 +38,10 @@ async def play(
 
 
 def outline(trajectories: Sequence[Trajectory]) -> list[tuple[str, str, float, Ending | None, int]]:
-    return [(one.policy, one.role, one.reward, one.ending, one.turns) for one in trajectories]
+    return [
+        (trajectory.policy, trajectory.role, trajectory.reward, trajectory.ending, trajectory.turns)
+        for trajectory in trajectories
+    ]
 
 
 @pytest.mark.anyio
@@ -78,4 +81,7 @@ async def test_one_policy_plays_both_sides() -> None:
     trajectories = await workflow.run(make.task(prompt_given=game("TicTacToe-v0")), {PolicyId("player"): both}, EXACT)
 
     assert workflow.policies == (PolicyId("player"),)
-    assert [(one.role, one.reward) for one in trajectories] == [("player_1", 1.0), ("player_2", -1.0)]
+    assert [(trajectory.role, trajectory.reward) for trajectory in trajectories] == [
+        ("player_1", 1.0),
+        ("player_2", -1.0),
+    ]

@@ -20,7 +20,7 @@ HOUR_S = 3600.0
 STATE_ORDER = (NodeState.LOST, NodeState.JOINING, NodeState.DRAINING, NodeState.READY, NodeState.GONE)
 """States that need attention come first."""
 
-_STATE_POSITIONS = {state: place for place, state in enumerate(STATE_ORDER)}
+_STATE_POSITIONS = {state: position for position, state in enumerate(STATE_ORDER)}
 
 SPOT_FILTERS = {"yes": True, "no": False}
 

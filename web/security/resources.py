@@ -64,6 +64,6 @@ def role_on_resource(base: Role, grants: Iterable[Grant], resource: Resource) ->
     return max([base, *(grant.role for grant in grants if grant.resource.covers(resource))], key=ROLES_BY_RANK.index)
 
 
-def lower_role(one: Role, other: Role) -> Role:
+def lower_role(first: Role, second: Role) -> Role:
     """Lower of two roles: the permissions that both have."""
-    return min(one, other, key=ROLES_BY_RANK.index)
+    return min(first, second, key=ROLES_BY_RANK.index)

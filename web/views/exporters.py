@@ -58,7 +58,7 @@ def _metrics(facts: RunFacts | None, recipe: str) -> ExporterRow:
         facts,
         name="OpenMetrics",
         what="Dataflow serves the figures of the newest report to Prometheus and other scrapers.",
-        place=facts.metrics if facts is not None else "",
+        location=facts.metrics if facts is not None else "",
         note="Outside loopback it requires the token in ASTRAFLOW_METRICS_TOKEN.",
         key='dataflow.metrics = "127.0.0.1:9464"',
         command=f"astraflow run {recipe} --set dataflow.metrics=127.0.0.1:9464",
@@ -73,7 +73,7 @@ def _traces(facts: RunFacts | None, recipe: str) -> ExporterRow:
         facts,
         name="OpenTelemetry traces",
         what="All processes write traces of groups: to a collector (OTLP over HTTP), or as JSON lines files.",
-        place=public_address(target),
+        location=public_address(target),
         note=f"{scope}Needs the extra otel: pip install 'astraflow[otel]'.",
         key='tracing.to = "http://collector.example:4318"',
         command=f"astraflow run {recipe} --set tracing.to=traces",
@@ -88,7 +88,7 @@ def _keda(facts: RunFacts | None, recipe: str) -> ExporterRow:
         facts,
         name="KEDA external scaler",
         what="Dataflow serves the recommended size of a pool to an autoscaler on Kubernetes.",
-        place=host if is_free else location,
+        location=host if is_free else location,
         note="Uses a free port; dataflow's log names it (keda_ready)." if is_free else "",
         key="dataflow.keda.port = 9465",
         command=f"astraflow run {recipe} --set dataflow.keda.port=9465",
@@ -108,22 +108,31 @@ def _page(own_address: str) -> ExporterRow:
     )
 
 
-def _row(facts: RunFacts | None, *, name: str, what: str, place: str, note: str, key: str, command: str) -> ExporterRow:
-    state = UNKNOWN if facts is None else ON if place else OFF
+def _row(
+    facts: RunFacts | None, *, name: str, what: str, location: str, note: str, key: str, command: str
+) -> ExporterRow:
+    state = UNKNOWN if facts is None else ON if location else OFF
     return ExporterRow(
-        name=name, description=what, state=state, tone=TONES[state], location=place, note=note, key=key, command=command
+        name=name,
+        description=what,
+        state=state,
+        tone=TONES[state],
+        location=location,
+        note=note,
+        key=key,
+        command=command,
     )
 
 
-def public_address(place: str) -> str:
+def public_address(address: str) -> str:
     """Returns a folder unchanged, and an address without user, password and query.
 
     >>> public_address("http://me:secret@collector.example:4318/in?key=1"), public_address("/runs/a/traces")
     ('http://collector.example:4318/in', '/runs/a/traces')
     """
-    if "://" not in place:
-        return place
-    parts = urlsplit(place)
+    if "://" not in address:
+        return address
+    parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 

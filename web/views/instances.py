@@ -112,12 +112,12 @@ def launch_delays(instances: Sequence[Instance], pool: Pool) -> LaunchDelays:
     )
 
 
-def launch_delay_sheet(pool: Pool, found: LaunchDelays) -> Sheet:
+def launch_delay_sheet(pool: Pool, delays: LaunchDelays) -> Sheet:
     """Returns the bars as a sheet for download."""
     return Sheet(
         name=f"astraflow-launches-{pool.spec.id}",
         columns=("from_s", "to_s", "launches"),
-        rows=[(round(bar.low_s, 3), round(bar.high_s, 3), bar.count) for bar in found.bars],
+        rows=[(round(bar.low_s, 3), round(bar.high_s, 3), bar.count) for bar in delays.bars],
     )
 
 

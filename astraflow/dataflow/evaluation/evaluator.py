@@ -177,16 +177,16 @@ class Evaluator:
 
     def _lease(self, evaluation: Evaluation, assignment: TaskAssignment, max_tasks: int) -> bool:
         """Adds tasks for the node; returns whether there were any."""
-        taken = assignment.add_tasks_from(evaluation.flow, max_tasks=max_tasks)
+        added = assignment.add_tasks_from(evaluation.flow, max_tasks=max_tasks)
         while (
-            taken < max_tasks
+            added < max_tasks
             and assignment.free_slots
             and evaluation.rounds.has_more
             and self._run.journal.failure is None
         ):
             self._run.records.record_issued(evaluation.flow.issue())
-            taken += assignment.add_tasks_from(evaluation.flow, max_tasks=max_tasks - taken)
-        return taken > 0
+            added += assignment.add_tasks_from(evaluation.flow, max_tasks=max_tasks - added)
+        return added > 0
 
     def _evaluation(self, flow: FlowId) -> Evaluation:
         if flow not in self._run.evaluations:

@@ -22,10 +22,10 @@ class Schedule:
 
     def is_due(self, version: Version) -> bool:
         """Returns whether a round is to begin with the trainers' version; the same version is due only once."""
-        seen, self._seen = self._seen, version if self._seen is None else max(version, self._seen)
-        if seen is None:
+        last_version, self._seen = self._seen, version if self._seen is None else max(version, self._seen)
+        if last_version is None:
             return self._at_start
-        return self._every_versions > 0 and version // self._every_versions > seen // self._every_versions
+        return self._every_versions > 0 and version // self._every_versions > last_version // self._every_versions
 
     def state_dict(self) -> dict[str, Json]:
         """Returns the version seen last."""

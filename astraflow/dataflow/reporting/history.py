@@ -99,11 +99,11 @@ class History:
 
     async def watch(self) -> AsyncIterator[Report]:
         """Yields the latest report, then each new one until `stop`; a slow watcher skips to the latest."""
-        seen = 0
+        last_sequence = 0
         while True:
             changed = self._changed
-            if self._latest is not None and self._latest.sequence > seen:
-                seen = self._latest.sequence
+            if self._latest is not None and self._latest.sequence > last_sequence:
+                last_sequence = self._latest.sequence
                 yield self._latest
             elif self._is_stopping:
                 return

@@ -90,7 +90,7 @@ def _spread(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
 
 def _scored(trajectories: Iterable[Trajectory], tokens: int) -> int:
     """Returns the number of tokens that a probe of these trajectories, cut to `tokens`, scores."""
-    return sum(min(len(one.tokens), tokens) - _first_model_token(one) for one in trajectories)
+    return sum(min(len(trajectory.tokens), tokens) - _first_model_token(trajectory) for trajectory in trajectories)
 
 
 def _first_model_token(trajectory: Trajectory) -> int:

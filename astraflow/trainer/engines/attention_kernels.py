@@ -109,14 +109,14 @@ class AttentionBlock:
         cls, queries: Sequence[tuple[int, int]], keys: Sequence[tuple[int, int]] | None = None
     ) -> "AttentionBlock":
         """keys: None for a causal block."""
-        asked = Positions.padded(queries)
+        query_positions = Positions.padded(queries)
         lengths = torch.tensor([end - begin for begin, end in queries])
-        is_padding = torch.arange(asked.indices.shape[1]) >= lengths[:, None]
+        is_padding = torch.arange(query_positions.indices.shape[1]) >= lengths[:, None]
         kept = (~is_padding).flatten().nonzero()[:, 0] if is_padding.any() else None
-        flat = asked.indices.flatten()
+        flat = query_positions.indices.flatten()
         return cls(
-            queries=asked,
-            keys=asked if keys is None else Positions.of_ranges(keys),
+            queries=query_positions,
+            keys=query_positions if keys is None else Positions.of_ranges(keys),
             is_causal=keys is None,
             is_padding=None if kept is None else is_padding,
             kept=kept,
@@ -139,8 +139,8 @@ class AttentionBlock:
 
         Keys of a block of a prefix end where the segment begins, so distances in the trajectory follow from indices.
         """
-        asked, keys = self.queries.indices, self.keys.indices
-        offsets = asked - asked[:, :1] + (0 if self.is_causal else keys.shape[1])
+        query_indices, keys = self.queries.indices, self.keys.indices
+        offsets = query_indices - query_indices[:, :1] + (0 if self.is_causal else keys.shape[1])
         distances = offsets[:, :, None] - torch.arange(keys.shape[1])
         is_seen = (distances < window) & (distances >= 0)
         mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -torch.inf)
@@ -154,8 +154,8 @@ class AttentionBlock:
         """
         indices = self.queries.indices
         length = indices.shape[1]
-        asked, keys = indices[:, :, None], indices[:, None, :]
-        is_seen = (segments[asked] == segments[keys]) | (prefixes[asked] == segments[keys])
+        query_indices, keys = indices[:, :, None], indices[:, None, :]
+        is_seen = (segments[query_indices] == segments[keys]) | (prefixes[query_indices] == segments[keys])
         is_seen &= torch.ones(length, length, dtype=torch.bool).tril()
         mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -torch.inf)
         return replace(self, is_causal=False, mask=mask[:, None])
@@ -298,13 +298,13 @@ def _segment_numbers(segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
 def _similar(ranges: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """Divides ranges, which are sorted by length, into runs of similar length."""
     runs: list[list[tuple[int, int]]] = []
-    for one in ranges:
-        if runs and _length(one) <= _MAX_PADDING * _length(runs[-1][0]) + _FREE_PADDING:
-            runs[-1].append(one)
+    for bounds in ranges:
+        if runs and _length(bounds) <= _MAX_PADDING * _length(runs[-1][0]) + _FREE_PADDING:
+            runs[-1].append(bounds)
         else:
-            runs.append([one])
+            runs.append([bounds])
     return runs
 
 
-def _length(one: tuple[int, int]) -> int:
-    return one[1] - one[0]
+def _length(bounds: tuple[int, int]) -> int:
+    return bounds[1] - bounds[0]

@@ -31,7 +31,7 @@ def prefix_groups(segments: Sequence[Segment]) -> list[PrefixGroup]:
 
 def longest_trajectory(segments: Sequence[Segment]) -> int:
     """Returns the length of the longest segment with its prefix."""
-    return max(one.end - one.begin + one.prefix_end - one.prefix_begin for one in segments)
+    return max(segment.end - segment.begin + segment.prefix_end - segment.prefix_begin for segment in segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ def windowed_prefixes(segments: Sequence[Segment], window: int) -> list[Windowed
     """Returns the pairs of queries and prefixes in a window: the first `window - 1` tokens of a segment have any."""
     reach = window - 1
     pairs = []
-    for one in segments:
-        if reach and one.prefix_end > one.prefix_begin:
-            queries = (one.begin, min(one.end, one.begin + reach))
-            keys = (max(one.prefix_begin, one.prefix_end - reach), one.prefix_end)
+    for segment in segments:
+        if reach and segment.prefix_end > segment.prefix_begin:
+            queries = (segment.begin, min(segment.end, segment.begin + reach))
+            keys = (max(segment.prefix_begin, segment.prefix_end - reach), segment.prefix_end)
             pairs.append(WindowedPrefix(queries, keys))
     return pairs

@@ -87,9 +87,9 @@ class _Product(torch.autograd.Function):
         return to_values, to_weight
 
 
-def _product(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
+def _product(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
     """Returns `one @ other.T` of two rounded matrices with contiguous rows."""
-    return torch._scaled_mm(one[0], other[0].t(), scale_a=one[1], scale_b=other[1], out_dtype=dtype)
+    return torch._scaled_mm(left[0], right[0].t(), scale_a=left[1], scale_b=right[1], out_dtype=dtype)
 
 
 def _rounded(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -32,11 +32,12 @@ class CodedMoment:
         self._table = _table(is_signed=is_signed)
         zero = int(self._table.tolist().index(0.0))
         self.codes = {
-            name: torch.full_like(one, zero, dtype=torch.uint8, memory_format=torch.contiguous_format)
-            for name, one in masters.items()
+            name: torch.full_like(master, zero, dtype=torch.uint8, memory_format=torch.contiguous_format)
+            for name, master in masters.items()
         }
         self.scales = {
-            name: torch.zeros(len(one), _blocks(_columns(one)), device=one.device) for name, one in masters.items()
+            name: torch.zeros(len(master), _blocks(_columns(master)), device=master.device)
+            for name, master in masters.items()
         }
 
     def read(self, name: str, rows: slice) -> Tensor:

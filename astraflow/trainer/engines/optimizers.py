@@ -197,7 +197,7 @@ class MasterOptimizer:
 
     def _take_gradients(self) -> dict[str, Tensor]:
         """Returns the gradients, of this rank's shards, in float32, and removes them from the model."""
-        taken = {}
+        gradients = {}
         for name, parameter in self._parameters.items():
             gradient = self._gradients.pop(name, None)
             if parameter.grad is not None:
@@ -205,8 +205,8 @@ class MasterOptimizer:
                 gradient = rest if gradient is None else gradient.add_(rest)
                 parameter.grad = None
             if gradient is not None:
-                taken[name] = gradient.contiguous()
-        return taken
+                gradients[name] = gradient.contiguous()
+        return gradients
 
     def _norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """Returns the norm of the whole gradient: every element counts once, whatever ranks hold it."""

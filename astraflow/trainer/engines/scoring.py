@@ -181,14 +181,14 @@ def _short_window(model: PreTrainedModel) -> Iterator[None]:
     """Gives the layers with a window, if any, a short one."""
     window = attention_window(model)
     holders: list[Any] = [model.config.get_text_config(), *model.modules()] if window is not None else []
-    holders = [one for one in holders if getattr(one, "sliding_window", None) == window]
-    for one in holders:
-        one.sliding_window = _CHECKED_WINDOW
+    holders = [holder for holder in holders if getattr(holder, "sliding_window", None) == window]
+    for holder in holders:
+        holder.sliding_window = _CHECKED_WINDOW
     try:
         yield
     finally:
-        for one in holders:
-            one.sliding_window = window
+        for holder in holders:
+            holder.sliding_window = window
 
 
 @torch.no_grad()

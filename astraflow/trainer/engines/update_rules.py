@@ -67,11 +67,11 @@ class AdamW:
             "maximize": False,
             "fused": True,
         }
-        coded = {name: one for name, one in masters.items() if moments == torch.uint8 and one.ndim > 1}
+        coded = {name: master for name, master in masters.items() if moments == torch.uint8 and master.ndim > 1}
         self._coded_first = CodedMoment(coded, is_signed=True)
         self._coded_second = CodedMoment(coded, is_signed=False)
         exact = torch.float32 if moments == torch.uint8 else moments
-        whole = {name: one for name, one in masters.items() if name not in coded}
+        whole = {name: master for name, master in masters.items() if name not in coded}
         self._first = {name: torch.zeros_like(master, dtype=exact) for name, master in whole.items()}
         self._second = {name: torch.zeros_like(master, dtype=exact) for name, master in whole.items()}
         self.applied = torch.zeros((), dtype=torch.int64)

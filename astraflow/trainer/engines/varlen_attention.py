@@ -134,7 +134,7 @@ class VarlenKernel:
 def _windowed_blocks(segments: Sequence[Segment], device: torch.device, window: int) -> list[VarlenBlock]:
     """Returns one call for all segments, and one for the beginnings of segments of each length and their prefixes: the
     kernel aligns the ends of queries and keys, so a call's window fits one number of queries."""
-    blocks = [_block([(one.begin, one.end) for one in segments], None, device, window_left=window - 1)]
+    blocks = [_block([(segment.begin, segment.end) for segment in segments], None, device, window_left=window - 1)]
     by_length: dict[int, list[WindowedPrefix]] = {}
     for pair in windowed_prefixes(segments, window):
         by_length.setdefault(pair.queries[1] - pair.queries[0], []).append(pair)

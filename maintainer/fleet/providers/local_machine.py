@@ -46,9 +46,9 @@ def main(directory: str) -> int:
 class Machine:
     """A machine, as requested in `order.json`."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._order: dict[str, Any] = json.loads((place / ORDER).read_text())
+    def __init__(self, folder: Path) -> None:
+        self._place = folder
+        self._order: dict[str, Any] = json.loads((folder / ORDER).read_text())
         self._notice_at: float | None = None
 
     def run(self) -> None:

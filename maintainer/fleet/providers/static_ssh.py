@@ -159,20 +159,20 @@ class StaticSsh:
             if isinstance(answer, ProviderError):
                 raise answer
         return tuple(
-            _instance(name, seen)
+            _instance(name, machine)
             for name, answer in answers.items()
             if isinstance(answer, dict)
-            for seen in answer["machines"]
-            if seen["tags"]["cluster"] == cluster
+            for machine in answer["machines"]
+            if machine["tags"]["cluster"] == cluster
         )
 
     async def describe(self, handle: Handle) -> Instance:
         """Asks the instance's host."""
         name = handle.id.partition(":")[0]
         if name in self._links:
-            for seen in (await self._ask(name, "look"))["machines"]:
-                if seen["launch_id"] == handle.launch_id:
-                    return _instance(name, seen)
+            for machine in (await self._ask(name, "look"))["machines"]:
+                if machine["launch_id"] == handle.launch_id:
+                    return _instance(name, machine)
         return Instance(handle=handle, tags=None, state=State.GONE)
 
     def capabilities(self) -> Capabilities:
@@ -206,11 +206,11 @@ class StaticSsh:
         """
         answers = await self._ask_all("look", tuple(self._links))
         states = {
-            name: seen["state"]
+            name: machine["state"]
             for name, answer in answers.items()
             if isinstance(answer, dict)
-            for seen in answer["machines"]
-            if seen["launch_id"] == launch_id
+            for machine in answer["machines"]
+            if machine["launch_id"] == launch_id
         }
         return tuple(sorted(states, key=lambda name: (states[name] == "gone", name)))
 
@@ -326,6 +326,6 @@ class StaticSsh:
         )
 
 
-def _instance(host: str, seen: dict[str, Any]) -> Instance:
-    launch_id = seen["launch_id"]
-    return instance_of(seen, Handle(provider=KIND, id=f"{host}:{launch_id}", launch_id=launch_id))
+def _instance(host: str, machine: dict[str, Any]) -> Instance:
+    launch_id = machine["launch_id"]
+    return instance_of(machine, Handle(provider=KIND, id=f"{host}:{launch_id}", launch_id=launch_id))

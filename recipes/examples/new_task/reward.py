@@ -30,6 +30,6 @@ class MyTask:
         """Returns the score with its terms, which the page shows. An exception is a failed episode, never a reward."""
         answer = str(prompt.fields[self._options.answer_field])
         length = max(len(answer), len(completion), 1)
-        right = sum(one == other for one, other in zip(answer, completion, strict=False)) / length
+        right = sum(expected == actual for expected, actual in zip(answer, completion, strict=False)) / length
         penalty = 0.0 if finish is Finish.STOP else self._options.unfinished_penalty
         return Score(value=right - penalty, answer=completion, terms={"letters": right, "penalty": -penalty})

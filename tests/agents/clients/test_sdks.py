@@ -33,8 +33,8 @@ MULTIPLIES = in_steps(
 
 
 def product(arguments: str | dict[str, Any]) -> str:
-    given = json.loads(arguments) if isinstance(arguments, str) else arguments
-    return str(given["a"] * given["b"])
+    operands = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return str(operands["a"] * operands["b"])
 
 
 @pytest.fixture

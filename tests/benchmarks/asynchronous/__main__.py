@@ -69,10 +69,10 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def sensitivity_table(found: dict[str, list[Outcome]]) -> str:
+def sensitivity_table(by_variant: dict[str, list[Outcome]]) -> str:
     """Formats one line per variant: seconds per iteration in each mode, and the ratio to the asynchronous one."""
     lines = [f"{'':24}" + "".join(f"{mode.name:>20}" for mode in MODES)]
-    for name, outcomes in found.items():
+    for name, outcomes in by_variant.items():
         base = outcomes[0].iteration_s
         cells = [f"{f'{outcome.iteration_s:.1f} ({outcome.iteration_s / base:.2f})':>20}" for outcome in outcomes]
         lines.append(f"{name:24}" + "".join(cells))
@@ -99,21 +99,21 @@ def main() -> None:
     parser.add_argument("--sensitivity", action="store_true")
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    variants = VARIANTS if given.sensitivity else {"sigma 1.0": BASE}
-    found: dict[str, list[Outcome]] = {}
+    arguments = parser.parse_args()
+    variants = VARIANTS if arguments.sensitivity else {"sigma 1.0": BASE}
+    by_variant: dict[str, list[Outcome]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, setting) in enumerate(variants.items()):
-            found[name] = run_all(setting, Path(folder) / str(number), seed=given.seed)
-            sys.stdout.write(f"{name}\n{table(found[name])}\n")
+            by_variant[name] = run_all(setting, Path(folder) / str(number), seed=arguments.seed)
+            sys.stdout.write(f"{name}\n{table(by_variant[name])}\n")
             sys.stdout.flush()
-    if given.sensitivity:
-        sys.stdout.write(sensitivity_table(found))
-    if given.svg:
-        given.svg.write_text(plot(found["sigma 1.0"]))
-    if given.json:
-        outcomes = {name: [asdict(one) for one in some] for name, some in found.items()}
-        given.json.write_text(json.dumps({"setting": asdict(BASE), "outcomes": outcomes}, indent=2) + "\n")
+    if arguments.sensitivity:
+        sys.stdout.write(sensitivity_table(by_variant))
+    if arguments.svg:
+        arguments.svg.write_text(plot(by_variant["sigma 1.0"]))
+    if arguments.json:
+        outcomes = {name: [asdict(outcome) for outcome in some] for name, some in by_variant.items()}
+        arguments.json.write_text(json.dumps({"setting": asdict(BASE), "outcomes": outcomes}, indent=2) + "\n")
 
 
 def _run(setting: Setting, mode: Mode, folder: Path, *, seed: int) -> Outcome:

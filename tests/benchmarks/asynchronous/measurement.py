@@ -108,13 +108,16 @@ def _outcome(
     mode: Mode,
     begun: Report,
     ended: Report,
-    made: dict[str, list[Step]],
+    steps_by_policy: dict[str, list[Step]],
     *,
     warm_up: int,
     load: float,
 ) -> Outcome:
-    ends = [max(steps[number].ended_at for steps in made.values()) for number in range(len(made[POLICIES[0]]))]
-    measured = {policy: steps[warm_up:] for policy, steps in made.items()}
+    ends = [
+        max(steps[number].ended_at for steps in steps_by_policy.values())
+        for number in range(len(steps_by_policy[POLICIES[0]]))
+    ]
+    measured = {policy: steps[warm_up:] for policy, steps in steps_by_policy.items()}
     span_s = ends[-1] - ends[warm_up - 1]
     train_use = statistics.mean(sum(step.compute_s for step in steps) / span_s for steps in measured.values())
     rollout_use = _tokens_per_s(setting, begun, ended) / (len(POLICIES) * mode.gpus * setting.full_tokens_per_s)

@@ -172,9 +172,9 @@ def bare(case: Case, sequences: int) -> float:
             subprocess.Popen([*module, "send", address, str(each)], stdout=subprocess.PIPE, text=True)
             for _ in range(case.nodes)
         ]
-        found = [finish(sender) for sender in senders]
-    took_s: float = max(sender["ended_at"] for sender in found) - min(sender["began_at"] for sender in found)
-    return float(sum(sender["bytes"] for sender in found) / case.sequence_bytes / took_s)
+        results = [finish(sender) for sender in senders]
+    took_s: float = max(sender["ended_at"] for sender in results) - min(sender["began_at"] for sender in results)
+    return float(sum(sender["bytes"] for sender in results) / case.sequence_bytes / took_s)
 
 
 def nodes(case: Case, running: Dataflow, sequences: int, **more: Any) -> "list[subprocess.Popen[str]]":
@@ -234,11 +234,11 @@ def latency(case: Case, both: float) -> list[float]:
         figures = [finish(process) for process in pushing]
         trainer.terminate()
         trainer.communicate()
-    found = []
+    quantiles = []
     for key in ("lease_ms", "push_ms"):
         values = sorted(value for figure in figures for value in figure[key])
-        found += [statistics.median(values), values[int(0.99 * (len(values) - 1))]]
-    return found
+        quantiles += [statistics.median(values), values[int(0.99 * (len(values) - 1))]]
+    return quantiles
 
 
 def measure(case: Case, megabytes: int) -> Result:

@@ -147,16 +147,16 @@ def main() -> None:
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     prepare_for_large_messages()
-    found: dict[int, dict[str, float]] = {}
+    cpu_us: dict[int, dict[str, float]] = {}
     for tokens in options.tokens:
         with tempfile.TemporaryDirectory(prefix="astraflow-hops-") as folder:
             hops, sequences = asyncio.run(measure(tokens, Path(folder)))
-        found[tokens] = {name: 1e6 * seconds / sequences for name, seconds in hops.seconds.items()}
-    sys.stdout.write("| CPU µs for a sequence of | " + " | ".join(map(str, found)) + " |\n")
-    sys.stdout.write("|---" * (1 + len(found)) + "|\n")
-    for name in next(iter(found.values())):
+        cpu_us[tokens] = {name: 1e6 * seconds / sequences for name, seconds in hops.seconds.items()}
+    sys.stdout.write("| CPU µs for a sequence of | " + " | ".join(map(str, cpu_us)) + " |\n")
+    sys.stdout.write("|---" * (1 + len(cpu_us)) + "|\n")
+    for name in next(iter(cpu_us.values())):
         sys.stdout.write(
-            f"| {name} | " + " | ".join(f"{figures_row[name]:.1f}" for figures_row in found.values()) + " |\n"
+            f"| {name} | " + " | ".join(f"{figures_row[name]:.1f}" for figures_row in cpu_us.values()) + " |\n"
         )
 
 

@@ -142,13 +142,13 @@ class LoadNode:
 
     async def _beat(self) -> None:
         """Sends a heartbeat with the held tasks every second, and at once when the node serves newer weights."""
-        beat_at, told = 0.0, self._served()
+        beat_at, announced = 0.0, self._served()
         while True:
             is_due = time.monotonic() >= beat_at
-            if is_due or self._served() != told:
-                told = self._served()
+            if is_due or self._served() != announced:
+                announced = self._served()
                 held = tuple(TaskId.unchecked(task) for task in self._held) if is_due else ()
-                await self._client.heartbeat(NodeStatus(node=self._node, running=held, versions=told))
+                await self._client.heartbeat(NodeStatus(node=self._node, running=held, versions=announced))
                 beat_at = time.monotonic() + BEAT_S if is_due else beat_at
             await asyncio.sleep(LOOK_S)
 

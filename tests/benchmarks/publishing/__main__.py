@@ -63,7 +63,7 @@ async def measure(
     client: WeightPlaneClient, masters: dict[str, torch.Tensor], chosen: argparse.Namespace
 ) -> list[PublishTimes]:
     """Measures the versions in order, one at a time."""
-    rng, copy, found = np.random.default_rng(1), HostCopy(device_of(chosen.device)), []
+    rng, copy, times = np.random.default_rng(1), HostCopy(device_of(chosen.device)), []
     shapes = {name: (Dtype.BFLOAT16, tuple(weight.shape)) for name, weight in masters.items()}
     config = PublishConfig(codec_threads=chosen.threads)
     async with Publisher(client, PolicyId("solver"), config=config) as publisher:
@@ -76,9 +76,9 @@ async def measure(
             await publisher.publish(Version(version), draft)
             stats = await publisher.wait()
             if stats is not None:
-                found.append(PublishTimes(block_s=block_s, stats=stats))
+                times.append(PublishTimes(block_s=block_s, stats=stats))
             step(masters, chosen.density, rng)
-    return found
+    return times
 
 
 def memcpy_s(masters: dict[str, torch.Tensor]) -> float:

@@ -56,13 +56,13 @@ def published(seeds: range) -> dict[str, list[SimulationResult]]:
     }
 
 
-def scenario_line(name: str, found: dict[str, list[SimulationResult]]) -> str:
+def scenario_line(name: str, runs_by_policy: dict[str, list[SimulationResult]]) -> str:
     """Formats wait, cost and actions of each policy, and the worst seed of the default one."""
     cells = [
         f"{_mean(runs, 'wait'):6.1%} {_mean(runs, 'cost'):5.2f} {_mean(runs, 'actions'):5.1f}"
-        for runs in found.values()
+        for runs in runs_by_policy.values()
     ]
-    ours = found["default"]
+    ours = runs_by_policy["default"]
     waits, costs, actions = zip(*((run.wait, run.cost, run.actions) for run in ours), strict=True)
     worst = f"{max(waits):6.1%} {max(costs):5.2f} {max(actions):3d}"
     rest = f"{_mean(ours, 'recovery_s') / 60:6.1f} min {_mean(ours, 'flaps'):5.2f}"
@@ -73,15 +73,15 @@ def published_line(name: str, runs: Sequence[SimulationResult]) -> str:
     """Formats a line like the published table."""
     hours, nodes = _mean(runs, "hours"), _mean(runs, "node_hours")
     total = nodes + PUBLISHED_TRAINER_GPUS * hours
-    wait, told = PUBLISHED.get(name, (None, None))
-    beside = f"{wait:9.1f} % {told:6d}" if wait is not None and told is not None else ""
+    wait, gpu_hours = PUBLISHED.get(name, (None, None))
+    beside = f"{wait:9.1f} % {gpu_hours:6d}" if wait is not None and gpu_hours is not None else ""
     return f"{name:10} {hours:6.1f} {_mean(runs, 'wait'):8.1%} {nodes:9.1f} {total:8.1f} {beside}"
 
 
-def plot(found: dict[str, list[SimulationResult]]) -> str:
+def plot(runs_by_policy: dict[str, list[SimulationResult]]) -> str:
     """Draws nodes over hours, for the first seed."""
-    curves = [_curve("needed", found["default"][0], "needed")]
-    curves += [_curve(name, found[name][0], "ready") for name in ("fixed 6", "fixed 11", "plain", "default")]
+    curves = [_curve("needed", runs_by_policy["default"][0], "needed")]
+    curves += [_curve(name, runs_by_policy[name][0], "ready") for name in ("fixed 6", "fixed 11", "plain", "default")]
     return line_plot(curves, x_label="hours", y_label="rollout nodes")
 
 

@@ -18,13 +18,13 @@ POOLS = tuple(PoolId(name) for name in ("us", "eu", "apac"))
 def decision_times_ms(*, nodes: int, decisions: int) -> tuple[float, float]:
     """Returns median and 99th percentile, in milliseconds. The demand rises and falls to cause all decisions."""
     spec = Spec(pools={pool: PoolOptions(max_nodes=nodes, price_per_hour=1.0, mode=Mode.ON) for pool in POOLS})
-    rng, state, taken = np.random.default_rng(0), SizerState(), []
+    rng, state, times_ms = np.random.default_rng(0), SizerState(), []
     for tick in range(decisions):
-        given = _signals(nodes, rng, at=30.0 * tick, pace=1.0 + 0.6 * np.sin(tick / 20))
+        signals = _signals(nodes, rng, at=30.0 * tick, pace=1.0 + 0.6 * np.sin(tick / 20))
         began = time.perf_counter()
-        state = decide(given, spec, state).state
-        taken.append(1000 * (time.perf_counter() - began))
-    return float(np.quantile(taken, 0.5)), float(np.quantile(taken, 0.99))
+        state = decide(signals, spec, state).state
+        times_ms.append(1000 * (time.perf_counter() - began))
+    return float(np.quantile(times_ms, 0.5)), float(np.quantile(times_ms, 0.99))
 
 
 def _signals(nodes: int, rng: np.random.Generator, *, at: float, pace: float) -> Signals:

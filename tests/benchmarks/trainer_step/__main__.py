@@ -65,7 +65,7 @@ def products_per_second(setting: Setting, repeats: int, clock: Callable[[], floa
     all tokens once.
     """
     tokens = setting.micro_batch_tokens
-    layers = [one for one in setting.model().get_decoder().modules() if isinstance(one, torch.nn.Linear)]
+    layers = [module for module in setting.model().get_decoder().modules() if isinstance(module, torch.nn.Linear)]
     pairs = [(torch.randn(tokens, layer.in_features), torch.randn(tokens, layer.out_features)) for layer in layers]
     seconds = []
     with torch.no_grad():

@@ -67,14 +67,14 @@ async def _case(nodes: int, browsers: int, seconds: float, *, has_chromium: bool
         directory = Path(folder)
         async with running_report_source(nodes, directory / "fleet") as feed:
             async with web_process(feed, directory) as web, logged_in(web) as client:
-                heard, took = BrowserMeasurements(), dict[str, list[float]]()
+                measurements, took = BrowserMeasurements(), dict[str, list[float]]()
                 async with asyncio.TaskGroup() as tasks:
                     working = [
                         tasks.create_task(
                             listen(
                                 web,
                                 client,
-                                heard,
+                                measurements,
                                 rows=VIEWS[number // 2 % len(VIEWS)] if number % 2 else None,
                                 begin_s=number * OPEN_EVERY_S,
                             )
@@ -84,7 +84,7 @@ async def _case(nodes: int, browsers: int, seconds: float, *, has_chromium: bool
                     await asyncio.sleep(SETTLE_S + browsers * OPEN_EVERY_S)
                     working.append(tasks.create_task(ask(client, took, every_s=1.0)))
                     await asyncio.sleep(2.0)
-                    heard.clear()
+                    measurements.clear()
                     took.clear()
                     began, used = time.monotonic(), web.cpu_s()
                     await asyncio.sleep(seconds)
@@ -92,23 +92,23 @@ async def _case(nodes: int, browsers: int, seconds: float, *, has_chromium: bool
                     rss = web.rss_bytes()
                     for task in working:
                         task.cancel()
-                lines = _lines(nodes, heard, took, passed_s=passed, busy_s=busy, rss_bytes=rss)
+                lines = _lines(nodes, measurements, took, passed_s=passed, busy_s=busy, rss_bytes=rss)
                 if has_chromium:
                     lines += [
-                        Line(what=what, found=found, target=target)
-                        for what, found, target in await measure_pages(web, client)
+                        Line(what=what, found=figure, target=target)
+                        for what, figure, target in await measure_pages(web, client)
                     ]
             if has_outage:
                 lines += [
-                    Line(what=what, found=found, target=target)
-                    for what, found, target in await measure_outage(feed, directory)
+                    Line(what=what, found=figure, target=target)
+                    for what, figure, target in await measure_outage(feed, directory)
                 ]
     return lines
 
 
 def _lines(
     nodes: int,
-    heard: BrowserMeasurements,
+    measurements: BrowserMeasurements,
     took: dict[str, list[float]],
     *,
     passed_s: float,
@@ -118,17 +118,17 @@ def _lines(
     is_large = nodes > 1000
     load = os.getloadavg()[0]
     cpu, most = 100 * busy_s / passed_s, 25 if is_large else 10
-    rss, missed = rss_bytes / 1e6, _missed(heard.sequences)
+    rss, missed = rss_bytes / 1e6, _missed(measurements.sequences)
     lines = [
         Line(what="machine", found=f"{os.cpu_count()} cores, load {load:.1f}", target=""),
         Line(what="web CPU, one core", found=f"{cpu:.1f} %", target=f"<= {most} %", is_met=cpu <= most),
         Line(what="web RSS", found=f"{rss:.0f} MB", target="" if is_large else "<= 150 MB",
              is_met=None if is_large else rss <= 150),
-        _limit("update p50, dataflow to browser", heard.end_to_end_s, 50, None),
-        _limit("update p99, dataflow to browser", heard.end_to_end_s, 99, 500),
-        _limit("push p99, first browser to each", heard.push_s, 99, 250),
-        Line(what="traffic", found=f"{heard.size / passed_s / 1e6:.2f} MB/s", target=""),
-        Line(what="messages about rows", found=f"{heard.rows / passed_s:.0f} a second", target=""),
+        _limit("update p50, dataflow to browser", measurements.end_to_end_s, 50, None),
+        _limit("update p99, dataflow to browser", measurements.end_to_end_s, 99, 500),
+        _limit("push p99, first browser to each", measurements.push_s, 99, 250),
+        Line(what="traffic", found=f"{measurements.size / passed_s / 1e6:.2f} MB/s", target=""),
+        Line(what="messages about rows", found=f"{measurements.rows / passed_s:.0f} a second", target=""),
         Line(what="frames missed", found=str(missed), target="0", is_met=not missed),
         _limit("node table page p50", took.get("table", []), 50, 150 if is_large else None),
         _limit("node table page p99", took.get("table", []), 99, None),
@@ -136,14 +136,14 @@ def _lines(
         _limit("REST plan p99", took.get("plan", []), 99, 100),
         _limit("REST apply p99", took.get("apply", []), 99, 150),
     ]  # fmt: skip
-    refused = {name: len(found) for name, found in took.items() if name[-1].isdigit()}
+    refused = {name: len(times_s) for name, times_s in took.items() if name[-1].isdigit()}
     return [*lines, Line(what="answers that were not a success", found=str(refused or "none"), target="none")]
 
 
-def _limit(what: str, found: list[float], percent: float, most_ms: float | None) -> Line:
-    value = percentile_ms(found, percent)
+def _limit(what: str, times_s: list[float], percent: float, most_ms: float | None) -> Line:
+    value = percentile_ms(times_s, percent)
     target, is_met = ("", None) if most_ms is None else (f"<= {most_ms:g} ms", value <= most_ms)
-    return Line(what=what, found=f"{value:.0f} ms of {len(found)}", target=target, is_met=is_met)
+    return Line(what=what, found=f"{value:.0f} ms of {len(times_s)}", target=target, is_met=is_met)
 
 
 def _missed(sequences: set[int]) -> int:

@@ -53,7 +53,7 @@ async def logged_in(web: Web) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def listen(
-    web: Web, client: httpx.AsyncClient, heard: BrowserMeasurements, *, rows: str | None, begin_s: float
+    web: Web, client: httpx.AsyncClient, measurements: BrowserMeasurements, *, rows: str | None, begin_s: float
 ) -> None:
     """Listens until cancelled, starting after this many seconds. rows: query of the shown table of nodes."""
     await asyncio.sleep(begin_s)
@@ -72,17 +72,17 @@ async def listen(
         async for message in socket:
             now = time.time()
             text = message if isinstance(message, str) else message.decode()
-            heard.size += len(text)
+            measurements.size += len(text)
             if text.startswith('{"kind":"rows"'):
-                heard.rows += 1
+                measurements.rows += 1
                 continue
-            found = AT.search(text) if text.startswith('{"kind":"frame"') else None
-            if found is None:
+            match = AT.search(text) if text.startswith('{"kind":"frame"') else None
+            if match is None:
                 continue
-            sequence, at = int(found[1]), float(found[2])
-            heard.sequences.add(sequence)
-            heard.end_to_end_s.append(now - at)
-            heard.push_s.append(now - heard.first_at.setdefault(sequence, now))
+            sequence, at = int(match[1]), float(match[2])
+            measurements.sequences.add(sequence)
+            measurements.end_to_end_s.append(now - at)
+            measurements.push_s.append(now - measurements.first_at.setdefault(sequence, now))
 
 
 async def ask(client: httpx.AsyncClient, took: dict[str, list[float]], *, every_s: float) -> None:
@@ -92,8 +92,8 @@ async def ask(client: httpx.AsyncClient, took: dict[str, list[float]], *, every_
         number += 1
         await _timed(took, "read", client.get("/api/v1/pools"))
         await _timed(took, "table", client.get(f"/nodes?{VIEWS[number % len(VIEWS)]}"))
-        asked = {"target": 3 + number % 2, "reason": "a benchmark"}
-        planned = await _timed(took, "plan", client.post("/api/v1/pools/eu/plans", json=asked))
+        body = {"target": 3 + number % 2, "reason": "a benchmark"}
+        planned = await _timed(took, "plan", client.post("/api/v1/pools/eu/plans", json=body))
         if planned.is_success:
             await _timed(
                 took,
@@ -107,15 +107,15 @@ async def ask(client: httpx.AsyncClient, took: dict[str, list[float]], *, every_
         await asyncio.sleep(every_s)
 
 
-def percentile_ms(found: list[float], percent: float) -> float:
+def percentile_ms(times_s: list[float], percent: float) -> float:
     """Returns a percentile of seconds, as milliseconds."""
-    return float(np.percentile(found, percent)) * 1000 if found else float("nan")
+    return float(np.percentile(times_s, percent)) * 1000 if times_s else float("nan")
 
 
 async def _timed(took: dict[str, list[float]], name: str, answer: object) -> httpx.Response:
     began = time.perf_counter()
-    found: httpx.Response = await answer  # type: ignore[misc] # a coroutine of httpx
+    response: httpx.Response = await answer  # type: ignore[misc] # a coroutine of httpx
     took.setdefault(name, []).append(time.perf_counter() - began)
-    if not found.is_success:
-        took.setdefault(f"{name} {found.status_code}", []).append(0.0)
-    return found
+    if not response.is_success:
+        took.setdefault(f"{name} {response.status_code}", []).append(0.0)
+    return response

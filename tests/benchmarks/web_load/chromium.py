@@ -66,5 +66,5 @@ async def _open(page: Page, web: Web) -> list[tuple[str, str, str]]:
 
 async def _measured(session: Any) -> dict[str, float]:
     await session.send("HeapProfiler.collectGarbage")
-    found = await session.send("Performance.getMetrics")
-    return {metric["name"]: metric["value"] for metric in found["metrics"]}
+    reply = await session.send("Performance.getMetrics")
+    return {metric["name"]: metric["value"] for metric in reply["metrics"]}

@@ -56,8 +56,8 @@ async def running_report_source(nodes: int, directory: Path) -> AsyncIterator[Ru
     arguments = ["-m", "tests.benchmarks.web_load.report_source", "--nodes", str(nodes), "--directory", str(directory)]
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=PIPE, stdout=PIPE)
     try:
-        said = json.loads(await _line(process, "{"))
-        yield RunningReportSource(dataflow=said["dataflow"], fleet=said["fleet"], process=process)
+        addresses = json.loads(await _line(process, "{"))
+        yield RunningReportSource(dataflow=addresses["dataflow"], fleet=addresses["fleet"], process=process)
     finally:
         await _ended(process)
 

@@ -43,7 +43,7 @@ def measure(directory: Path, *, elements: int, learning_rate: float, distances: 
     newest, bits = _publish(directory, max(distances) + 1, elements=elements, learning_rate=learning_rate)
     folder = DiskStorage(DiskOptions(), directory).folder(POLICY)
     records = recover(folder, max_bytes=MAX_VERSION_BYTES).records
-    found = []
+    measurements = []
     for behind in distances:
         base = Version(newest.version - behind)
         chain = [file for v in range(base + 1, newest.version + 1) if (file := records[Version(v)].delta)]
@@ -52,7 +52,7 @@ def measure(directory: Path, *, elements: int, learning_rate: float, distances: 
         rebuilt = time.perf_counter()
         direct = encode_delta(records[base].manifest, old, newest, bits, level=Level.DENSE).data
         encoded = time.perf_counter()
-        found.append(
+        measurements.append(
             CatchUp(
                 behind=behind,
                 chain_bytes=sum(file.size_bytes for file in chain) / elements,
@@ -62,7 +62,7 @@ def measure(directory: Path, *, elements: int, learning_rate: float, distances: 
                 encode_s=encoded - rebuilt,
             )
         )
-    return found
+    return measurements
 
 
 def _publish(directory: Path, count: int, *, elements: int, learning_rate: float) -> tuple[Manifest, Buffer]:

@@ -33,7 +33,7 @@ Way = Callable[[WeightStore, Version, Version], tuple[float, float]]
 def measure(directory: Path, *, elements: int, learning_rate: float, count: int) -> list[Upload]:
     """Measures each format with the same versions, from memory so that no disk is measured."""
     ways: dict[str, Way] = {"delta": _delta, "shared bits": _shared, "shared bits and delta": _both}
-    found = []
+    uploads = []
     for name, way in ways.items():
         publisher_s = store_s = 0.0
         config = WeightsConfig(storage={"kind": "memory"}, full_snapshot_every=10**6, retained_versions=count + 1)
@@ -46,8 +46,8 @@ def measure(directory: Path, *, elements: int, learning_rate: float, count: int)
                     seconds = way(store, before, now)
                     publisher_s, store_s = publisher_s + seconds[0], store_s + seconds[1]
                 before = now
-        found.append(Upload(sent=name, publisher_s=publisher_s / count, store_s=store_s / count))
-    return found
+        uploads.append(Upload(sent=name, publisher_s=publisher_s / count, store_s=store_s / count))
+    return uploads
 
 
 def _delta(store: WeightStore, before: Version, now: Version) -> tuple[float, float]:
@@ -74,6 +74,6 @@ def _adopted(store: WeightStore, before: Version, now: Version, *, has_delta: bo
     delta = delta_file(before, now) if has_delta else None
     encoded = time.perf_counter()
     assert put_shared(store, now[0], buffer.file, delta, chunk_bytes=2**20)
-    taken = time.perf_counter()
+    stored = time.perf_counter()
     buffer.unlink()
-    return encoded - began, taken - encoded
+    return encoded - began, stored - encoded

@@ -85,7 +85,7 @@ def measure(
 
 def in_processes(pair: Pair, processes: int, *, repeat: int, like: Sequence[Measured]) -> list[Measured]:
     """Measures the same work in processes. like: rows of the same codecs in one process, which have the sizes."""
-    found = measured(pair, levels(workers=1), processes=processes, repeat=repeat) if processes > 1 else {}
+    times_by_level = measured(pair, levels(workers=1), processes=processes, repeat=repeat) if processes > 1 else {}
     rows = {row.codec: row for row in like}
     return [
         replace(
@@ -94,7 +94,7 @@ def in_processes(pair: Pair, processes: int, *, repeat: int, like: Sequence[Meas
             encode_gb_per_s=pair.new.nbytes / encode_s / 1e9,
             apply_gb_per_s=pair.new.nbytes / apply_s / 1e9,
         )
-        for name, (encode_s, apply_s) in found.items()
+        for name, (encode_s, apply_s) in times_by_level.items()
     ]
 
 
@@ -181,30 +181,30 @@ def main() -> None:
     parser.add_argument("--behind", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     prepare_for_large_messages()  # as the services do
-    if given.recorded:
-        print(recorded_table(given.recorded, given.behind))  # noqa: T201
+    if arguments.recorded:
+        print(recorded_table(arguments.recorded, arguments.behind))  # noqa: T201
         return
-    training = Training(size_bytes=given.megabytes * 10**6)
+    training = Training(size_bytes=arguments.megabytes * 10**6)
     rows: list[Measured] = []
-    if given.threads:
-        pair = training.pair(given.densities[0] / 100)
-        for threads in given.threads:
-            rows += measure(pair, levels(workers=threads), repeat=given.repeat, clock=time.perf_counter)
-            rows += in_processes(pair, threads, repeat=given.repeat, like=rows)
+    if arguments.threads:
+        pair = training.pair(arguments.densities[0] / 100)
+        for threads in arguments.threads:
+            rows += measure(pair, levels(workers=threads), repeat=arguments.repeat, clock=time.perf_counter)
+            rows += in_processes(pair, threads, repeat=arguments.repeat, like=rows)
         print(table(rows))  # noqa: T201
         return
-    for density in given.densities:
+    for density in arguments.densities:
         pair = training.pair(density / 100)
-        found = {name: f"{rate:.1f} GB/s" for name, rate in floors(pair, repeat=given.repeat).items()}
-        print(f"{density} %: {found}", file=sys.stderr)  # noqa: T201
-        rows += measure(pair, CODECS, repeat=given.repeat)
+        rates = {name: f"{rate:.1f} GB/s" for name, rate in floors(pair, repeat=arguments.repeat).items()}
+        print(f"{density} %: {rates}", file=sys.stderr)  # noqa: T201
+        rows += measure(pair, CODECS, repeat=arguments.repeat)
     print(table(rows))  # noqa: T201
-    if given.json:
-        given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
-    if given.svg:
-        given.svg.write_text(plot(rows))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    if arguments.svg:
+        arguments.svg.write_text(plot(rows))
 
 
 def _timed(work: Callable[[], Result], clock: Callable[[], float]) -> tuple[Result, float]:

@@ -17,14 +17,14 @@ def floor_bytes(pair: Pair, *, by_tensor: bool = False) -> float:
 
     The frequencies come from the pair itself: a code would also have to transmit or learn them.
     """
-    found = 0.0
+    size_bytes = 0.0
     for run in width_regions(pair.target):
         old, new = run.bits(pair.old), run.bits(pair.new)
         sizes = [spec.size_bytes // run.width for spec in run.tensors] if by_tensor else [run.elements]
         ends = np.cumsum(sizes)
         for start, end in zip(ends - sizes, ends, strict=True):
-            found += _information_bits(old[start:end], new[start:end]) / 8
-    return found
+            size_bytes += _information_bits(old[start:end], new[start:end]) / 8
+    return size_bytes
 
 
 def _information_bits(old: BitArray, new: BitArray) -> float:

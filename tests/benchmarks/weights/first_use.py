@@ -42,14 +42,14 @@ def _measure(name: str) -> None:
     before = [_step(model, optimizer, batch) for _ in range(_STEPS_BEFORE)]
     with ThreadPoolExecutor(1) as pool:
         began = time.perf_counter()
-        asked: Future[Kernels] = pool.submit(kernels_for, COMPILED_MIN_BYTES)
+        future: Future[Kernels] = pool.submit(kernels_for, COMPILED_MIN_BYTES)
         beside = []
-        while not asked.done():
+        while not future.done():
             beside.append(_step(model, optimizer, batch))
         ready_s = time.perf_counter() - began
-        found = type(asked.result()).__name__
+        kernels_name = type(future.result()).__name__
     shown = [f"{1000 * s:.0f} ms" for s in (statistics.median(before), statistics.median(beside), max(beside))]
-    print(f"| {name} ({found}) | {ready_s:.1f} s | {' | '.join(shown)} |", flush=True)  # noqa: T201
+    print(f"| {name} ({kernels_name}) | {ready_s:.1f} s | {' | '.join(shown)} |", flush=True)  # noqa: T201
 
 
 def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> float:

@@ -34,10 +34,10 @@ def measured(pair: Pair, codecs: Mapping[str, Codec], *, processes: int, repeat:
     ]
     for worker in workers:
         worker.start()
-    found: dict[str, tuple[float, float]] = results.get(timeout=600)
+    times_s: dict[str, tuple[float, float]] = results.get(timeout=600)
     for worker in workers:
         worker.join()
-    return found
+    return times_s
 
 
 def _work(
@@ -48,7 +48,7 @@ def _work(
     barrier: Barrier,
     results: "Queue[dict[str, tuple[float, float]]]",
 ) -> None:
-    found: dict[str, tuple[float, float]] = {}
+    times_s: dict[str, tuple[float, float]] = {}
     for name, codec in codecs.items():
         data = codec.encode(part)
         buffer = part.old.copy()
@@ -57,9 +57,9 @@ def _work(
             encode_s = _together(partial(codec.encode, part), barrier)
             buffer[:] = part.old
             rounds.append((encode_s, _together(partial(codec.apply, data, part, buffer), barrier)))
-        found[name] = _best(rounds)
+        times_s[name] = _best(rounds)
     if tells:
-        results.put(found)
+        results.put(times_s)
 
 
 def _together(work: Callable[[], object], barrier: Barrier) -> float:

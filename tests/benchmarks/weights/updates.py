@@ -65,9 +65,9 @@ class Training:
         low, high = 1e-9, 1e-3
         for _ in range(25):
             rate = (low * high) ** 0.5
-            found = float(np.mean([_changed_share(matrix, rate) for matrix in self._matrices]))
-            low, high = (rate, high) if found < density else (low, rate)
-        old, new = (np.concatenate([_rounded(found, rate, sum_) for found in self._matrices]) for sum_ in (1, 2))
+            changed_share = float(np.mean([_changed_share(matrix, rate) for matrix in self._matrices]))
+            low, high = (rate, high) if changed_share < density else (low, rate)
+        old, new = (np.concatenate([_rounded(matrix, rate, sum_) for matrix in self._matrices]) for sum_ in (1, 2))
         return pair_of(old, new)
 
 
@@ -125,15 +125,15 @@ def _trained(rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArr
     return masters, before, moved
 
 
-def _changed_share(found: tuple[FloatArray, FloatArray, FloatArray], rate: float) -> float:
+def _changed_share(matrix: tuple[FloatArray, FloatArray, FloatArray], rate: float) -> float:
     """Estimates the share of changed elements from some rows."""
-    masters, before, after = (array[::64] for array in found)
+    masters, before, after = (array[::64] for array in matrix)
     old, new = (_rounded((masters, before, after), rate, sum_) for sum_ in (1, 2))
     return float(np.mean(old != new))
 
 
-def _rounded(found: tuple[FloatArray, FloatArray, FloatArray], rate: float, which: int) -> BitArray:
+def _rounded(matrix: tuple[FloatArray, FloatArray, FloatArray], rate: float, which: int) -> BitArray:
     """Returns bfloat16 bits, rounded to nearest, ties to even."""
-    bits = (found[0] - np.float32(rate) * found[which]).view("<u4").reshape(-1)
+    bits = (matrix[0] - np.float32(rate) * matrix[which]).view("<u4").reshape(-1)
     bits += ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
     return (bits >> np.uint32(16)).astype("<u2")

@@ -53,24 +53,24 @@ def main() -> None:
     parser.add_argument("--pools", action="store_true")
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if reason := reason_against():
         sys.exit(f"no link can be made: {reason}")
-    found = _pools(given.svg) if given.pools else _fetches(given.only)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+    results = _pools(arguments.svg) if arguments.pools else _fetches(arguments.only)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 def _fetches(only: Sequence[str]) -> dict[str, Any]:
     sys.stdout.write(f"{'':28} {'MB':>4} {'cold s':>7} {'warm s':>14} {'share':>7} {'of floor':>9} {'dropped':>8}\n")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for case in CASES:
         if not only or any(word in case.name for word in only):
             rounds, counts = measure(case)
             sys.stdout.write(table(case, rounds, counts))
             sys.stdout.flush()
-            found[case.name] = {"rounds": [asdict(round_) for round_ in rounds], "link": asdict(counts)}
-    return found
+            results[case.name] = {"rounds": [asdict(round_) for round_ in rounds], "link": asdict(counts)}
+    return results
 
 
 def _pools(folder: Path | None) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def pools_table(name: str, outcome: pools.Outcome) -> str:
     """Formats a line per pool."""
     lines = [f"{name}: the trainer waited {outcome.wait:.1%} of its time, {len(outcome.steps) - 1} steps"]
     for pool in pools.SPEEDS:
-        made, seconds = outcome.made(pool), [fetch.seconds for fetch in outcome.fetches if fetch.pool == pool]
+        episodes, seconds = outcome.made(pool), [fetch.seconds for fetch in outcome.fetches if fetch.pool == pool]
         behind = [fetch.behind for fetch in outcome.fetches if fetch.pool == pool]
         lines.append(
-            f"  {pool:10} episodes a step {statistics.mean(made):6.1f} (least {min(made):.0f})  fetch s"
+            f"  {pool:10} episodes a step {statistics.mean(episodes):6.1f} (least {min(episodes):.0f})  fetch s"
             f" {statistics.median(seconds):.2f} (most {max(seconds):.2f}), {len(seconds)} versions,"
             f" behind by {max(behind)} at most"
         )
@@ -104,7 +104,10 @@ def pools_table(name: str, outcome: pools.Outcome) -> str:
 def production(outcome: pools.Outcome) -> str:
     """Returns episodes of each pool, step by step."""
     curves = [
-        Curve(name=pool, points=tuple((float(step), made) for step, made in enumerate(outcome.made(pool), start=1)))
+        Curve(
+            name=pool,
+            points=tuple((float(step), episodes) for step, episodes in enumerate(outcome.made(pool), start=1)),
+        )
         for pool in pools.SPEEDS
     ]
     return line_plot(curves, x_label="step of the trainer", y_label="episodes a step")

@@ -84,9 +84,9 @@ def measure(link: RunningLink, *, is_remote: bool) -> Outcome:
     """Runs until the trainer made `WARM_UP + STEPS` steps."""
     module = [sys.executable, "-m", "tests.benchmarks.wide_area.pools", link.near if is_remote else ""]
     done = subprocess.run(link.in_far(*module), stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, timeout=400)
-    found = json.loads(done.stdout.splitlines()[-1])
+    result = json.loads(done.stdout.splitlines()[-1])
     return Outcome(
-        steps=[Step(**step) for step in found["steps"]], fetches=[Fetch(**fetch) for fetch in found["fetches"]]
+        steps=[Step(**step) for step in result["steps"]], fetches=[Fetch(**fetch) for fetch in result["fetches"]]
     )
 
 
@@ -114,7 +114,7 @@ async def _begun(run: RunningRun) -> Authority:
 async def _watch(control: ControlPlaneClient) -> Outcome:
     steps: list[Step] = []
     fetches: list[Fetch] = []
-    seen: dict[str, int] = {}
+    last_versions: dict[str, int] = {}
     report = await control.report()
     while len(_ready(report)) < len(SPEEDS):
         await asyncio.sleep(POLL_S)
@@ -125,8 +125,8 @@ async def _watch(control: ControlPlaneClient) -> Outcome:
         stream, nodes = report.streams[0], _ready(report)
         for pool, node in nodes.items():
             link = node.links[0]
-            if link.versions > seen.setdefault(pool, link.versions):
-                seen[pool] = link.versions
+            if link.versions > last_versions.setdefault(pool, link.versions):
+                last_versions[pool] = link.versions
                 version = next(iter(node.versions.values()))
                 fetches.append(
                     Fetch(
@@ -211,7 +211,7 @@ def _engine(pool: str) -> dict[str, Any]:
 def _toml(value: Any) -> str:
     """Formats an inline table."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
     return json.dumps(value)
 
 

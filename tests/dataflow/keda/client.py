@@ -15,27 +15,27 @@ def main(generated: str, address: str, pool: str, *pem: str) -> None:
     import externalscaler_pb2 as pb  # type: ignore[import-not-found]  # generated into the folder given
     import externalscaler_pb2_grpc as services  # type: ignore[import-not-found]
 
-    said: dict[str, object] = {}
+    answers: dict[str, object] = {}
     with _channel(address, pem) as channel:
         scaler = services.ExternalScalerStub(channel)
         scaled = pb.ScaledObjectRef(name="nodes", namespace="runs", scalerMetadata={"pool": pool} if pool else {})
         try:
-            said["spec"] = [
+            answers["spec"] = [
                 [metric_spec.metricName, metric_spec.targetSize, metric_spec.targetSizeFloat]
                 for metric_spec in scaler.GetMetricSpec(scaled, timeout=10).metricSpecs
             ]
-            said["is_active"] = scaler.IsActive(scaled, timeout=10).result
-            asked = pb.GetMetricsRequest(scaledObjectRef=scaled, metricName=said["spec"][0][0])  # type: ignore[index]
-            said["metrics"] = [
+            answers["is_active"] = scaler.IsActive(scaled, timeout=10).result
+            request = pb.GetMetricsRequest(scaledObjectRef=scaled, metricName=answers["spec"][0][0])  # type: ignore[index]
+            answers["metrics"] = [
                 [metric_value.metricName, metric_value.metricValue, metric_value.metricValueFloat]
-                for metric_value in scaler.GetMetrics(asked, timeout=10).metricValues
+                for metric_value in scaler.GetMetrics(request, timeout=10).metricValues
             ]
             stream = scaler.StreamIsActive(scaled, timeout=10)
-            said["streamed"] = next(stream).result
+            answers["streamed"] = next(stream).result
             stream.cancel()
         except grpc.RpcError as problem:
-            said["code"], said["details"] = problem.code().name, problem.details()
-    print(json.dumps(said))  # noqa: T201 (the parent process reads it)
+            answers["code"], answers["details"] = problem.code().name, problem.details()
+    print(json.dumps(answers))  # noqa: T201 (the parent process reads it)
 
 
 def _channel(address: str, pem: tuple[str, ...]) -> grpc.Channel:

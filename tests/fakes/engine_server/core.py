@@ -113,11 +113,11 @@ class Core:
         await self._running.wait()
         state, cached = self._prefill(tokens[:scored_from], adapter)
         identity = self._weights.identity_with(adapter)
-        found = []
+        values = []
         for token in tokens[scored_from:]:
-            found.append(token_model.logprob(state, token))
+            values.append(token_model.logprob(state, token))
             state = token_model.extended(state, (token,), identity)
-        return {"logprobs": found, "cached": cached}
+        return {"logprobs": values, "cached": cached}
 
     def call_pause(self, mode: str) -> None:
         """Stops generation. abort: ends all requests. retract: discards their cache. in_place: keeps it."""

@@ -60,11 +60,11 @@ def logprob(state: bytes, token: int) -> float:
 def logprobs(weights: bytes, tokens: Sequence[int], scored_from: int) -> list[float]:
     """Returns the logprobs of `tokens[scored_from:]`, all computed with the same weights."""
     state = extended(empty(weights), tokens[:scored_from], weights)
-    found = []
+    values = []
     for token in tokens[scored_from:]:
-        found.append(logprob(state, token))
+        values.append(logprob(state, token))
         state = extended(state, (token,), weights)
-    return found
+    return values
 
 
 def _bytes(state: bytes) -> bytes:

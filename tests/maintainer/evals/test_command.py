@@ -25,11 +25,11 @@ pytestmark = pytest.mark.anyio
 SMALL = ("--case", "slow-link", "--seeds", "1", "--encounters", "1")
 
 
-async def asked(program: ForkingProgram, directory: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+async def run_command(program: ForkingProgram, directory: Path, *arguments: str, **environment: str) -> tuple[int, str]:
     """Runs the command; returns its exit code and output."""
     process = await _started(program, directory, *arguments, **environment)
-    said, _ = await process.communicate()
-    return process.returncode or 0, said.decode()
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
 
 
 async def _started(
@@ -69,13 +69,13 @@ def by_characters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_without_a_model_the_leaderboard_has_all_scripted_characters(by_characters: tuple[Path, str]) -> None:
-    directory, said = by_characters
+    directory, output = by_characters
     characters = board(directory)
     assert [line["model"] for line in characters["lines"]] == [f"scripted {name}" for name in CHARACTERS]
     assert characters["about"] == NO_MODEL
     assert characters["encounters"]["played"] == 1
-    assert "scripted good (simulated, no model)\n[  1/1] slow-link" in said
-    assert (directory / "board.md").read_text().strip() in said
+    assert "scripted good (simulated, no model)\n[  1/1] slow-link" in output
+    assert (directory / "board.md").read_text().strip() in output
     assert not list(directory.glob("*.jsonl")), "stored results are deleted at the end"
 
 
@@ -83,9 +83,9 @@ async def test_a_model_behind_the_messages_api_scores_as_it_does_in_process(
     tmp_path: Path, program: ForkingProgram, by_characters: tuple[Path, str]
 ) -> None:
     async with serving_messages() as api:
-        given = ("--model", "a-model", "--base-url", api.url, "--prices", "4,20", "--simulated")
-        code, said = await asked(program, tmp_path, *SMALL, *given, ANTHROPIC_API_KEY=KEY)
-        assert code == 0, said
+        options = ("--model", "a-model", "--base-url", api.url, "--prices", "4,20", "--simulated")
+        code, output = await run_command(program, tmp_path, *SMALL, *options, ANTHROPIC_API_KEY=KEY)
+        assert code == 0, output
         assert (api.refused, bool(api.requests)) == ([], True)
     assert board(tmp_path)["lines"][0]["is_simulated"], "a simulated server is labelled"
     assert_same_as_the_good_character(board(tmp_path), by_characters)
@@ -102,8 +102,8 @@ async def test_a_model_behind_chat_completions_scores_as_it_does_in_process(
             'key_variable = "CHAT_KEY"\nstrict = false\nsingle_calls = false\n'
             'max_tokens_field = "max_completion_tokens"\nprices = { input = 4.0, output = 20.0 }\n'
         )
-        code, said = await asked(program, tmp_path, *SMALL, "--simulated", "--config", str(file), CHAT_KEY=KEY)
-        assert code == 0, said
+        code, output = await run_command(program, tmp_path, *SMALL, "--simulated", "--config", str(file), CHAT_KEY=KEY)
+        assert code == 0, output
         assert (api.refused, bool(api.requests)) == ([], True)
     assert_same_as_the_good_character(board(tmp_path), by_characters)
 
@@ -127,9 +127,9 @@ async def test_an_interrupted_command_says_how_to_continue(tmp_path: Path, progr
         if b"slow-link" in line:
             break
     process.send_signal(signal.SIGINT)
-    said, _ = await process.communicate()
-    assert process.returncode == INTERRUPTED, said
-    assert b"run the same command again" in said
+    output, _ = await process.communicate()
+    assert process.returncode == INTERRUPTED, output
+    assert b"run the same command again" in output
     plays = (tmp_path / "board.plays.jsonl").read_text().splitlines()
     assert len(plays) >= 2, "with and without a maintainer"
 
@@ -157,20 +157,20 @@ def test_a_wrong_option_is_refused_before_a_case_runs(
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     assert main(["eval", "--output", str(tmp_path / "board.json"), *arguments]) != 0
-    said = capsys.readouterr()
-    message, code = read_error(said.err.splitlines()[-1])
+    captured = capsys.readouterr()
+    message, code = read_error(captured.err.splitlines()[-1])
     assert code == error_code
     assert value in message
-    assert said.out == ""
+    assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_wrong_key_ends_the_command_without_a_leaderboard(tmp_path: Path, program: ForkingProgram) -> None:
     async with serving_messages() as api:
-        given = ("--model", "a-model", "--base-url", api.url, "--prices", "4,20")
-        code, said = await asked(program, tmp_path, *SMALL, *given, ANTHROPIC_API_KEY="sk-wrong")
+        options = ("--model", "a-model", "--base-url", api.url, "--prices", "4,20")
+        code, output = await run_command(program, tmp_path, *SMALL, *options, ANTHROPIC_API_KEY="sk-wrong")
     assert code != 0
-    message, error_code = read_error(said.splitlines()[-1])
+    message, error_code = read_error(output.splitlines()[-1])
     assert error_code == "evaluation.model_unavailable"
     assert "'a-model'" in message
     assert not (tmp_path / "board.json").exists()

@@ -27,21 +27,21 @@ async def evaluated(
     directory: Path, *, cases: Sequence[Case] = CASES, clock: ManualClock | None = None, **more: Any
 ) -> tuple[EvaluationResult, list[Progress]]:
     """Runs an evaluation that stores its results in a directory."""
-    seen: list[Progress] = []
+    updates: list[Progress] = []
     evaluation = Evaluation(
         more.pop("model", SCRIPTED),
         cases=cases,
         seeds=more.pop("seeds", (1, 2)),
         results_file=ResultsFile(directory / "board.plays.jsonl"),
         clock=clock or ManualClock(),
-        on_result=seen.append,
+        on_result=updates.append,
         **more,
     )
-    return await evaluation.run(), seen
+    return await evaluation.run(), updates
 
 
 async def test_every_case_is_played_at_every_seed(tmp_path: Path) -> None:
-    evaluation_result, seen = await evaluated(tmp_path)
+    evaluation_result, updates = await evaluated(tmp_path)
     assert [
         (score.case, [paired_result.seed for paired_result in score.paired_results])
         for score in evaluation_result.scores
@@ -49,7 +49,7 @@ async def test_every_case_is_played_at_every_seed(tmp_path: Path) -> None:
         ("steady", [1, 2]),
         ("over", [1, 2]),
     ]
-    assert [progress.done for progress in seen] == [1, 2, 3, 4]
+    assert [progress.done for progress in updates] == [1, 2, 3, 4]
     assert evaluation_result.model == "scripted lazy"
     assert evaluation_result.is_simulated
     assert not evaluation_result.stopped
@@ -57,19 +57,19 @@ async def test_every_case_is_played_at_every_seed(tmp_path: Path) -> None:
 
 async def test_stored_results_are_reused_and_other_models_have_their_own(tmp_path: Path) -> None:
     before, _ = await evaluated(tmp_path, cases=CASES[:1])
-    after, seen = await evaluated(tmp_path)
-    assert [progress.fresh for progress in seen] == [0, 0, 1, 2]
+    after, updates = await evaluated(tmp_path)
+    assert [progress.fresh for progress in updates] == [0, 0, 1, 2]
     assert after.scores[0] == before.scores[0]
-    _, seen = await evaluated(tmp_path, model={"kind": "scripted", "character": "good"})
-    assert seen[-1].fresh == 4, "results of another model are not reused"
+    _, updates = await evaluated(tmp_path, model={"kind": "scripted", "character": "good"})
+    assert updates[-1].fresh == 4, "results of another model are not reused"
 
 
 async def test_an_incomplete_line_is_run_again_and_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
     await evaluated(tmp_path, cases=CASES[:1])
     path = tmp_path / "board.plays.jsonl"
     path.write_text(path.read_text()[:-20])
-    _, seen = await evaluated(tmp_path, cases=CASES[:1])
-    assert [progress.fresh for progress in seen] == [0, 1]
+    _, updates = await evaluated(tmp_path, cases=CASES[:1])
+    assert [progress.fresh for progress in updates] == [0, 1]
     path.write_text("garbage\n")
     with pytest.raises(InvalidInput, check=lambda problem: problem.code == "evaluation.invalid_results"):
         ResultsFile(path)
@@ -80,10 +80,10 @@ async def test_no_run_starts_after_the_cost_limit_is_reached(tmp_path: Path) -> 
     for seed, usd in ((1, 0.4), (2, 0.7)):
         dear = paired_result(10.0, seed=seed)
         results_file.add_pair(replace(CASES[0], seed=seed), SCRIPTED, replace(dear, use=replace(dear.use, usd=usd)))
-    evaluation_result, seen = await evaluated(tmp_path, allowance=Allowance(usd=1.0))
+    evaluation_result, updates = await evaluated(tmp_path, allowance=Allowance(usd=1.0))
     assert [score.case for score in evaluation_result.scores] == ["steady"]
     assert evaluation_result.stopped.startswith("1.10 of 1.00")
-    assert seen[-1].usd == pytest.approx(1.1)
+    assert updates[-1].usd == pytest.approx(1.1)
     evaluation_result, _ = await evaluated(tmp_path, allowance=Allowance(usd=2.0))
     assert len(evaluation_result.scores) == 2, "with a higher limit the evaluation continues"
     assert not evaluation_result.stopped
@@ -93,8 +93,8 @@ async def test_no_run_starts_after_the_time_limit_is_reached(tmp_path: Path) -> 
     clock = ManualClock()
     results_file = ResultsFile(tmp_path / "board.plays.jsonl")
     results_file.add_rule(replace(CASES[0], seed=1), played(10.0))
-    evaluation_result, seen = await evaluated(tmp_path, clock=clock, allowance=Allowance(minutes=0.0))
-    assert (evaluation_result.scores, seen) == ((), [])
+    evaluation_result, updates = await evaluated(tmp_path, clock=clock, allowance=Allowance(minutes=0.0))
+    assert (evaluation_result.scores, updates) == ((), [])
     assert evaluation_result.stopped.startswith("0 minutes")
 
 

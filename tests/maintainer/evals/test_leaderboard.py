@@ -27,11 +27,11 @@ FOUND = EvaluationResult(
 def test_a_leaderboard_is_written_as_json_and_as_markdown(tmp_path: Path) -> None:
     encounters = [Encounter(seed=1, violations=(), calls=3, changes=2)]
     write(tmp_path / "deep" / "board.json", [FOUND], seeds=(1, 2), encounters=encounters)
-    said = json.loads((tmp_path / "deep" / "board.json").read_text())
-    assert said["lines"][0]["passed"] == 0
-    assert said["seeds"] == [1, 2]
-    assert said["encounters"] == {"played": 1, "changes": 2, "violations": 0}
-    (case,) = said["cases"]["test-model"]
+    board = json.loads((tmp_path / "deep" / "board.json").read_text())
+    assert board["lines"][0]["passed"] == 0
+    assert board["seeds"] == [1, 2]
+    assert board["encounters"] == {"played": 1, "changes": 2, "violations": 0}
+    (case,) = board["cases"]["test-model"]
     assert case["ratios"] == [1.05, 1.05]
     assert len(case["objections"]) == 3
     table_rows = [row.split(" | ") for row in (tmp_path / "deep" / "board.md").read_text().splitlines()]

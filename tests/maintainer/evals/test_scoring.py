@@ -9,8 +9,8 @@ from tests.maintainer.evals.parts import paired_result
 
 
 def test_digits_in_tokens_and_ids_are_not_cited_numbers() -> None:
-    said = "pool-0a1b2c3d lost 2 of 10.5 nodes by plan 01MCC7QSFGY1P04PT17Y59M0GY"
-    assert numbers(said) == ["2", "10.5"]
+    text = "pool-0a1b2c3d lost 2 of 10.5 nodes by plan 01MCC7QSFGY1P04PT17Y59M0GY"
+    assert numbers(text) == ["2", "10.5"]
 
 
 def test_a_score_averages_all_its_seeds() -> None:

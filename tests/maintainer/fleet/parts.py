@@ -230,8 +230,8 @@ async def build(
     database = database or memory_database()
     ledger = await Ledger(database).load(now=clock.wall())
     if POOL not in ledger.pools:
-        made = PoolRecord(spec=pool or spec(), version=1, target=0)
-        await ledger.change(lambda _: (Changes(pools=(made,)), None))
+        record = PoolRecord(spec=pool or spec(), version=1, target=0)
+        await ledger.change(lambda _: (Changes(pools=(record,)), None))
     return Parts(
         clock=clock,
         cloud=cloud,

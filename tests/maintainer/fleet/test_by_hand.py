@@ -48,8 +48,8 @@ def test_any_mix_of_nodes_settles_at_the_target(
         await parts.ledger.change(lambda _: (Changes(pools=(changed,)), None))
         wanted = by_hand + machines if is_what_there_is else advised
         for _ in range(3):
-            seen = len(parts.run.report().nodes) if is_what_there_is else advised
-            parts.targets[POOL] = TargetRecommendation(target=seen, reason="the rule")
+            target = len(parts.run.report().nodes) if is_what_there_is else advised
+            parts.targets[POOL] = TargetRecommendation(target=target, reason="the rule")
             await parts.pass_time(ENOUGH_S)
         within = min(max(wanted, least), most)
         resting = max(within, by_hand, by_hand + machines if mode is Mode.UP_ONLY else 0)

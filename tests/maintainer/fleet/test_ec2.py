@@ -83,7 +83,7 @@ class Ec2World(ProviderHarness):
         self._made: list[Ec2] = []
 
     async def provider(self, **options: Any) -> Ec2:
-        given = {
+        defaults = {
             "regions": (REGION,),
             "types": {"t3.micro": 1.0, "m5.large": 4.0},
             "machine": {"image_id": IMAGE},
@@ -91,9 +91,9 @@ class Ec2World(ProviderHarness):
             "endpoint_url": self.server.url,
             "listing_lag_s": 0.0,
         }
-        made = Ec2(Ec2Options.parse(given | options, where=""), clock=SystemClock(), directory=Path())
-        self._made.append(made)
-        return made
+        provider = Ec2(Ec2Options.parse(defaults | options, where=""), clock=SystemClock(), directory=Path())
+        self._made.append(provider)
+        return provider
 
     async def lose(self, launch_id: str) -> None:
         self.server.client(REGION).terminate_instances(InstanceIds=self.ids(launch_id))
@@ -117,15 +117,18 @@ class Ec2World(ProviderHarness):
 
     def captured_output(self) -> str:
         """Returns all output except the user data, which only the instance and account administrators can read."""
-        said = [repr(self.server.client(REGION).describe_instances()), repr(self.server.client(REGION).describe_tags())]
+        texts = [
+            repr(self.server.client(REGION).describe_instances()),
+            repr(self.server.client(REGION).describe_tags()),
+        ]
         for machine in tuple(self.runner.machines.values()):  # an instance may start during the loop
-            said += [machine.log, *machine.command_lines()]
-        return "\n".join(said)
+            texts += [machine.log, *machine.command_lines()]
+        return "\n".join(texts)
 
     def ids(self, launch_id: str) -> list[str]:
         wanted: Any = [{"Name": "tag:astraflow:launch-id", "Values": [launch_id]}]
         pages = self.server.client(REGION).describe_instances(Filters=wanted)["Reservations"]
-        return [seen["InstanceId"] for page in pages for seen in page["Instances"]]
+        return [instance["InstanceId"] for page in pages for instance in page["Instances"]]
 
     def machine(self, launch_id: str) -> Machine:
         """Waits for the process behind an instance and returns it."""
@@ -142,12 +145,12 @@ class Ec2World(ProviderHarness):
         for region in (REGION, OTHER_REGION):
             ec2 = self.server.client(region)
             living: Any = [{"Name": "instance-state-name", "Values": ["running", "stopped"]}]
-            found = ec2.describe_instances(Filters=living)["Reservations"]
-            left = [seen["InstanceId"] for group in found for seen in group["Instances"]]
+            reservations = ec2.describe_instances(Filters=living)["Reservations"]
+            left = [instance["InstanceId"] for group in reservations for instance in group["Instances"]]
             if left:
                 ec2.terminate_instances(InstanceIds=left)
-        for made in self._made:
-            await made.close()
+        for provider in self._made:
+            await provider.close()
 
 
 @pytest.fixture
@@ -186,7 +189,7 @@ async def test_an_instance_whose_node_ends_is_gone(harness: Ec2World) -> None:
     provider = await harness.provider(boot={"program": ("/bin/false",), "end": ("true",)})
     launch = launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
     assert await provider.retire(launch) is RetireResult.GONE
 
 
@@ -217,9 +220,11 @@ async def test_without_client_tokens_one_of_two_concurrent_instances_is_terminat
     handle = await provider.launch(harness.spec(), launch)
     await harness.duplicate(launch)
     assert len(await listed(harness, provider)) == 2
-    found = await provider.launch(harness.spec(), launch)
-    assert found.id.partition("/")[2] in harness.ids(launch)
-    assert await (await harness.provider()).launch(harness.spec(), launch) == found  # same result from another process
+    second_handle = await provider.launch(harness.spec(), launch)
+    assert second_handle.id.partition("/")[2] in harness.ids(launch)
+    assert (
+        await (await harness.provider()).launch(harness.spec(), launch) == second_handle
+    )  # same result from another process
     await retire(harness, provider, launch, keep=handle)
     (left,) = await listed(harness, provider)
     assert left.handle == handle
@@ -229,8 +234,8 @@ async def test_instances_of_other_regions_are_listed_and_retired_too(harness: Ec
     provider, launch = await harness.provider(regions=(REGION, OTHER_REGION)), launch_id()
     handle = await provider.launch(harness.spec(region=OTHER_REGION), launch)
     assert handle.id.startswith(f"{OTHER_REGION}/i-")
-    (seen,) = await listed(harness, provider)
-    assert (seen.handle, seen.region) == (handle, OTHER_REGION)
+    (instance,) = await listed(harness, provider)
+    assert (instance.handle, instance.region) == (handle, OTHER_REGION)
     assert await provider.launch(harness.spec(region=OTHER_REGION), launch) == handle
     await retire(harness, provider, launch)
     assert await launches(harness, provider, wait_for=0) == []
@@ -251,8 +256,8 @@ async def test_a_zone_is_accepted_and_an_unconfigured_region_is_refused(harness:
 async def test_a_launch_template_supplies_the_remaining_options(harness: Ec2World) -> None:
     data: Any = {"ImageId": IMAGE, "InstanceType": "m5.xlarge"}
     name = f"{harness.cluster}-template"
-    made = harness.server.client(REGION).create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
-    for template in (name, made["LaunchTemplate"]["LaunchTemplateId"]):
+    created = harness.server.client(REGION).create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
+    for template in (name, created["LaunchTemplate"]["LaunchTemplateId"]):
         provider, launch = await harness.provider(machine={"launch_template": template}), launch_id()
         instance = await provider.describe(await provider.launch(harness.spec(type="m5.large"), launch))
         assert instance.type == "m5.large"
@@ -279,7 +284,7 @@ async def test_a_spot_instance_gets_a_notice_two_minutes_before_its_end(harness:
     script = (machine.directory / "user-data").read_text()
     assert f"{machine.metadata.url}/latest/meta-data/spot/instance-action" in script
     harness.runner.interrupt(harness.ids(launch)[0], in_s=0.5)
-    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
     await _holds(lambda: not machine.pids())
 
 
@@ -303,7 +308,7 @@ async def test_a_list_reads_all_pages(harness: Ec2World, monkeypatch: pytest.Mon
     provider, wanted = await harness.provider(), sorted(launch_id() for _ in range(12))
     await asyncio.gather(*(provider.launch(harness.spec(), launch) for launch in wanted))
     before = len(harness.server.calls)
-    assert sorted(seen.handle.launch_id for seen in await provider.list(harness.cluster)) == wanted
+    assert sorted(instance.handle.launch_id for instance in await provider.list(harness.cluster)) == wanted
     assert harness.server.calls[before:].count("DescribeInstances") >= 3
 
 
@@ -386,8 +391,8 @@ async def test_cancelled_calls_end_immediately_and_their_instances_are_found_lat
     ],
 )
 def test_each_error_of_ec2_has_a_provider_error(code: str, status: int, error: type[ProviderError]) -> None:
-    said: Any = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    provider_error = explained(ClientError(said, "RunInstances"), REGION)
+    reply: Any = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    provider_error = explained(ClientError(reply, "RunInstances"), REGION)
     assert type(provider_error) is error
     assert code in str(provider_error)
 
@@ -413,8 +418,8 @@ def test_an_invalid_configuration_is_refused_with_valid_values() -> None:
         ({"boot": {"program": ["/x"], "image": "y"}}, "program"),
         ({"machine": {"ami": "x"}}, "image_id"),
     ]
-    for change, said in wrong:
-        with pytest.raises(InvalidInput, match=said):
+    for change, message in wrong:
+        with pytest.raises(InvalidInput, match=message):
             providers.check(good | change)
 
 

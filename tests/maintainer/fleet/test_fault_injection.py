@@ -111,9 +111,9 @@ class CrashingRun(Run):
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         self._dice("drain before")
-        said = await super().drain_node(node, actor=actor, reason=reason, deadline_s=deadline_s)
+        answer = await super().drain_node(node, actor=actor, reason=reason, deadline_s=deadline_s)
         self._dice("drain after")
-        return said
+        return answer
 
 
 class Story:

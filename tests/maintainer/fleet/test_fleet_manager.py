@@ -76,20 +76,20 @@ async def test_a_repeated_request_gets_the_first_answer_also_after_a_restart(tmp
 
 async def test_an_idempotency_key_belongs_to_one_change(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    one, other = await parts.fleet_manager.plans.make(request(1)), await parts.fleet_manager.plans.make(request(2))
-    await parts.fleet_manager.apply(one.id, key="k")
+    first, second = await parts.fleet_manager.plans.make(request(1)), await parts.fleet_manager.plans.make(request(2))
+    await parts.fleet_manager.apply(first.id, key="k")
     with pytest.raises(Conflict, match="another change"):
-        await parts.fleet_manager.apply(other.id, key="k")
+        await parts.fleet_manager.apply(second.id, key="k")
     with pytest.raises(InvalidInput, match="idempotency key"):
-        await parts.fleet_manager.apply(other.id, key="")
+        await parts.fleet_manager.apply(second.id, key="")
 
 
 async def test_a_plan_for_a_pool_that_changed_is_a_conflict(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    one, other = await parts.fleet_manager.plans.make(request(1)), await parts.fleet_manager.plans.make(request(2))
-    await parts.fleet_manager.apply(one.id, key="one")
+    first, second = await parts.fleet_manager.plans.make(request(1)), await parts.fleet_manager.plans.make(request(2))
+    await parts.fleet_manager.apply(first.id, key="one")
     with pytest.raises(Conflict, match="plan again"):
-        await parts.fleet_manager.apply(other.id, key="other")
+        await parts.fleet_manager.apply(second.id, key="other")
 
 
 async def test_a_plan_expires(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None
     await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="it talks too much")
     with pytest.raises(PlanRefused, match="kill switch") as refused:
         await parts.fleet_manager.apply(plan.id, key="k")
-    told = GuardInputs.parse(refused.value.guard_json)
-    assert [finding.code for finding in told.findings()] == ["kill_switch"]
-    assert told.application is not None
-    assert told.application.applier == HAL
+    inputs = GuardInputs.parse(refused.value.guard_json)
+    assert [finding.code for finding in inputs.findings()] == ["kill_switch"]
+    assert inputs.application is not None
+    assert inputs.application.applier == HAL
     assert parts.states() == {}
     newest = (await parts.ledger.decisions(pool="", before=None, limit=1))[0][0]
     assert (newest.kind, newest.actor) == ("refuse", HAL)

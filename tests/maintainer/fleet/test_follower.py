@@ -35,7 +35,7 @@ async def test_an_automatic_pool_follows_the_target_up_and_down(tmp_path: Path) 
 
 
 def test_recommendations_are_read_from_the_report_without_unmeasured_ones() -> None:
-    said = PoolRecommendation(
+    recommendation = PoolRecommendation(
         pool=POOL,
         at=1.0,
         mode=Mode.ADVISE,
@@ -49,12 +49,15 @@ def test_recommendations_are_read_from_the_report_without_unmeasured_ones() -> N
         sentence="There is more than is needed.",
         victims=(NodeId("01AB.7"),),
     )
-    known = replace(make.report(), recommendations=(said,))
+    known = replace(make.report(), recommendations=(recommendation,))
     assert reported_recommendations(known) == {
-        POOL: TargetRecommendation(target=2, reason=said.sentence, victims=("01AB",))
+        POOL: TargetRecommendation(target=2, reason=recommendation.sentence, victims=("01AB",))
     }
     for reason in (Reason.UNMEASURED, Reason.SWITCHED_OFF):
-        assert reported_recommendations(replace(known, recommendations=(replace(said, reasons=(reason,)),))) == {}
+        assert (
+            reported_recommendations(replace(known, recommendations=(replace(recommendation, reasons=(reason,)),)))
+            == {}
+        )
     assert reported_recommendations(make.report()) == {}
 
 

@@ -65,8 +65,8 @@ def situation(nodes: int = 8, **changes: Any) -> Situation:
     return replace(calm, **changes)
 
 
-def proposal(seen: Situation, target: int, *, role: Role = Role.AGENT, **changes: Any) -> ProposedChange:
-    counted = [instance for instance in seen.instances if instance.state in COUNTED_STATES]
+def proposal(pool_situation: Situation, target: int, *, role: Role = Role.AGENT, **changes: Any) -> ProposedChange:
+    counted = [instance for instance in pool_situation.instances if instance.state in COUNTED_STATES]
     launches = max(0, target - len(counted))
     victims = tuple(counted[: max(0, len(counted) - target)])
     plain = ProposedChange(
@@ -79,12 +79,12 @@ def proposal(seen: Situation, target: int, *, role: Role = Role.AGENT, **changes
     return replace(plain, **changes)
 
 
-def codes(seen: Situation, wanted: ProposedChange, limits: Limits | None = None) -> set[str]:
-    return {finding.code for finding in judge(seen, wanted, limits or Limits())}
+def codes(pool_situation: Situation, wanted: ProposedChange, limits: Limits | None = None) -> set[str]:
+    return {finding.code for finding in judge(pool_situation, wanted, limits or Limits())}
 
 
-def said(seen: Situation, wanted: ProposedChange, limits: Limits | None = None) -> Verdict:
-    return verdict(judge(seen, wanted, limits or Limits()))
+def verdict_of(pool_situation: Situation, wanted: ProposedChange, limits: Limits | None = None) -> Verdict:
+    return verdict(judge(pool_situation, wanted, limits or Limits()))
 
 
 situations = st.builds(
@@ -115,136 +115,138 @@ roles = st.sampled_from(Role)
 
 
 @given(situations, wanted_sizes, roles)
-def test_an_allowed_plan_is_inside_every_bound(seen: Situation, target: int, role: Role) -> None:
-    wanted = proposal(seen, target, role=role)
-    if said(seen, wanted) is Verdict.REFUSED:
+def test_an_allowed_plan_is_inside_every_bound(pool_situation: Situation, target: int, role: Role) -> None:
+    wanted = proposal(pool_situation, target, role=role)
+    if verdict_of(pool_situation, wanted) is Verdict.REFUSED:
         return
-    spec = seen.spec
-    assert target <= max(spec.max_nodes, seen.size - 1)
-    assert target >= min(spec.min_nodes, seen.size + 1)
-    assert seen.kill is not KillScope.ALL
+    spec = pool_situation.spec
+    assert target <= max(spec.max_nodes, pool_situation.size - 1)
+    assert target >= min(spec.min_nodes, pool_situation.size + 1)
+    assert pool_situation.kill is not KillScope.ALL
     if spec.usd_per_hour_max is not None and wanted.usd_per_hour_change > 0:
-        assert seen.usd_per_hour + wanted.usd_per_hour_change <= spec.usd_per_hour_max + 1e-6
+        assert pool_situation.usd_per_hour + wanted.usd_per_hour_change <= spec.usd_per_hour_max + 1e-6
 
 
 @given(situations, wanted_sizes, roles)
-def test_the_last_ready_node_is_never_removed(seen: Situation, target: int, role: Role) -> None:
-    ready = {one.id for one in seen.instances if one.state is InstanceState.READY}
-    wanted = proposal(seen, target, role=role)
-    if ready and said(seen, wanted) is not Verdict.REFUSED:
+def test_the_last_ready_node_is_never_removed(pool_situation: Situation, target: int, role: Role) -> None:
+    ready = {member.id for member in pool_situation.instances if member.state is InstanceState.READY}
+    wanted = proposal(pool_situation, target, role=role)
+    if ready and verdict_of(pool_situation, wanted) is not Verdict.REFUSED:
         assert ready - {victim.id for victim in wanted.victims}
 
 
 @given(situations, wanted_sizes)
-def test_agents_and_the_rule_are_limited_by_the_mode(seen: Situation, target: int) -> None:
+def test_agents_and_the_rule_are_limited_by_the_mode(pool_situation: Situation, target: int) -> None:
     for role in (Role.AGENT, Role.RULE):
-        wanted = proposal(seen, target, role=role)
-        if said(seen, wanted) is Verdict.ALLOWED:
-            assert seen.spec.mode in (Mode.ON, Mode.UP_ONLY)
-            assert seen.spec.mode is Mode.ON or not wanted.victims
+        wanted = proposal(pool_situation, target, role=role)
+        if verdict_of(pool_situation, wanted) is Verdict.ALLOWED:
+            assert pool_situation.spec.mode in (Mode.ON, Mode.UP_ONLY)
+            assert pool_situation.spec.mode is Mode.ON or not wanted.victims
 
 
 @given(situations, wanted_sizes)
-def test_without_a_fresh_report_only_people_remove_nodes(seen: Situation, target: int) -> None:
-    stale = replace(seen, report_age_s=None)
+def test_without_a_fresh_report_only_people_remove_nodes(pool_situation: Situation, target: int) -> None:
+    stale = replace(pool_situation, report_age_s=None)
     for role in (Role.AGENT, Role.RULE):
         wanted = proposal(stale, target, role=role)
-        assert not wanted.victims or said(stale, wanted) is Verdict.REFUSED
+        assert not wanted.victims or verdict_of(stale, wanted) is Verdict.REFUSED
 
 
 @given(situations, wanted_sizes, roles)
-def test_verdicts_are_deterministic(seen: Situation, target: int, role: Role) -> None:
-    wanted = proposal(seen, target, role=role)
-    assert judge(seen, wanted, Limits()) == judge(seen, wanted, Limits())
+def test_verdicts_are_deterministic(pool_situation: Situation, target: int, role: Role) -> None:
+    wanted = proposal(pool_situation, target, role=role)
+    assert judge(pool_situation, wanted, Limits()) == judge(pool_situation, wanted, Limits())
 
 
 @given(situations, wanted_sizes)
-def test_an_agent_without_approval_stays_in_the_envelope(seen: Situation, target: int) -> None:
-    wanted = proposal(seen, target)
-    if said(seen, wanted) is Verdict.ALLOWED and not (target <= seen.target and wanted.launches):
-        rule = seen.rule_target if seen.rule_target is not None else seen.size
+def test_an_agent_without_approval_stays_in_the_envelope(pool_situation: Situation, target: int) -> None:
+    wanted = proposal(pool_situation, target)
+    if verdict_of(pool_situation, wanted) is Verdict.ALLOWED and not (
+        target <= pool_situation.target and wanted.launches
+    ):
+        rule = pool_situation.rule_target if pool_situation.rule_target is not None else pool_situation.size
         assert abs(target - rule) <= max(2, 0.25 * rule)
 
 
 def test_inside_the_envelope_an_agent_needs_no_approval() -> None:
-    assert said(situation(8), proposal(situation(8), 10)) is Verdict.ALLOWED
+    assert verdict_of(situation(8), proposal(situation(8), 10)) is Verdict.ALLOWED
     larger = situation(12, rule_target=10)
-    assert said(larger, proposal(larger, 10)) is Verdict.ALLOWED
-    assert said(situation(8), proposal(situation(8), 6, is_named=True)) is Verdict.ALLOWED
+    assert verdict_of(larger, proposal(larger, 10)) is Verdict.ALLOWED
+    assert verdict_of(situation(8), proposal(situation(8), 6, is_named=True)) is Verdict.ALLOWED
 
 
 def test_outside_the_envelope_a_person_approves() -> None:
     assert codes(situation(8), proposal(situation(8), 11)) == {"envelope"}
-    assert said(situation(8), proposal(situation(8), 11)) is Verdict.NEEDS_APPROVAL
+    assert verdict_of(situation(8), proposal(situation(8), 11)) is Verdict.NEEDS_APPROVAL
 
 
 def test_the_envelope_is_relative_to_the_rules_target() -> None:
-    seen = situation(8, rule_target=12)
-    assert said(seen, proposal(seen, 14)) is Verdict.ALLOWED
-    assert codes(seen, proposal(seen, 8, role=Role.AGENT)) == {"envelope"}
+    pool_situation = situation(8, rule_target=12)
+    assert verdict_of(pool_situation, proposal(pool_situation, 14)) is Verdict.ALLOWED
+    assert codes(pool_situation, proposal(pool_situation, 8, role=Role.AGENT)) == {"envelope"}
 
 
 def test_a_fifth_change_within_an_hour_needs_approval() -> None:
-    seen = situation(8, changed_at=(NOW - 3500, NOW - 2000, NOW - 1000, NOW - 500))
-    assert codes(seen, proposal(seen, 9)) == {"rate"}
-    later = replace(seen, now=NOW + 101)
-    assert said(later, proposal(later, 9)) is Verdict.ALLOWED
+    pool_situation = situation(8, changed_at=(NOW - 3500, NOW - 2000, NOW - 1000, NOW - 500))
+    assert codes(pool_situation, proposal(pool_situation, 9)) == {"rate"}
+    later = replace(pool_situation, now=NOW + 101)
+    assert verdict_of(later, proposal(later, 9)) is Verdict.ALLOWED
 
 
 def test_a_change_waits_until_the_previous_one_takes_effect() -> None:
-    seen = situation(8, changed_at=(NOW - 30,))
-    assert codes(seen, proposal(seen, 9)) == {"cool_down"}
-    assert said(seen, proposal(seen, 9, role=Role.OPERATOR)) is Verdict.NEEDS_APPROVAL
+    pool_situation = situation(8, changed_at=(NOW - 30,))
+    assert codes(pool_situation, proposal(pool_situation, 9)) == {"cool_down"}
+    assert verdict_of(pool_situation, proposal(pool_situation, 9, role=Role.OPERATOR)) is Verdict.NEEDS_APPROVAL
 
 
 def test_the_rule_has_no_rate_limit_and_no_cool_down() -> None:
-    seen = situation(changed_at=(NOW - 4, NOW - 3, NOW - 2, NOW - 1))
-    assert codes(seen, proposal(seen, 9)) == {"rate", "cool_down"}
-    assert codes(seen, proposal(seen, 9, role=Role.RULE)) == set()
+    pool_situation = situation(changed_at=(NOW - 4, NOW - 3, NOW - 2, NOW - 1))
+    assert codes(pool_situation, proposal(pool_situation, 9)) == {"rate", "cool_down"}
+    assert codes(pool_situation, proposal(pool_situation, 9, role=Role.RULE)) == set()
 
 
 def test_lost_nodes_are_replaced_without_waiting() -> None:
-    seen = situation(5, target=8, rule_target=8, changed_at=(NOW - 3, NOW - 2, NOW - 1.5, NOW - 1))
-    assert said(seen, proposal(seen, 8)) is Verdict.ALLOWED
+    pool_situation = situation(5, target=8, rule_target=8, changed_at=(NOW - 3, NOW - 2, NOW - 1.5, NOW - 1))
+    assert verdict_of(pool_situation, proposal(pool_situation, 8)) is Verdict.ALLOWED
 
 
 def test_the_kill_switch_for_agents_stops_agents_only() -> None:
-    seen = situation(8, kill=KillScope.AGENTS)
-    assert said(seen, proposal(seen, 9, role=Role.AGENT)) is Verdict.REFUSED
-    assert said(seen, proposal(seen, 9, role=Role.RULE)) is Verdict.ALLOWED
-    assert said(seen, proposal(seen, 9, role=Role.OPERATOR)) is Verdict.ALLOWED
+    pool_situation = situation(8, kill=KillScope.AGENTS)
+    assert verdict_of(pool_situation, proposal(pool_situation, 9, role=Role.AGENT)) is Verdict.REFUSED
+    assert verdict_of(pool_situation, proposal(pool_situation, 9, role=Role.RULE)) is Verdict.ALLOWED
+    assert verdict_of(pool_situation, proposal(pool_situation, 9, role=Role.OPERATOR)) is Verdict.ALLOWED
 
 
 def test_an_override_stops_removals_only() -> None:
-    seen = situation(8, override_until_at=NOW + 60)
-    assert codes(seen, proposal(seen, 7, is_named=True)) == {"override"}
-    assert said(seen, proposal(seen, 9)) is Verdict.ALLOWED
+    pool_situation = situation(8, override_until_at=NOW + 60)
+    assert codes(pool_situation, proposal(pool_situation, 7, is_named=True)) == {"override"}
+    assert verdict_of(pool_situation, proposal(pool_situation, 9)) is Verdict.ALLOWED
 
 
 def test_budgets_stop_launches_and_never_removals() -> None:
     spec = replace(situation().spec, usd_per_hour_max=8.5)
-    seen = situation(8, spec=spec)
-    assert codes(seen, proposal(seen, 9)) == {"usd_per_hour"}
-    assert said(seen, proposal(seen, 7, role=Role.OPERATOR)) is Verdict.ALLOWED
+    pool_situation = situation(8, spec=spec)
+    assert codes(pool_situation, proposal(pool_situation, 9)) == {"usd_per_hour"}
+    assert verdict_of(pool_situation, proposal(pool_situation, 7, role=Role.OPERATOR)) is Verdict.ALLOWED
     day = situation(8, usd_today=95.0, fleet_usd_today=95.0)
     assert codes(day, proposal(day, 9), Limits(usd_per_day_max=100.0)) == {"fleet_usd_per_day"}
     assert codes(day, proposal(day, 9), Limits(usd_per_hour_max=8.0)) == {"fleet_usd_per_hour"}
 
 
 def test_only_admins_terminate_nodes_without_a_drain() -> None:
-    seen = situation(8)
-    assert codes(seen, proposal(seen, 7, role=Role.OPERATOR, is_kill=True)) == {"kill"}
-    assert said(seen, proposal(seen, 7, role=Role.ADMIN, is_kill=True)) is Verdict.ALLOWED
+    pool_situation = situation(8)
+    assert codes(pool_situation, proposal(pool_situation, 7, role=Role.OPERATOR, is_kill=True)) == {"kill"}
+    assert verdict_of(pool_situation, proposal(pool_situation, 7, role=Role.ADMIN, is_kill=True)) is Verdict.ALLOWED
 
 
 def test_instances_outside_the_pool_are_out_of_scope() -> None:
-    seen = situation(4)
-    assert codes(seen, proposal(seen, 3, victims=(instance(99),), is_named=True)) == {"scope"}
+    pool_situation = situation(4)
+    assert codes(pool_situation, proposal(pool_situation, 3, victims=(instance(99),), is_named=True)) == {"scope"}
 
 
 def test_a_pool_outside_its_bounds_may_return_inside() -> None:
-    seen = situation(24, rule_target=20)
-    assert said(seen, proposal(seen, 21, role=Role.OPERATOR)) is not Verdict.REFUSED
+    pool_situation = situation(24, rule_target=20)
+    assert verdict_of(pool_situation, proposal(pool_situation, 21, role=Role.OPERATOR)) is not Verdict.REFUSED
 
 
 def test_admins_approve_every_plan_and_operators_those_of_agents_and_the_rule() -> None:
@@ -267,38 +269,45 @@ def test_admins_approve_every_plan_and_operators_those_of_agents_and_the_rule() 
 
 @given(situations, wanted_sizes, roles, st.floats(0, 7200))
 def test_only_nodes_above_the_rules_target_set_an_override(
-    seen: Situation, target: int, role: Role, delay_s: float
+    pool_situation: Situation, target: int, role: Role, delay_s: float
 ) -> None:
-    wanted = proposal(seen, target, role=role)
-    found_s = override_s(seen, wanted, Limits(), launch_delay_s=delay_s)
-    rule = seen.rule_target
-    bounded_target = None if rule is None else min(max(rule, seen.spec.min_nodes), seen.spec.max_nodes)
+    wanted = proposal(pool_situation, target, role=role)
+    found_s = override_s(pool_situation, wanted, Limits(), launch_delay_s=delay_s)
+    rule = pool_situation.rule_target
+    bounded_target = (
+        None if rule is None else min(max(rule, pool_situation.spec.min_nodes), pool_situation.spec.max_nodes)
+    )
     is_undone = (
-        bounded_target is not None and target > bounded_target and seen.spec.mode is Mode.ON and role is not Role.RULE
+        bounded_target is not None
+        and target > bounded_target
+        and pool_situation.spec.mode is Mode.ON
+        and role is not Role.RULE
     )
     assert (found_s > 0) == is_undone
     assert found_s <= MAX_OVERRIDE_S
-    assert override_s(seen, wanted, Limits(override_s=0.0), launch_delay_s=delay_s) == 0.0
+    assert override_s(pool_situation, wanted, Limits(override_s=0.0), launch_delay_s=delay_s) == 0.0
 
 
 @given(situations, wanted_sizes, roles)
-def test_only_people_shrink_a_pool_below_the_rules_target(seen: Situation, target: int, role: Role) -> None:
-    wanted = proposal(seen, target, role=role)
-    is_undone = "undone" in codes(seen, wanted)
+def test_only_people_shrink_a_pool_below_the_rules_target(pool_situation: Situation, target: int, role: Role) -> None:
+    wanted = proposal(pool_situation, target, role=role)
+    is_undone = "undone" in codes(pool_situation, wanted)
     if is_undone:
-        assert seen.spec.mode in AUTOMATIC_MODES
+        assert pool_situation.spec.mode in AUTOMATIC_MODES
         assert role is Role.AGENT
-        assert said(seen, wanted) is Verdict.REFUSED
-    assert is_undone == (role not in HUMAN_ROLES and bool(wanted.victims) and nodes_beyond_rule(seen, wanted) < 0)
-    assert "undone" not in codes(seen, replace(wanted, is_named=True))
+        assert verdict_of(pool_situation, wanted) is Verdict.REFUSED
+    assert is_undone == (
+        role not in HUMAN_ROLES and bool(wanted.victims) and nodes_beyond_rule(pool_situation, wanted) < 0
+    )
+    assert "undone" not in codes(pool_situation, replace(wanted, is_named=True))
 
 
 def test_an_override_lasts_until_the_rule_can_measure_the_launched_nodes() -> None:
-    seen = situation(6)
-    assert override_s(seen, proposal(seen, 8), Limits(), launch_delay_s=240.0) == 840.0
+    pool_situation = situation(6)
+    assert override_s(pool_situation, proposal(pool_situation, 8), Limits(), launch_delay_s=240.0) == 840.0
     grown = replace(situation(8), rule_target=6)
     assert override_s(grown, proposal(grown, 7), Limits(), launch_delay_s=240.0) == 600.0  # nothing is launched
-    assert override_s(seen, proposal(seen, 6), Limits(), launch_delay_s=240.0) == 0.0
+    assert override_s(pool_situation, proposal(pool_situation, 6), Limits(), launch_delay_s=240.0) == 0.0
 
 
 FREE = Limits(envelope_nodes=100)
@@ -321,13 +330,15 @@ def test_a_rejected_or_larger_change_is_refused_to_agents_for_a_while() -> None:
 
 
 def test_nodes_of_a_rejected_plan_are_not_retired_by_agents() -> None:
-    seen = situation(6, rejected=(Rejection(at=NOW - 60.0, target=5, retire=(LaunchId("L1"),)),))
+    pool_situation = situation(6, rejected=(Rejection(at=NOW - 60.0, target=5, retire=(LaunchId("L1"),)),))
 
     def names(*ordinals: int, is_named: bool = True) -> ProposedChange:
         victims = tuple(instance(ordinal) for ordinal in ordinals)
-        return proposal(seen, 6 - len(victims), victims=victims, is_named=is_named)
+        return proposal(pool_situation, 6 - len(victims), victims=victims, is_named=is_named)
 
-    assert "rejected" in codes(seen, names(1), FREE)
-    assert "rejected" in codes(seen, names(1, 2), FREE)
-    assert "rejected" not in codes(seen, names(2), FREE)
-    assert "rejected" not in codes(seen, names(1, is_named=False), FREE), "changes of the size are judged separately"
+    assert "rejected" in codes(pool_situation, names(1), FREE)
+    assert "rejected" in codes(pool_situation, names(1, 2), FREE)
+    assert "rejected" not in codes(pool_situation, names(2), FREE)
+    assert "rejected" not in codes(pool_situation, names(1, is_named=False), FREE), (
+        "changes of the size are judged separately"
+    )

@@ -77,14 +77,14 @@ def evidence(draw: st.DrawFn) -> GuardInputs:
 
 
 @given(evidence())
-def test_stored_inputs_get_the_same_verdict(told: GuardInputs) -> None:
-    again = GuardInputs.parse(told.to_json())
-    of_plan, findings_for_applier = judge(told.situation, told.proposal, told.limits), told.findings()
+def test_stored_inputs_get_the_same_verdict(inputs: GuardInputs) -> None:
+    again = GuardInputs.parse(inputs.to_json())
+    of_plan, findings_for_applier = judge(inputs.situation, inputs.proposal, inputs.limits), inputs.findings()
     assert again.findings() == findings_for_applier
     assert findings_for_applier[: len(of_plan)] == of_plan
-    assert told.application is not None or findings_for_applier == of_plan
-    assert again.to_json() == told.to_json()
-    assert "secret-looking" not in told.to_json()
+    assert inputs.application is not None or findings_for_applier == of_plan
+    assert again.to_json() == inputs.to_json()
+    assert "secret-looking" not in inputs.to_json()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"spec": 1}'])
@@ -95,7 +95,7 @@ def test_invalid_inputs_are_an_error(text: str) -> None:
 
 
 def test_instance_names_are_read_from_stored_inputs() -> None:
-    assert [one.id for one in _instances({"L1": "ready"}, POOL)] == [LaunchId("L1")]
+    assert [instance.id for instance in _instances({"L1": "ready"}, POOL)] == [LaunchId("L1")]
 
 
 def test_the_applier_is_judged_again_and_older_records_are_readable() -> None:
@@ -117,12 +117,12 @@ def test_the_applier_is_judged_again_and_older_records_are_readable() -> None:
         fleet_usd_per_hour=0.0,
         fleet_usd_today=0.0,
     )
-    asked = guard.ProposedChange(actor=agent, target=1, launches=1, victims=(), usd_per_hour_change=0.0)
-    told = GuardInputs(situation=calm, proposal=asked, limits=Limits())
+    change = guard.ProposedChange(actor=agent, target=1, launches=1, victims=(), usd_per_hour_change=0.0)
+    inputs = GuardInputs(situation=calm, proposal=change, limits=Limits())
 
     def codes(applier: Actor, mode: MaintainerMode | None, *, is_proposed: bool = False) -> list[str]:
         applying = ApplyAttempt(applier=applier, mode=mode, is_proposed=is_proposed)
-        again = GuardInputs.parse(replace(told, application=applying).to_json())
+        again = GuardInputs.parse(replace(inputs, application=applying).to_json())
         return [finding.code for finding in again.findings()]
 
     assert codes(agent, MaintainerMode.AUTO) == []
@@ -130,8 +130,8 @@ def test_the_applier_is_judged_again_and_older_records_are_readable() -> None:
     assert codes(agent, MaintainerMode.AUTO, is_proposed=True) == ["proposed"]
     assert codes(replace(agent, name="other"), None) == ["planner"]
     assert codes(replace(agent, pool="us"), None) == ["scope"]
-    old = json.loads(told.to_json())
+    old = json.loads(inputs.to_json())
     del old["application"], old["rejected"], old["limits"]["rejected_s"]
     again = GuardInputs.parse(json.dumps(old))
     assert (again.application, again.situation.rejected, again.limits) == (None, (), Limits())
-    assert again.findings() == told.findings() == ()
+    assert again.findings() == inputs.findings() == ()

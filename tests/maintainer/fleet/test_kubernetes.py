@@ -55,14 +55,14 @@ class ClusterWorld(ProviderHarness):
         self.providers: list[Provider] = []
 
     async def provider(self, **options: Any) -> Kubernetes:
-        given = {
+        defaults = {
             "image": "registry.example/node",
             "command": SLEEPER,
             "kubeconfig": str(self.fake.kubeconfig),
             "types": {"small": {"usd_per_hour": 1.0}, "large": {"usd_per_hour": 4.0}},
             "spot": {"node_selector": {"life": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]},
         } | options
-        built = providers.build({"kind": "kubernetes", **given}, clock=SystemClock(), directory=self.fake.directory)
+        built = providers.build({"kind": "kubernetes", **defaults}, clock=SystemClock(), directory=self.fake.directory)
         assert isinstance(built, Kubernetes)
         self.providers.append(built)
         return built
@@ -132,7 +132,7 @@ async def test_a_missing_secret_is_created_by_the_repeated_launch(harness: Clust
     (waiting,) = await listed(harness, provider)
     assert waiting.state is State.PENDING
     handle = await (await harness.provider()).launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
 
 
 async def test_a_pod_is_deleted_when_its_secret_cannot_be_created(harness: ClusterWorld) -> None:
@@ -166,8 +166,8 @@ async def test_an_image_that_cannot_be_pulled_becomes_a_failed_launch(harness: C
     harness.fake.missing_images.add("registry.example/node")
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    seen = await until(harness, provider, handle, lambda seen: "ImagePullBackOff" in seen.message)
-    assert seen.state is State.PENDING
+    instance = await until(harness, provider, handle, lambda instance: "ImagePullBackOff" in instance.message)
+    assert instance.state is State.PENDING
     impatient = await harness.provider(boot_timeout_s=0)
     assert (await impatient.describe(handle)).state is State.STUCK
     await retire(harness, impatient, launch)
@@ -178,11 +178,11 @@ async def test_an_unschedulable_pod_reports_the_cause_and_becomes_stuck(harness:
     options = {"types": {"gpu": {"limits": {"nvidia.com/gpu": "1"}}}}
     provider = await harness.provider(**options)
     first = await provider.launch(harness.spec(), launch_id())
-    await until(harness, provider, first, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, first, lambda instance: instance.state is State.RUNNING)
     second = await provider.launch(harness.spec(), launch_id())
-    seen = await until(harness, provider, second, lambda seen: "0/1 nodes are available" in seen.message)
-    assert seen.state is State.PENDING
-    assert seen.message.startswith("Capacity: ")
+    instance = await until(harness, provider, second, lambda instance: "0/1 nodes are available" in instance.message)
+    assert instance.state is State.PENDING
+    assert instance.message.startswith("Capacity: ")
     impatient = await harness.provider(schedule_timeout_s=0, **options)
     assert (await impatient.describe(second)).state is State.STUCK
 
@@ -191,22 +191,22 @@ async def test_kueue_admits_as_its_quota_allows(harness: ClusterWorld) -> None:
     harness.fake.queues["team"] = 1
     provider, launch = await harness.provider(queue="team"), launch_id()
     first = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, first, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, first, lambda instance: instance.state is State.RUNNING)
     second = await provider.launch(harness.spec(), launch_id())
-    seen = await provider.describe(second)
-    assert (seen.state, seen.message.partition(":")[0]) == (State.PENDING, "Quota")
+    instance = await provider.describe(second)
+    assert (instance.state, instance.message.partition(":")[0]) == (State.PENDING, "Quota")
     with pytest.raises(Quota):
         await (await harness.provider(queue="team", schedule_wait_s=0.05)).launch(harness.spec(), launch_id())
     await retire(harness, provider, launch)
-    await until(harness, provider, second, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, second, lambda instance: instance.state is State.RUNNING)
 
 
 async def test_a_failed_node_is_gone_with_a_reason_and_its_pod_stays(harness: ClusterWorld) -> None:
     command = (sys.executable, "-S", "-c", "import sys; sys.exit(3)")
     provider = await harness.provider(command=command)
     handle = await provider.launch(harness.spec(), launch_id())
-    seen = await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
-    assert "code 3" in seen.message
+    failed = await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
+    assert "code 3" in failed.message
     assert [instance.state for instance in await provider.list(harness.cluster)] == [State.GONE]
     later = await harness.provider(retention_s=0)
     deadline = time.monotonic() + 5.0
@@ -219,8 +219,8 @@ async def test_a_failed_node_is_gone_with_a_reason_and_its_pod_stays(harness: Cl
 async def test_an_image_without_the_program_is_a_failed_launch(harness: ClusterWorld) -> None:
     provider = await harness.provider(command=("/no/such/program",))
     handle = await provider.launch(harness.spec(), launch_id())
-    seen = await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
-    assert "StartError" in seen.message
+    instance = await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
+    assert "StartError" in instance.message
 
 
 async def test_a_preempted_pod_reports_its_deadline(harness: ClusterWorld, tmp_path: Path) -> None:
@@ -236,9 +236,9 @@ async def test_a_preempted_pod_reports_its_deadline(harness: ClusterWorld, tmp_p
     await until(harness, provider, handle, lambda _: is_up.exists())
     (pod,) = harness.fake.pods(astraflow_launch=launch)
     harness.fake.disrupt(pod, grace_s=25.0)
-    seen = await provider.describe(handle)
-    assert seen.state is State.TERMINATING
-    assert seen.notice_at == pytest.approx(time.time() + 25.0, abs=2.0)
+    instance = await provider.describe(handle)
+    assert instance.state is State.TERMINATING
+    assert instance.notice_at == pytest.approx(time.time() + 25.0, abs=2.0)
     assert await provider.retire(launch) is RetireResult.TERMINATING  # keeps the grace period of the disruption
     await harness.lose(launch)
     assert (await provider.describe(handle)).state is State.GONE
@@ -255,15 +255,15 @@ async def test_a_pods_manifest_follows_from_type_region_spot_and_pool(harness: C
     spec = harness.spec(region="eu", is_spot=True, options={"image": "own/image", "node_selector": {"group": "a"}})
     await provider.launch(replace(spec, node=replace(spec.node, drain_s=61.5)), launch_id())
     (pod,) = harness.fake.pods()
-    said, (container,) = pod["spec"], pod["spec"]["containers"]
-    assert said["nodeSelector"] == {"topology.kubernetes.io/region": "eu-west-1", "life": "spot", "group": "a"}
-    assert [toleration["key"] for toleration in said["tolerations"]] == ["spot", "gpu"]
-    assert (said["restartPolicy"], said["terminationGracePeriodSeconds"]) == ("Never", 77)
-    assert said["securityContext"]["runAsNonRoot"]
+    pod_spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    assert pod_spec["nodeSelector"] == {"topology.kubernetes.io/region": "eu-west-1", "life": "spot", "group": "a"}
+    assert [toleration["key"] for toleration in pod_spec["tolerations"]] == ["spot", "gpu"]
+    assert (pod_spec["restartPolicy"], pod_spec["terminationGracePeriodSeconds"]) == ("Never", 77)
+    assert pod_spec["securityContext"]["runAsNonRoot"]
     assert container["image"] == "own/image"
     assert container["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert container["env"][0] == {"name": "HF_HOME", "value": "/cache"}
-    assert said["activeDeadlineSeconds"] > 0
+    assert pod_spec["activeDeadlineSeconds"] > 0
 
 
 @pytest.mark.parametrize(
@@ -340,8 +340,8 @@ def test_each_refusal_has_a_provider_error(status: int, reason: str, message: st
 
 
 def test_a_servers_message_about_a_secret_is_not_repeated() -> None:
-    said = {"reason": "Invalid", "message": f"data.token: Invalid value: {CANARY}"}
-    problem = refusal(422, said, what="create the secret of a pod", is_secret=True)
+    status = {"reason": "Invalid", "message": f"data.token: Invalid value: {CANARY}"}
+    problem = refusal(422, status, what="create the secret of a pod", is_secret=True)
     assert CANARY not in str(problem)
 
 

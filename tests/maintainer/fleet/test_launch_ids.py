@@ -9,9 +9,9 @@ from maintainer.fleet.launch_ids import LaunchIds
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50))
 def test_launch_ids_increase_when_the_clock_goes_back(times: list[float]) -> None:
     ids = LaunchIds()
-    made = [ids.next(now) for now in times]
-    assert made == sorted(set(made))
-    assert {len(launch_id) for launch_id in made} == {26}
+    launch_ids = [ids.next(now) for now in times]
+    assert launch_ids == sorted(set(launch_ids))
+    assert {len(launch_id) for launch_id in launch_ids} == {26}
 
 
 def test_launch_ids_begin_with_the_time() -> None:

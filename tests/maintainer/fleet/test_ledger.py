@@ -47,7 +47,9 @@ async def test_migrations_create_the_declared_tables(tmp_path: Path, url: str) -
         context = MigrationContext.configure(
             connection, opts={"include_name": lambda name, kind, _: kind != "table" or name in ours}
         )
-        differences = [found for found in compare_metadata(context, SQLModel.metadata) if "fleet_" in repr(found)]
+        differences = [
+            difference for difference in compare_metadata(context, SQLModel.metadata) if "fleet_" in repr(difference)
+        ]
     engine.dispose()
     assert differences == []
     assert len(ours) == 10
@@ -85,9 +87,9 @@ async def test_earlier_failed_launches_are_read_from_the_audit_log(tmp_path: Pat
             connection.execute(statement(launches).bindparams(id=launch))
         connection.execute(statement(journal))
         command.upgrade(config, "head")
-        found = connection.execute(statement("select id, cause from fleet_instances order by id")).all()
+        instance_rows = connection.execute(statement("select id, cause from fleet_instances order by id")).all()
     engine.dispose()
-    assert [tuple(row) for row in found] == [("01A", None), ("01B", "failed")]
+    assert [tuple(row) for row in instance_rows] == [("01A", None), ("01B", "failed")]
 
 
 async def test_a_ledger_without_causes_is_upgraded_and_stores_new_ones(tmp_path: Path, url: str) -> None:

@@ -39,7 +39,7 @@ def test_a_repeated_event_changes_nothing(state: State, events: list[InstanceEve
 
 def test_an_instance_becomes_ready_and_is_retired() -> None:
     state = State.INTENDED
-    seen = [
+    events = [
         InstanceEvent.ACCEPTED,
         InstanceEvent.PENDING,
         InstanceEvent.RUNNING,
@@ -49,7 +49,7 @@ def test_an_instance_becomes_ready_and_is_retired() -> None:
         InstanceEvent.RETIRED,
     ]
     states = []
-    for event in seen:
+    for event in events:
         state = next_state(state, event)
         states.append(state)
     assert states == [
@@ -91,6 +91,6 @@ SUSPECTS = {
 
 
 def test_the_transitions_to_suspect_are_those_of_the_table() -> None:
-    found = {(state, event) for state in State for event in InstanceEvent if next_state(state, event) is State.SUSPECT}
-    assert found == {pair for pair, state in SUSPECTS.items() if state is State.SUSPECT}
+    pairs = {(state, event) for state in State for event in InstanceEvent if next_state(state, event) is State.SUSPECT}
+    assert pairs == {pair for pair, state in SUSPECTS.items() if state is State.SUSPECT}
     assert all(next_state(*pair) is state for pair, state in SUSPECTS.items())

@@ -41,8 +41,8 @@ class LocalWorld(ProviderHarness):
         self.directory = directory
 
     async def provider(self, **options: Any) -> Provider:
-        given = {"program": SLEEPER, "types": {"small": 1.0, "large": 4.0}, "grace_s": 5.0} | options
-        return LocalProcess(LocalProcessOptions(**given), clock=SystemClock(), directory=self.directory)
+        fields = {"program": SLEEPER, "types": {"small": 1.0, "large": 4.0}, "grace_s": 5.0} | options
+        return LocalProcess(LocalProcessOptions(**fields), clock=SystemClock(), directory=self.directory)
 
     async def lose(self, launch_id: str) -> None:
         os.killpg(self.pid(launch_id), signal.SIGKILL)
@@ -57,7 +57,7 @@ class LocalWorld(ProviderHarness):
 
     def captured_output(self) -> str:
         files = [path for path in self.directory.rglob("*") if path.is_file()]
-        lines = [Path(f"/proc/{self.pid(place.name)}/cmdline") for place in self.directory.iterdir()]
+        lines = [Path(f"/proc/{self.pid(folder.name)}/cmdline") for folder in self.directory.iterdir()]
         return "".join(path.read_text(errors="replace") for path in [*files, *lines])
 
     def pid(self, launch_id: str) -> int:
@@ -89,21 +89,21 @@ async def test_a_slow_launch_is_pending_until_its_delay_is_over(harness: LocalWo
     before = time.monotonic()
     handle = await provider.launch(harness.spec(), launch_id())
     assert (await provider.describe(handle)).state is State.PENDING
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     assert time.monotonic() - before >= 0.5
 
 
 async def test_a_failed_launch_is_gone_with_a_reason(harness: LocalWorld) -> None:
     provider = await harness.provider(boot_failure_share=1.0)
     handle = await provider.launch(harness.spec(), launch_id())
-    seen = await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
-    assert "boot" in seen.message
+    instance = await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
+    assert "boot" in instance.message
 
 
 async def test_a_killed_instance_is_gone_without_a_message(harness: LocalWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     os.kill(harness.pid(launch), signal.SIGKILL)  # the machine's main process; its node still holds the lock
     assert (await provider.describe(handle)).state is not State.GONE
     await retire(harness, provider, launch)
@@ -114,10 +114,10 @@ async def test_a_lost_instance_ends_immediately_with_all_its_processes(harness: 
     provider, launch = await harness.provider(), launch_id()
     assert isinstance(provider, FaultInjectable)
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     group = harness.pid(launch)
     await provider.inject_fault(launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
     assert [pid for pid in members(group) if state_of(pid) not in ("Z", "")] == []
     await provider.inject_fault(launch)
     await provider.inject_fault("01NEVER")
@@ -127,16 +127,16 @@ async def test_a_lost_instance_ends_immediately_with_all_its_processes(harness: 
 async def test_a_spot_instance_gets_a_notice_and_is_then_preempted(harness: LocalWorld) -> None:
     provider, launch = await harness.provider(spot_mean_life_s=3.0, notice_s=60.0), launch_id()
     handle = await provider.launch(harness.spec(is_spot=True), launch)
-    seen = await until(harness, provider, handle, lambda seen: seen.notice_at is not None)
-    assert "preemption" in seen.message
+    instance = await until(harness, provider, handle, lambda instance: instance.notice_at is not None)
+    assert "preemption" in instance.message
     assert (harness.directory / launch / "notice.json").exists()
-    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
 
 
 async def test_only_spot_instances_are_preempted(harness: LocalWorld) -> None:
     provider = await harness.provider(spot_mean_life_s=0.01)
     handle = await provider.launch(harness.spec(), launch_id())
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     for _ in range(5):
         await harness.pause()
     assert (await provider.describe(handle)).state is State.RUNNING
@@ -145,7 +145,7 @@ async def test_only_spot_instances_are_preempted(harness: LocalWorld) -> None:
 async def test_a_throttled_instance_pauses_and_ends_on_request(harness: LocalWorld) -> None:
     provider, launch = await harness.provider(slow_share=1.0, slow_speed=0.2), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     states: set[str] = set()
     deadline = time.monotonic() + GIVE_UP_S
     while "T" not in states and time.monotonic() < deadline:
@@ -159,9 +159,9 @@ async def test_a_node_that_ignores_its_end_is_killed_after_the_grace_time(harnes
     deaf.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")
     provider, launch = await harness.provider(grace_s=0.2, program=(sys.executable, "-S", str(deaf))), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     assert await provider.retire(launch) is RetireResult.TERMINATING
-    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
 
 
 async def test_a_claimed_folder_is_started_by_the_repeated_launch(harness: LocalWorld) -> None:
@@ -169,7 +169,7 @@ async def test_a_claimed_folder_is_started_by_the_repeated_launch(harness: Local
     assert isinstance(provider, LocalProcess)
     provider._folders.make(launch, provider._order(spec, launch))  # simulates a crash before the start
     handle = await (await harness.provider()).launch(spec, launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     assert len(await listed(harness, provider)) == 1
 
 
@@ -183,8 +183,8 @@ async def test_simulated_faults_follow_from_the_seed(harness: LocalWorld) -> Non
             except Capacity:
                 outcomes.append(True)
         await harness.end()
-        for place in harness.directory.iterdir():
-            shutil.rmtree(place)
+        for folder in harness.directory.iterdir():
+            shutil.rmtree(folder)
         return outcomes
 
     once = await refused(1)
@@ -217,15 +217,15 @@ def test_a_provider_is_found_by_its_kind_and_an_unknown_kind_is_refused(tmp_path
 
 def members(group: int) -> list[int]:
     """Returns the processes of a group."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if os.getpgid(int(entry.name)) == group:
-                    found.append(int(entry.name))
+                    pids.append(int(entry.name))
             except ProcessLookupError:
                 continue
-    return found
+    return pids
 
 
 def state_of(pid: int) -> str:

@@ -42,8 +42,8 @@ async def test_the_maintainers_own_mode_counts_until_people_set_one(tmp_path: Pa
     await between.set_mode(MaintainerMode.AUTO, actor=OTTO, key="m", reason="it has earned it")
     assert between.receive_status(STATUS).mode is MaintainerMode.AUTO
     again = await build(tmp_path, database=parts.database, clock=parts.clock, cloud=parts.cloud)
-    seen = maintainer_api(again).view()
-    assert (seen.mode, seen.mode_by, seen.status) == (MaintainerMode.AUTO, "otto", None)
+    view = maintainer_api(again).view()
+    assert (view.mode, view.mode_by, view.status) == (MaintainerMode.AUTO, "otto", None)
 
 
 async def test_agents_cannot_set_the_mode(tmp_path: Path) -> None:

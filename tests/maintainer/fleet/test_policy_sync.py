@@ -29,8 +29,8 @@ async def test_bounds_budgets_and_prices_come_from_the_ledger(tmp_path: Path) ->
     parts = await build(tmp_path, pool=pool, budget={"usd_per_hour_max": 50.0, "usd_per_day_max": 500.0})
     await parts.want(2)
     parts.clock.advance(1800.0)
-    said = await synced_constraints(parts)
-    assert said == FleetConstraints(
+    constraints = await synced_constraints(parts)
+    assert constraints == FleetConstraints(
         pools=(
             PoolConstraints(
                 pool=POOL,
@@ -43,26 +43,26 @@ async def test_bounds_budgets_and_prices_come_from_the_ledger(tmp_path: Path) ->
                 dollars_per_day_max=99.0,
                 nodes=2,
                 dollars_per_hour=8.0,
-                dollars_today=said.dollars_today,
+                dollars_today=constraints.dollars_today,
             ),
         ),
         dollars_per_hour_max=50.0,
         dollars_per_day_max=500.0,
-        dollars_today=said.dollars_today,
+        dollars_today=constraints.dollars_today,
     )
-    assert said.dollars_today == pytest.approx(4.0)
+    assert constraints.dollars_today == pytest.approx(4.0)
 
 
 async def test_overrides_and_the_kill_switch_are_sent_while_they_last(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason="a test")
     await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=ALICE, key="a", reason="a test")
-    said = await synced_constraints(parts)
-    assert (said.pools[0].is_overridden, said.is_kill_switch_on) == (True, False)
+    constraints = await synced_constraints(parts)
+    assert (constraints.pools[0].is_overridden, constraints.is_kill_switch_on) == (True, False)
     await parts.fleet_manager.kill_switch(KillScope.ALL, actor=ALICE, key="b", reason="a test")
     parts.clock.advance(301.0)
-    said = await synced_constraints(parts)
-    assert (said.pools[0].is_overridden, said.is_kill_switch_on) == (False, True)
+    constraints = await synced_constraints(parts)
+    assert (constraints.pools[0].is_overridden, constraints.is_kill_switch_on) == (False, True)
 
 
 async def test_a_node_gets_its_price(tmp_path: Path) -> None:

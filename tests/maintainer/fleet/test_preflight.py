@@ -40,8 +40,8 @@ async def parts_with(tmp_path: Path, *, us: str = "") -> Parts:
     """Builds a fleet service, with a second pool if its type is given."""
     parts = await build(tmp_path)
     if us:
-        made = PoolRecord(spec=replace(spec(), id=PoolId("us"), type=us), version=1, target=0)
-        await parts.ledger.change(lambda _: (Changes(pools=(made,)), None))
+        record = PoolRecord(spec=replace(spec(), id=PoolId("us"), type=us), version=1, target=0)
+        await parts.ledger.change(lambda _: (Changes(pools=(record,)), None))
     return parts
 
 

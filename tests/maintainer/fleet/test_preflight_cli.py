@@ -17,7 +17,7 @@ EU, US = "pools.eu = { provider = 'here' }\n", "pools.us = { provider = 'here', 
 CHECK = re.compile(r"(?P<provider>\w+): (?P<kind>\w+)(?: for pool (?P<pool>\w+))?: (?P<answer>yes|no): (?P<message>.+)")
 
 
-def asked(tmp_path: Path, text: str) -> int:
+def run_preflight(tmp_path: Path, text: str) -> int:
     (tmp_path / "fleet.toml").write_text(text)
     return main([str(tmp_path / "fleet.toml")])
 
@@ -36,7 +36,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> tuple[list[tuple[str, str, st
 def test_a_pool_whose_launch_is_accepted_is_printed_with_its_price(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert asked(tmp_path, HERE + EU) == 0
+    assert run_preflight(tmp_path, HERE + EU) == 0
     checks, messages = printed(capsys)
     assert checks == [
         ("here", "list", None, "yes"),
@@ -47,7 +47,7 @@ def test_a_pool_whose_launch_is_accepted_is_printed_with_its_price(
 
 
 def test_one_refused_launch_fails_the_whole_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(tmp_path, HERE + EU + US) == 1
+    assert run_preflight(tmp_path, HERE + EU + US) == 1
     checks, messages = printed(capsys)
     assert checks[1] == ("here", "launch", "eu", "yes")
     assert checks[3] == ("here", "launch", "us", "no")
@@ -58,7 +58,7 @@ def test_one_refused_launch_fails_the_whole_check(tmp_path: Path, capsys: pytest
 
 def test_a_provider_without_pools_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = "providers.there = { kind = 'local_process', program = ['/no/such'] }\n"
-    assert asked(tmp_path, HERE + there) == 1
+    assert run_preflight(tmp_path, HERE + there) == 1
     checks, messages = printed(capsys)
     assert checks[1] == ("here", "launch", None, "yes")
     assert checks[4] == ("there", "launch", None, "no")
@@ -67,7 +67,7 @@ def test_a_provider_without_pools_is_checked_too(tmp_path: Path, capsys: pytest.
 
 def test_an_invalid_configuration_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unknown_kind = "providers.here = { kind = 'local_proces' }\n"
-    assert asked(tmp_path, unknown_kind) != 0
+    assert run_preflight(tmp_path, unknown_kind) != 0
     assert "local_process" in capsys.readouterr().err
 
 
@@ -81,13 +81,13 @@ def test_ec2_is_checked_by_a_dry_run_that_starts_nothing(
         boot = "boot = { program = ['/bin/astraflow'] }, machine = { image_id = 'ami-12c6146b' }"
         pool = "pools.spot = { provider = 'aws', is_spot = true }"
         text = f"providers.aws = {{ kind = 'ec2', {options}, {boot} }}\n{pool}\n"
-        assert asked(tmp_path, text) == 0
+        assert run_preflight(tmp_path, text) == 0
         checks, messages = printed(capsys)
         assert checks[1] == ("aws", "launch", "spot", "yes")
         assert "t3.micro" in messages[1]
         assert server.client("eu-west-1").describe_instances()["Reservations"] == []
         refused = text.replace(server.url, server.failing("UnauthorizedOperation", 403))
-        assert asked(tmp_path, refused) == 1
+        assert run_preflight(tmp_path, refused) == 1
         checks, messages = printed(capsys)
         assert checks[1] == ("aws", "launch", "spot", "no")
         assert messages[1].startswith("Auth: ")

@@ -115,8 +115,8 @@ async def test_a_rejection_lasts_for_a_while_and_survives_a_restart(tmp_path: Pa
     await proposals.reject(plan.id, actor=OTTO, key="no", reason="too dear")
 
     async def verdict(here: Parts, actor: Actor = HAL) -> tuple[Verdict, list[str]]:
-        made = await here.fleet_manager.plans.make(PlanRequest(pool=POOL, actor=actor, reason="more", target=2))
-        return made.verdict, [finding.code for finding in made.findings]
+        new_plan = await here.fleet_manager.plans.make(PlanRequest(pool=POOL, actor=actor, reason="more", target=2))
+        return new_plan.verdict, [finding.code for finding in new_plan.findings]
 
     assert await verdict(parts) == (Verdict.REFUSED, ["rejected"])
     assert await verdict(parts, OTTO) == (Verdict.ALLOWED, []), "a rejected proposal can be approved later"

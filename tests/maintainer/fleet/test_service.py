@@ -47,13 +47,13 @@ def config(**changes: Any) -> FleetConfig:
 
 
 @asynccontextmanager
-async def service(directory: Path, given: FleetConfig | None = None) -> AsyncIterator[str]:
+async def service(directory: Path, fleet_config: FleetConfig | None = None) -> AsyncIterator[str]:
     """Runs a fleet service during the test; yields its address."""
     plane, stop, ready = FakeControlPlane(sequence=5), asyncio.Event(), asyncio.get_running_loop().create_future()
     async with plane.serving() as dataflow, asyncio.TaskGroup() as tasks:
         tasks.create_task(
             serve(
-                given or config(),
+                fleet_config or config(),
                 dataflow=dataflow,
                 join_address=dataflow,
                 token=TOKEN,
@@ -111,9 +111,9 @@ async def test_a_refusal_carries_the_guards_inputs(tmp_path: Path) -> None:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=HAL, reason="one more", target=1))
         with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused") as refused:
             await fleet.apply(plan.id, key="k")
-        told = GuardInputs.parse(refused.value.guard_json)
-        assert {finding.code for finding in told.findings()} == {"kill_switch", "mode"}
-        assert told.proposal.actor == HAL
+        inputs = GuardInputs.parse(refused.value.guard_json)
+        assert {finding.code for finding in inputs.findings()} == {"kill_switch", "mode"}
+        assert inputs.proposal.actor == HAL
         assert nodes(await fleet.status()) == {}
 
 
@@ -130,15 +130,15 @@ async def test_providers_are_listed_and_preflighted_without_a_launch(tmp_path: P
 async def test_repeated_launch_failures_are_an_alarm_in_the_audit_log(tmp_path: Path) -> None:
     broken = {"machine": {"kind": "local_process", "program": [sys.executable, "-c", "raise SystemExit(7)"]}}
     times = {"tick_s": 0.1, "sweep_s": 0.2, "follow_s": 0.2}
-    given = config(providers=broken, times=times)
-    async with service(tmp_path, given) as address, connect_fleet(address, TOKEN) as fleet:
+    fleet_config = config(providers=broken, times=times)
+    async with service(tmp_path, fleet_config) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="three", target=3))
         await fleet.apply(plan.id, key="up", approver=ALICE)
         deadline = time.monotonic() + PATIENCE_S
         while not (alarms := [decision for decision in await fleet.decisions() if decision.kind == "alarm"]):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
-        assert [one.actor.name for one in alarms] == ["fleet"]
+        assert [alarm.actor.name for alarm in alarms] == ["fleet"]
         assert alarms[0].reason.startswith("launches ")
         assert alarms[0].reason.endswith(LOCAL)
 
@@ -173,8 +173,8 @@ async def test_the_service_stops_at_any_time(tmp_path: Path) -> None:
 async def test_pools_are_created_and_changed_over_the_network_and_stored(tmp_path: Path) -> None:
     spec = PoolSpec(id=PoolId("more"), provider="machine", mode=Mode.OFF, max_nodes=3, options={"a": [1, None]})
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
-        made = await fleet.put_pool(spec, observed_version=0, actor=ALICE, key="new", reason="another")
-        assert made.spec == spec
+        created = await fleet.put_pool(spec, observed_version=0, actor=ALICE, key="new", reason="another")
+        assert created.spec == spec
         with pytest.raises(NotPermitted):
             await fleet.put_pool(spec, observed_version=1, actor=OTTO, key="x", reason="another")
         with pytest.raises(Conflict):
@@ -200,8 +200,8 @@ async def test_the_guards_findings_reach_the_caller(tmp_path: Path) -> None:
 
 
 async def test_the_credentials_role_counts_whatever_a_request_claims(tmp_path: Path) -> None:
-    told = Caller(id=new_id(), role=access.Role.AGENT, expires_at=2e10, name="hal")
-    async with service(tmp_path) as address, connect_fleet(address, CredentialSigner(TOKEN).sign(told)) as fleet:
+    caller = Caller(id=new_id(), role=access.Role.AGENT, expires_at=2e10, name="hal")
+    async with service(tmp_path) as address, connect_fleet(address, CredentialSigner(TOKEN).sign(caller)) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="trust me", target=2))
         assert plan.request.actor == Actor(name="agent hal", role=Role.AGENT)
         with pytest.raises(NotPermitted, match="off"):
@@ -254,7 +254,7 @@ def test_a_configuration_is_read_from_toml_and_from_json(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("providers.here = { kind = 'local_proces' }", "local_process"),
         ("providers.here = { kind = 'local_process', max_instance = 3 }", "max_instances"),
@@ -267,10 +267,10 @@ def test_a_configuration_is_read_from_toml_and_from_json(tmp_path: Path) -> None
         ("cluster = 'a b'\nproviders.here = { kind = 'local_process' }", "not a valid name"),
     ],
 )
-def test_an_invalid_configuration_is_refused_with_valid_values(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_configuration_is_refused_with_valid_values(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(text)
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         read_config(path)
 
 

@@ -76,32 +76,32 @@ class Workshop(Run):
 
     def report(self) -> Report:
         """Returns the current report."""
-        made = round(self.made)
+        admitted = round(self.made)
         stream = make.stream_report(
             steps=self.steps,
             batch_groups=STEP_GROUPS,
-            admitted=made,
+            admitted=admitted,
             trained=STEP_GROUPS * self.steps,
             wait_s=self.waited_s,
             compute_s=self.computed_s,
             publish_s=0.0,
         )
-        flow = replace(make.flow_report(), episodes={"accepted": GROUP * made}, admitted=made, dropped={})
+        flow = replace(make.flow_report(), episodes={"accepted": GROUP * admitted}, admitted=admitted, dropped={})
         nodes = tuple(self._with_counters(node) for node in self._ready)
-        said = replace(make.report(stream, flows=(flow,), nodes=nodes), at=self.cloud.clock.wall(), nodes=nodes)
+        report = replace(make.report(stream, flows=(flow,), nodes=nodes), at=self.cloud.clock.wall(), nodes=nodes)
         return replace(
-            said, sequence=self.sequence, recommendations=self.advisor.latest if self.advisor is not None else ()
+            report, sequence=self.sequence, recommendations=self.advisor.latest if self.advisor is not None else ()
         )
 
     def _work(self, nodes: list[str]) -> None:
         room = BUFFER_GROUPS - self.buffered
-        made = min(room, NODE_GROUPS_PER_S * len(nodes))
-        busy = made / (NODE_GROUPS_PER_S * len(nodes)) if nodes else 0.0
+        produced = min(room, NODE_GROUPS_PER_S * len(nodes))
+        busy = produced / (NODE_GROUPS_PER_S * len(nodes)) if nodes else 0.0
         for node in nodes:
             groups, busy_s = self._done.get(node, (0.0, 0.0))
             self._done[node] = (groups + busy * NODE_GROUPS_PER_S, busy_s + busy)
-        self.buffered += made
-        self.made += made
+        self.buffered += produced
+        self.made += produced
 
     def _train(self) -> None:
         if self._left_s <= 0:

@@ -63,7 +63,7 @@ class SkyWorld(ProviderHarness):
         self.providers: list[Provider] = []
 
     async def provider(self, **options: Any) -> SkyPilot:
-        given = {
+        defaults = {
             "endpoint": self.fake.endpoint,
             "program": SLEEPER,
             "types": {
@@ -72,7 +72,7 @@ class SkyWorld(ProviderHarness):
             },
         } | options
         directory = self.fake.directory / "own"
-        built = providers.build({"kind": "skypilot", **given}, clock=SystemClock(), directory=directory)
+        built = providers.build({"kind": "skypilot", **defaults}, clock=SystemClock(), directory=directory)
         assert isinstance(built, SkyPilot)
         self.providers.append(built)
         return built
@@ -146,7 +146,7 @@ async def test_a_failed_teardown_is_retried_and_the_cluster_stays_listed(harness
     """https://github.com/skypilot-org/skypilot/pull/4443: an unconfirmed teardown stays recorded."""
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     error = {"type": "RuntimeError", "message": "the cloud did not answer"}
     harness.fake.down_errors += [error] * 2
     deadline = time.monotonic() + GIVE_UP_S
@@ -164,18 +164,18 @@ async def test_a_cluster_terminated_in_the_console_blocks_nothing(harness: SkyWo
     """https://github.com/skypilot-org/skypilot/issues/632."""
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     await harness.lose(launch)
     assert await launches(harness, provider, wait_for=0) == []
     await retire(harness, provider, launch)
     again = await provider.launch(harness.spec(), launch_id())
-    await until(harness, provider, again, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, again, lambda instance: instance.state is State.RUNNING)
 
 
 async def test_a_second_job_on_a_cluster_starts_no_second_node(harness: SkyWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     await provider._api.launch(
         cluster_name(launch), task_of(provider._options, harness.spec(), launch, now=time.time())
     )  # launched by the service of another host
@@ -189,9 +189,9 @@ async def test_a_second_job_on_a_cluster_starts_no_second_node(harness: SkyWorld
 async def test_skypilot_terminates_a_cluster_whose_node_has_ended(harness: SkyWorld) -> None:
     provider = await harness.provider(program=(sys.executable, "-S", "-c", "raise SystemExit(0)"))
     handle = await provider.launch(harness.spec(), launch_id())
-    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
-    asked = next(body for _, path, body in harness.fake.seen if path == "/launch")
-    assert '\\"down\\": true' in asked
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
+    launch_body = next(body for _, path, body in harness.fake.seen if path == "/launch")
+    assert '\\"down\\": true' in launch_body
 
 
 async def test_a_launch_that_fails_late_is_gone_with_a_reason(harness: SkyWorld) -> None:
@@ -199,11 +199,11 @@ async def test_a_launch_that_fails_late_is_gone_with_a_reason(harness: SkyWorld)
     harness.fake.launch_errors.append(error)
     provider, launch = await harness.provider(answer_wait_s=0), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    seen = await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
-    assert error["message"] in seen.message
+    description = await until(harness, provider, handle, lambda description: description.state is State.GONE)
+    assert error["message"] in description.message
     (instance,) = await provider.list(harness.cluster)
     assert (instance.state, instance.tags) == (State.GONE, harness.spec().tags)
-    assert instance.message == seen.message
+    assert instance.message == description.message
 
 
 @pytest.mark.parametrize("is_done", [False, True])
@@ -213,14 +213,14 @@ async def test_a_launch_whose_answer_was_lost_is_one_cluster(harness: SkyWorld, 
     with pytest.raises(Retry):
         await provider.launch(harness.spec(), launch)
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     assert len(harness.fake.clusters[cluster_name(launch)].jobs) == 1
 
 
 async def test_a_stopped_cluster_still_costs_and_is_stuck(harness: SkyWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     harness.fake.clusters[cluster_name(launch)].status = "STOPPED"
     assert (await provider.describe(handle)).state is State.STUCK
     await retire(harness, provider, launch)
@@ -263,9 +263,9 @@ async def test_an_invalid_launch_id_is_refused(harness: SkyWorld, wrong: str) ->
         await (await harness.provider()).launch(harness.spec(), wrong)
 
 
-@pytest.mark.parametrize(("kind", "said"), ERRORS.items())
-def test_each_refusal_has_a_provider_error(kind: type[ProviderError], said: tuple[str, str]) -> None:
-    provider_error = refusal({"type": said[0], "message": said[1], "object": "gASVpickled"})
+@pytest.mark.parametrize(("kind", "error"), ERRORS.items())
+def test_each_refusal_has_a_provider_error(kind: type[ProviderError], error: tuple[str, str]) -> None:
+    provider_error = refusal({"type": error[0], "message": error[1], "object": "gASVpickled"})
     assert type(provider_error) is kind
     assert "pickled" not in str(provider_error)
     assert "\x1b" not in str(provider_error)

@@ -57,12 +57,12 @@ class SlurmWorld(ProviderHarness):
         self.fake = slurm_commands.Cluster(directory / "slurm")
 
     async def provider(self, **options: Any) -> Slurm:
-        given = {
+        defaults = {
             "program": SLEEPER,
             "types": {"small": {"usd_per_hour": 1.0}, "large": {"usd_per_hour": 4.0, "gres": "gpu:8"}},
             "spot_qos": "preemptible",
         } | options
-        built = providers.build({"kind": "slurm", **given}, clock=SystemClock(), directory=self.directory / "own")
+        built = providers.build({"kind": "slurm", **defaults}, clock=SystemClock(), directory=self.directory / "own")
         assert isinstance(built, Slurm)
         return built
 
@@ -84,10 +84,10 @@ class SlurmWorld(ProviderHarness):
 
     def captured_output(self) -> str:
         logs = [path.read_text() for path in self.directory.rglob("*.log")]
-        said = [json.dumps({**job, "environment": None}) for job in self.fake.jobs()]
+        jobs = [json.dumps({**job, "environment": None}) for job in self.fake.jobs()]
         lines = [Path(f"/proc/{job['pid']}/cmdline") for job in self.fake.jobs() if "pid" in job]
         calls = (self.fake.directory / "calls.jsonl").read_text()
-        return "".join([calls, *said, *logs, *(path.read_text() for path in lines if path.exists())])
+        return "".join([calls, *jobs, *logs, *(path.read_text() for path in lines if path.exists())])
 
     def job(self, launch_id: str) -> dict[str, Any]:
         """Returns the latest job of a launch."""
@@ -127,16 +127,16 @@ async def test_sbatch_arguments_follow_from_type_region_spot_and_pool(harness: S
     launch = launch_id()
     options = {"mem": "128G", "account": "team; rm -rf /"}  # passed as one argument
     await provider.launch(harness.spec(region="eu", is_spot=True, options=options), launch)
-    asked = next(argv for argv in calls(harness) if argv[0] == "sbatch")
-    said = {"--partition=spot", "--qos=preemptible", "--gres=gpu:h100:8", "--cpus-per-task=16", "--mem=128G"}
-    assert said | {f"--account={options['account']}", "--no-requeue", "--dependency=singleton"} <= set(asked)
+    command = next(argv for argv in calls(harness) if argv[0] == "sbatch")
+    expected = {"--partition=spot", "--qos=preemptible", "--gres=gpu:h100:8", "--cpus-per-task=16", "--mem=128G"}
+    assert expected | {f"--account={options['account']}", "--no-requeue", "--dependency=singleton"} <= set(command)
     assert harness.job(launch)["arguments"][: len(SLEEPER)] == list(SLEEPER)
 
 
 async def test_a_second_job_of_one_name_waits_and_is_cancelled(harness: SlurmWorld, tmp_path: Path) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     copy = {key: value for key, value in harness.job(launch).items() if key != "pid"}
     harness.fake.submit(copy)  # submitted by another host's fleet service at the same time
     while harness.job(launch)["reason"] != "Dependency":
@@ -152,10 +152,10 @@ async def test_a_queued_job_reports_what_it_waits_for(harness: SlurmWorld) -> No
     harness.fake.configure(slots=0, reason="QOSMaxJobsPerUserLimit")
     provider = await harness.provider()
     handle = await provider.launch(harness.spec(), launch_id())
-    seen = await until(harness, provider, handle, lambda seen: bool(seen.message))
-    assert (seen.state, seen.message) == (State.PENDING, "Quota: QOSMaxJobsPerUserLimit")
+    instance = await until(harness, provider, handle, lambda instance: bool(instance.message))
+    assert (instance.state, instance.message) == (State.PENDING, "Quota: QOSMaxJobsPerUserLimit")
     harness.fake.configure(slots=4)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ async def test_a_job_that_can_never_start_is_stuck(harness: SlurmWorld) -> None:
     harness.fake.configure(slots=0, reason="AssocMaxWallDurationPerJobLimit")
     provider = await harness.provider()
     handle = await provider.launch(harness.spec(), launch_id())
-    seen = await until(harness, provider, handle, lambda seen: seen.state is State.STUCK)
-    assert "AssocMaxWallDurationPerJobLimit" in seen.message
+    instance = await until(harness, provider, handle, lambda instance: instance.state is State.STUCK)
+    assert "AssocMaxWallDurationPerJobLimit" in instance.message
 
 
 @pytest.mark.parametrize("has_comments", [True, False])
@@ -187,13 +187,13 @@ async def test_a_finished_job_is_read_from_the_accounting(harness: SlurmWorld, h
         launch_id(),
     )
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
     harness.fake.configure(min_job_age_s=0, comments_in_accounting=has_comments)
-    seen = await provider.describe(handle)
-    assert seen.state is State.GONE
-    assert seen.message.startswith("FAILED ")
-    assert "3:0" in seen.message
-    assert (seen.tags is not None) == has_comments
+    instance = await provider.describe(handle)
+    assert instance.state is State.GONE
+    assert instance.message.startswith("FAILED ")
+    assert "3:0" in instance.message
+    assert (instance.tags is not None) == has_comments
     assert await provider.launch(harness.spec(), launch) == handle  # a launch starts only once
     assert len(harness.fake.jobs()) == 1
 
@@ -204,7 +204,7 @@ async def test_without_accounting_a_finished_job_is_gone(harness: SlurmWorld) ->
         await (await harness.provider()).launch(harness.spec(), launch_id())
     provider, launch = await harness.provider(has_accounting=False), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     await harness.lose(launch)
     assert (await provider.describe(handle)).state is State.GONE
 
@@ -214,9 +214,9 @@ async def test_a_node_that_ignores_its_end_is_killed_after_killwait(harness: Slu
     deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
     provider, launch = await harness.provider(program=(sys.executable, "-S", "-c", deaf)), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     assert await provider.retire(launch) is RetireResult.TERMINATING
-    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
 
 
 async def test_tags_too_long_for_a_comment_are_refused(harness: SlurmWorld) -> None:
@@ -272,9 +272,9 @@ def test_an_unknown_job_state_ends_nothing() -> None:
     assert read_job(Job(id="1", name="astraflow-A", state="DREAMING")).state is State.RUNNING
 
 
-@pytest.mark.parametrize(("kind", "said"), REFUSALS.items())
-def test_each_refusal_has_a_provider_error(kind: type[ProviderError], said: str) -> None:
-    assert type(refusal("submitting a job", 1, said)) is kind
+@pytest.mark.parametrize(("kind", "message"), REFUSALS.items())
+def test_each_refusal_has_a_provider_error(kind: type[ProviderError], message: str) -> None:
+    assert type(refusal("submitting a job", 1, message)) is kind
 
 
 def test_invalid_options_are_refused() -> None:

@@ -66,12 +66,12 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    place = tmp_path_factory.mktemp("lab")
+    directory = tmp_path_factory.mktemp("lab")
     key = asyncssh.generate_private_key("ssh-ed25519")
-    key.write_private_key(str(place / "key"))
-    with serving_ssh(place / "one", key=key) as one, serving_ssh(place / "other", key=key) as other:
-        (place / "known_hosts").write_text(one.known_host() + other.known_host())
-        yield Lab(one=one, other=other, key_file=place / "key", known_hosts=place / "known_hosts")
+    key.write_private_key(str(directory / "key"))
+    with serving_ssh(directory / "one", key=key) as host, serving_ssh(directory / "other", key=key) as other_host:
+        (directory / "known_hosts").write_text(host.known_host() + other_host.known_host())
+        yield Lab(one=host, other=other_host, key_file=directory / "key", known_hosts=directory / "known_hosts")
 
 
 class SshWorld(ProviderHarness):
@@ -96,7 +96,7 @@ class SshWorld(ProviderHarness):
             }
             for name in only
         }
-        given = {
+        defaults = {
             "hosts": hosts,
             "known_hosts": self.lab.known_hosts,
             "key_files": (self.lab.key_file,),
@@ -104,9 +104,11 @@ class SshWorld(ProviderHarness):
             "program": SLEEPER,
             "grace_s": 5.0,
         }
-        made = StaticSsh(StaticSshOptions.parse(given | options, where=""), clock=SystemClock(), directory=Path())
-        self._made.append(made)
-        return made
+        provider = StaticSsh(
+            StaticSshOptions.parse(defaults | options, where=""), clock=SystemClock(), directory=Path()
+        )
+        self._made.append(provider)
+        return provider
 
     async def lose(self, launch_id: str) -> None:
         os.killpg(self.pid(launch_id), signal.SIGKILL)
@@ -132,8 +134,8 @@ class SshWorld(ProviderHarness):
 
     async def duplicate(self, launch_id: str) -> bool:
         """Launches again on the other host, as when the first host was unreachable."""
-        (place,) = self.places(launch_id)
-        held_by_one = place.is_relative_to(self.lab.one.home)
+        (folder,) = self.places(launch_id)
+        held_by_one = folder.is_relative_to(self.lab.one.home)
         alone = await self.provider(only=("other",) if held_by_one else ("one",))
         await alone.launch(self.spec(), launch_id)
         return True
@@ -144,7 +146,7 @@ class SshWorld(ProviderHarness):
     def captured_output(self) -> str:
         files = [path for host in self.homes() for path in host.rglob("*") if path.is_file()]
         files += [server.directory / "log" for server in (self.lab.one, self.lab.other)]
-        lines = [Path(f"/proc/{self.pid(place.name)}/cmdline") for place in self.places("01*")]
+        lines = [Path(f"/proc/{self.pid(folder.name)}/cmdline") for folder in self.places("01*")]
         return "".join(path.read_text(errors="replace") for path in [*files, *lines])
 
     def homes(self) -> list[Path]:
@@ -154,8 +156,8 @@ class SshWorld(ProviderHarness):
         return [path for host in self.homes() for path in host.glob(pattern)]
 
     def pid(self, launch_id: str) -> int:
-        (place,) = self.places(launch_id)
-        return int(json.loads((place / "machine.json").read_text())["pid"])
+        (folder,) = self.places(launch_id)
+        return int(json.loads((folder / "machine.json").read_text())["pid"])
 
     async def end(self) -> None:
         """Ends all machines that a test left running, and closes all connections."""
@@ -163,8 +165,8 @@ class SshWorld(ProviderHarness):
         for cluster in (self.cluster, "strangers"):
             for instance in await provider.list(cluster):
                 await retire(self, provider, instance.handle.launch_id)
-        for made in self._made:
-            await made.close()
+        for own_provider in self._made:
+            await own_provider.close()
 
 
 @pytest.fixture
@@ -183,7 +185,7 @@ class TestStaticSsh(ProviderSuite):
 async def test_a_node_gets_its_token_by_environment_and_survives_the_connection(harness: SshWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     await provider.close()
     environment = Path(f"/proc/{harness.pid(launch)}/environ").read_text()
     assert f"ASTRAFLOW_TOKEN={CANARY}\0" in environment
@@ -260,11 +262,11 @@ async def test_while_a_host_is_unreachable_others_take_launches_and_listing_fail
 
 
 async def test_a_second_claim_is_withdrawn_and_the_first_is_used(harness: SshWorld) -> None:
-    one, other = await harness.provider(only=("one",)), await harness.provider(only=("other",))
+    first, second = await harness.provider(only=("one",)), await harness.provider(only=("other",))
     launch, spec = launch_id(), harness.spec()
     claims = [
         await provider._claim([name], launch, provider._order(spec, launch))  # both checked and found no claim
-        for provider, name in ((one, "one"), (other, "other"))
+        for provider, name in ((first, "one"), (second, "other"))
     ]
     assert [claim[1]["is_new"] for claim in claims if claim is not None] == [True, True]
     both = await harness.provider()
@@ -276,8 +278,8 @@ async def test_a_second_claim_is_withdrawn_and_the_first_is_used(harness: SshWor
 
 
 async def test_a_started_claim_is_not_withdrawn(harness: SshWorld) -> None:
-    one, launch, spec = await harness.provider(only=("one",)), launch_id(), harness.spec()
-    await one.launch(spec, launch)
+    provider, launch, spec = await harness.provider(only=("one",)), launch_id(), harness.spec()
+    await provider.launch(spec, launch)
     await harness.duplicate(launch)
     assert await (await harness.provider())._is_only_claim("one", launch)
     assert await launches(harness, await harness.provider(), wait_for=2) == [launch, launch]
@@ -287,21 +289,21 @@ async def test_a_claim_is_started_by_the_repeated_launch(harness: SshWorld) -> N
     provider, launch, spec = await harness.provider(), launch_id(), harness.spec()
     claim = await provider._claim(["one"], launch, provider._order(spec, launch))  # simulates a crash before the start
     assert claim is not None
-    (seen,) = await listed(harness, provider)
-    assert (seen.state, seen.handle.id) == (State.PENDING, f"one:{launch}")
+    (instance,) = await listed(harness, provider)
+    assert (instance.state, instance.handle.id) == (State.PENDING, f"one:{launch}")
     handle = await (await harness.provider()).launch(spec, launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     assert len(await listed(harness, provider)) == 1
 
 
 async def test_a_node_reads_preemption_notices_from_its_folder(harness: SshWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(), launch)
-    (place,) = harness.places(launch)
-    argv = json.loads((place / "order.json").read_text())["argv"]
+    (folder,) = harness.places(launch)
+    argv = json.loads((folder / "order.json").read_text())["argv"]
     option, table = argv[-2:]
     assert option == "--preemption"
-    assert tomllib.loads(f"source = {table}")["source"] == {"kind": "file", "path": f"{place}/notice.json"}
+    assert tomllib.loads(f"source = {table}")["source"] == {"kind": "file", "path": f"{folder}/notice.json"}
     assert argv[: len(SLEEPER) + 2] == [*SLEEPER, "join", "127.0.0.1:1"]
 
 
@@ -365,9 +367,9 @@ async def test_a_second_retire_ends_a_node_that_ignores_the_first(harness: SshWo
     deaf.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")
     provider, launch = await harness.provider(grace_s=0.2, program=(SLEEPER[0], "-S", str(deaf))), launch_id()
     handle = await provider.launch(harness.spec(), launch)
-    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
     assert await provider.retire(launch) is RetireResult.TERMINATING
-    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
 
 
 def test_an_invalid_configuration_is_refused_with_valid_values(lab: Lab, tmp_path: Path) -> None:
@@ -381,8 +383,8 @@ def test_an_invalid_configuration_is_refused_with_valid_values(lab: Lab, tmp_pat
         ({"hosts": {"a b": {"address": "x"}}}, "not a valid name"),
         ({"hosts": {"one": {"addr": "x"}}}, "address"),
     ]
-    for change, said in wrong:
-        with pytest.raises(InvalidInput, match=said):
+    for change, message in wrong:
+        with pytest.raises(InvalidInput, match=message):
             providers.check(good | change)
     without = {key: value for key, value in good.items() if key != "known_hosts"}
     with pytest.raises(InvalidInput, match="known_hosts"):

@@ -35,7 +35,7 @@ def first(parts: Parts) -> tuple[LaunchId, Machine]:
     return launch, machine
 
 
-def seen(parts: Parts, launch: LaunchId) -> Instance:
+def instance_of(parts: Parts, launch: LaunchId) -> Instance:
     return parts.ledger.records[launch].instance
 
 
@@ -44,15 +44,18 @@ async def test_an_instance_with_a_preemption_notice_drains_with_that_cause(tmp_p
     launch, machine = first(parts)
     parts.cloud.preempt(machine, in_s=120.0)
     await parts.reconciler.sweep()
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.DRAINING, Cause.PREEMPTED)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (
+        InstanceState.DRAINING,
+        Cause.PREEMPTED,
+    )
     view = parts.fleet.view(parts.fleet.pool(POOL))
     assert (view.terminating, view.losses) == ({Cause.PREEMPTED: 1}, {Cause.PREEMPTED: 1})
     await parts.pass_time(200.0)
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.GONE, Cause.PREEMPTED)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.GONE, Cause.PREEMPTED)
     view = parts.fleet.view(parts.fleet.pool(POOL))
     assert (view.terminating, view.losses) == ({}, {Cause.PREEMPTED: 1})
     again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
-    assert seen(again, launch).cause is Cause.PREEMPTED, "the cause does not change"
+    assert instance_of(again, launch).cause is Cause.PREEMPTED, "the cause does not change"
     parts.clock.advance(3600.0)
     assert parts.fleet.view(parts.fleet.pool(POOL)).losses == {}, "losses are counted for one hour"
 
@@ -65,7 +68,10 @@ async def test_a_request_stays_the_cause_despite_a_later_preemption(tmp_path: Pa
     await parts.fleet_manager.apply(plan.id, key="one", approver=ALICE)
     parts.cloud.preempt(machine, in_s=120.0)
     await parts.reconciler.sweep()
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.DRAINING, Cause.REQUESTED)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (
+        InstanceState.DRAINING,
+        Cause.REQUESTED,
+    )
     assert parts.fleet.view(parts.fleet.pool(POOL)).losses == {}
 
 
@@ -75,9 +81,12 @@ async def test_a_node_that_left_on_a_notice_is_lost_until_its_provider_is_read(t
     parts.cloud.preempt(machine, in_s=120.0)  # its node sees the notice and leaves at once; no report lists it
     parts.fleet.observation.update(parts.run.report())
     await parts.reconciler.check_nodes()
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.RETIRING, Cause.LOST)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.RETIRING, Cause.LOST)
     await parts.reconciler.sweep()
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.RETIRING, Cause.PREEMPTED)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (
+        InstanceState.RETIRING,
+        Cause.PREEMPTED,
+    )
 
 
 async def test_an_instance_seen_only_after_its_end_has_its_notice_as_cause(tmp_path: Path) -> None:
@@ -86,7 +95,7 @@ async def test_an_instance_seen_only_after_its_end_has_its_notice_as_cause(tmp_p
     parts.cloud.preempt(machine, in_s=10.0)
     parts.clock.advance(20.0)
     await parts.reconciler.sweep()
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.GONE, Cause.PREEMPTED)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.GONE, Cause.PREEMPTED)
 
 
 async def test_a_notice_reported_by_the_node_counts_before_the_list_has_it(tmp_path: Path) -> None:
@@ -95,7 +104,10 @@ async def test_a_notice_reported_by_the_node_counts_before_the_list_has_it(tmp_p
     parts.run.leaving[launch] = Cause.PREEMPTED
     parts.fleet.observation.update(parts.run.report())
     await parts.reconciler.check_nodes()
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.DRAINING, Cause.PREEMPTED)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (
+        InstanceState.DRAINING,
+        Cause.PREEMPTED,
+    )
 
 
 async def test_a_notice_counts_also_after_the_end(tmp_path: Path) -> None:
@@ -104,32 +116,34 @@ async def test_a_notice_counts_also_after_the_end(tmp_path: Path) -> None:
     before = parts.run.report()
     parts.cloud.end(machine, after_s=0.0)  # it terminates itself after its node has left
     await parts.reconciler.sweep()
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.GONE, Cause.LOST)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.GONE, Cause.LOST)
     nodes = [
         replace(node, state=NodeState.GONE, cause=Cause.PREEMPTED) if node.facts.name == launch else node
         for node in before.nodes
     ]
     parts.fleet.observation.update(replace(before, nodes=tuple(nodes)))
     await parts.reconciler.check_nodes()
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.GONE, Cause.PREEMPTED)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.GONE, Cause.PREEMPTED)
     assert parts.fleet.view(parts.fleet.pool(POOL)).losses == {Cause.PREEMPTED: 1}
 
 
 @pytest.mark.parametrize(
-    ("told", "cause"), [(Cause.REQUESTED, Cause.REQUESTED), (Cause.PREEMPTED, Cause.PREEMPTED), (None, Cause.LOST)]
+    ("reported_cause", "cause"),
+    [(Cause.REQUESTED, Cause.REQUESTED), (Cause.PREEMPTED, Cause.PREEMPTED), (None, Cause.LOST)],
 )
 async def test_dataflow_knows_whether_a_departed_node_was_requested_to_leave(
-    tmp_path: Path, told: Cause | None, cause: Cause
+    tmp_path: Path, reported_cause: Cause | None, cause: Cause
 ) -> None:
     parts = await working(tmp_path)
     launch, _ = first(parts)
     report = parts.run.report()
     nodes = [
-        replace(node, state=NodeState.GONE, cause=told) if node.facts.name == launch else node for node in report.nodes
+        replace(node, state=NodeState.GONE, cause=reported_cause) if node.facts.name == launch else node
+        for node in report.nodes
     ]
     parts.fleet.observation.update(replace(report, nodes=tuple(nodes)))
     await parts.reconciler.check_nodes()
-    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.RETIRING, cause)
+    assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.RETIRING, cause)
 
 
 async def test_an_unannounced_end_is_a_loss_and_a_node_that_never_worked_has_failed(tmp_path: Path) -> None:
@@ -137,14 +151,14 @@ async def test_an_unannounced_end_is_a_loss_and_a_node_that_never_worked_has_fai
     launch, machine = first(parts)
     parts.cloud.end(machine, after_s=0.0)
     await parts.reconciler.sweep()
-    assert seen(parts, launch).cause is Cause.LOST
+    assert instance_of(parts, launch).cause is Cause.LOST
     await parts.want(4)
     await parts.actuator.run_due_steps()
     (pending, *_) = [record.id for record in parts.ledger.alive() if record.instance.ready_at is None]
     (machine,) = parts.cloud.find(pending)
     parts.cloud.end(machine, after_s=0.0)
     await parts.reconciler.sweep()
-    assert seen(parts, pending).cause is Cause.FAILED
+    assert instance_of(parts, pending).cause is Cause.FAILED
     assert parts.fleet.view(parts.fleet.pool(POOL)).losses == {Cause.LOST: 1}, (
         "an instance that never became ready is not a loss"
     )
@@ -155,15 +169,18 @@ async def test_maximum_age_and_inconsistency_are_separate_causes(tmp_path: Path)
     launch, _ = first(parts)
     old, odd = sorted(record.id for record in parts.ledger.alive())
     await parts.fleet.record_event(odd, InstanceEvent.PENDING)
-    assert seen(parts, odd).state is InstanceState.SUSPECT
-    assert seen(parts, odd).cause is None
+    assert instance_of(parts, odd).state is InstanceState.SUSPECT
+    assert instance_of(parts, odd).cause is None
     parts.clock.advance(301.0)
     await parts.reconciler.check_nodes()
-    assert (seen(parts, odd).state, seen(parts, odd).cause) == (InstanceState.DRAINING, Cause.INCONSISTENT)
-    parts.clock.advance(seen(parts, old).expires_at - parts.clock.wall() + 1.0)
+    assert (instance_of(parts, odd).state, instance_of(parts, odd).cause) == (
+        InstanceState.DRAINING,
+        Cause.INCONSISTENT,
+    )
+    parts.clock.advance(instance_of(parts, old).expires_at - parts.clock.wall() + 1.0)
     await parts.reconciler.check_nodes()
     assert launch == old
-    assert (seen(parts, old).state, seen(parts, old).cause) == (InstanceState.DRAINING, Cause.EXPIRED)
+    assert (instance_of(parts, old).state, instance_of(parts, old).cause) == (InstanceState.DRAINING, Cause.EXPIRED)
 
 
 def instance(state: InstanceState, *, has_worked: bool) -> Instance:
@@ -185,8 +202,8 @@ def test_leaving_instances_have_a_cause_and_only_a_loss_can_become_a_preemption(
     has_worked: bool, events: Sequence[tuple[InstanceEvent, Cause | None]]
 ) -> None:
     launched = instance(InstanceState.READY, has_worked=has_worked)
-    for event, told in events:
-        cause = termination_cause(launched, event, told)
+    for event, reported_cause in events:
+        cause = termination_cause(launched, event, reported_cause)
         assert (
             cause is launched.cause
             or launched.cause is None

@@ -30,19 +30,19 @@ pathlib.Path(sys.argv[1]).write_text(json.dumps(said))
 class Machine:
     """Folder that simulates a machine."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.ended = place / "ended"
-        (place / "teller.py").write_text(TELLER)
+    def __init__(self, folder: Path) -> None:
+        self.place = folder
+        self.ended = folder / "ended"
+        (folder / "teller.py").write_text(TELLER)
 
     def options(self, **changes: Any) -> BootOptions:
-        given: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "program": (sys.executable, str(self.place / "teller.py"), str(self.place / "told")),
             "secrets": str(self.place / "run" / "astraflow"),
             "directory": str(self.place / "opt"),
             "end": ("touch", str(self.ended)),
         }
-        return BootOptions.parse(given | changes, where="boot")
+        return BootOptions.parse(defaults | changes, where="boot")
 
     def start(self, *, expires_at: float = FOR_EVER, **changes: Any) -> subprocess.Popen[str]:
         options = self.options(**changes)
@@ -59,8 +59,8 @@ class Machine:
     def run(self, **changes: Any) -> tuple[int, str]:
         """Runs the boot script; returns exit status and output."""
         process = self.start(**changes)
-        said, _ = process.communicate(timeout=30)
-        return process.returncode, said
+        output, _ = process.communicate(timeout=30)
+        return process.returncode, output
 
 
 @pytest.fixture
@@ -69,12 +69,12 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_the_node_gets_the_address_and_the_tokens_path(machine: Machine) -> None:
-    status, said = machine.run()
+    status, output = machine.run()
     assert (status, machine.ended.exists()) == (0, True)
-    told = (machine.place / "told").read_text()
+    received = (machine.place / "told").read_text()
     secret = machine.place / "run" / "astraflow" / "token"
-    assert json.loads(told) == {"argv": [*JOIN, "--token-file", str(secret)], "token": f"{TOKEN}\n"}
-    assert TOKEN not in said
+    assert json.loads(received) == {"argv": [*JOIN, "--token-file", str(secret)], "token": f"{TOKEN}\n"}
+    assert TOKEN not in output
     assert not (machine.place / "run" / "astraflow").exists()
 
 
@@ -105,16 +105,18 @@ def test_a_machine_ends_at_its_expiry(machine: Machine) -> None:
     status, _ = machine.run(program=SLEEPER, expires_at=time.time() + 2.0)
     assert (status, machine.ended.exists()) == (124, True)
     assert time.monotonic() - began < 20.0
-    status, said = machine.run(expires_at=time.time() - 1.0)
+    status, output = machine.run(expires_at=time.time() - 1.0)
     assert status == 124
-    assert "has expired" in said
+    assert "has expired" in output
 
 
 def test_commands_before_the_node_run_in_order_and_a_failure_ends_the_machine(machine: Machine) -> None:
     marks = [str(machine.place / name) for name in ("a", "b", "c")]
-    status, said = machine.run(before=(("touch", marks[0]), ("test", "-e", marks[0]), ("false",), ("touch", marks[2])))
+    status, output = machine.run(
+        before=(("touch", marks[0]), ("test", "-e", marks[0]), ("false",), ("touch", marks[2]))
+    )
     assert (status, machine.ended.exists()) == (1, True)
-    (failure,) = [line for line in said.splitlines() if "failed" in line]
+    (failure,) = [line for line in output.splitlines() if "failed" in line]
     assert "false" in failure
     assert "status 1" in failure
     assert not Path(marks[2]).exists()
@@ -122,9 +124,9 @@ def test_commands_before_the_node_run_in_order_and_a_failure_ends_the_machine(ma
 
 
 def test_a_hanging_install_ends_the_machine(machine: Machine) -> None:
-    status, said = machine.run(before=(("sleep", "600"),), install_s=1)
+    status, output = machine.run(before=(("sleep", "600"),), install_s=1)
     assert (status, machine.ended.exists()) == (124, True)
-    assert "sleep failed" in said
+    assert "sleep failed" in output
 
 
 def test_a_custom_install_command_provides_the_program(machine: Machine) -> None:
@@ -142,9 +144,9 @@ def test_a_custom_install_command_provides_the_program(machine: Machine) -> None
 def test_a_wheel_is_installed_into_its_own_environment(machine: Machine) -> None:
     """Installs a generated wheel with an `astraflow` program, without a package index."""
     wheel = _wheel(machine.place)
-    status, said = machine.run(program=(), wheel=str(wheel), wheelhouse=str(machine.place), python=sys.executable)
-    assert status == 7, said
-    (started,) = [line for line in said.splitlines() if line.startswith(NODE_STARTED)]
+    status, output = machine.run(program=(), wheel=str(wheel), wheelhouse=str(machine.place), python=sys.executable)
+    assert status == 7, output
+    (started,) = [line for line in output.splitlines() if line.startswith(NODE_STARTED)]
     arguments = started.removeprefix(NODE_STARTED).split()
     assert arguments[:5] == ["join", "127.0.0.1:1", "--pool", "eu", "--token-file"]
     assert machine.ended.exists()
@@ -203,7 +205,7 @@ def test_no_script_names_a_package_index() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({}, "none of them"),
         ({"wheel": "x", "image": "y"}, "wheel and image"),
@@ -213,18 +215,18 @@ def test_no_script_names_a_package_index() -> None:
         ({"weel": "x"}, "wheel"),
     ],
 )
-def test_invalid_options_are_refused_with_valid_values(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_invalid_options_are_refused_with_valid_values(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         BootOptions.parse(values, where="boot")
 
 
 def _family(pid: int) -> list[int]:
     """Returns the ids of a process and all its descendants."""
-    found = [pid]
-    for parent in found:
+    pids = [pid]
+    for parent in pids:
         for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            found += [int(child) for child in task.read_text().split()]
-    return found
+            pids += [int(child) for child in task.read_text().split()]
+    return pids
 
 
 def _await(holds: Any) -> None:
@@ -234,11 +236,11 @@ def _await(holds: Any) -> None:
         time.sleep(0.02)
 
 
-def _wheel(place: Path) -> Path:
+def _wheel(folder: Path) -> Path:
     """Writes the smallest wheel that pip accepts."""
     import zipfile
 
-    path, info = place / "astraflow-0.1-py3-none-any.whl", "astraflow-0.1.dist-info"
+    path, info = folder / "astraflow-0.1-py3-none-any.whl", "astraflow-0.1.dist-info"
     files = {
         "astraflow.py": f"import sys\ndef main():\n    print({NODE_STARTED!r}, *sys.argv[1:])\n    sys.exit(7)\n",
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: astraflow\nVersion: 0.1\n",

@@ -18,7 +18,7 @@ from tests.maintainer.evals.parts import paired_result
 OBJECTIONS = ["J is 1.100 of the rule's", "1 extra flaps"]
 
 
-def said(**changes: object) -> dict[str, object]:
+def document(**changes: object) -> dict[str, object]:
     """Returns a leaderboard of one model."""
     lines = [{"model": "m", "right_ratio": 1.003, "blind_ratio": 0.93, "violations": 0, "out_of_scope": 2, "new": 1}]
     cases = {
@@ -34,7 +34,7 @@ def said(**changes: object) -> dict[str, object]:
 
 def board(tmp_path: Path, **changes: object) -> Path:
     path = tmp_path / "leaderboard.json"
-    path.write_text(json.dumps(said(**changes)), encoding="utf-8")
+    path.write_text(json.dumps(document(**changes)), encoding="utf-8")
     return path
 
 
@@ -73,7 +73,14 @@ def test_a_missing_or_invalid_leaderboard_is_an_error(tmp_path: Path) -> None:
         evaluation(board(tmp_path), "other")
     with pytest.raises(InvalidInput, check=lambda problem: problem.code == "leaderboard.unknown_model"):
         evaluation(board(tmp_path, cases={}), "m")
-    for content in ("", "[]", "{}", "null", json.dumps(said(scored_at=0)), json.dumps(said(lines=[{"model": "m"}]))):
+    for content in (
+        "",
+        "[]",
+        "{}",
+        "null",
+        json.dumps(document(scored_at=0)),
+        json.dumps(document(lines=[{"model": "m"}])),
+    ):
         path = tmp_path / "broken.json"
         path.write_text(content, encoding="utf-8")
         with pytest.raises(InvalidInput, check=lambda problem: problem.code == "leaderboard.invalid"):

@@ -115,9 +115,9 @@ async def test_priced_nodes_count_by_their_price(tmp_path: Path) -> None:
 
 
 async def test_the_rule_is_replayed_since_the_first_change_within_the_fleets_bounds(tmp_path: Path) -> None:
-    port, seen = Recorded(answer()), await pools(tmp_path)
-    await live_score(port, [change(2, age_s=100.0), change(1, age_s=600.5)], seen, at=START)
-    await live_score(port, [change(2, age_s=100.0), change(1, age_s=7200.0)], seen, at=START)
+    port, fleet_pools = Recorded(answer()), await pools(tmp_path)
+    await live_score(port, [change(2, age_s=100.0), change(1, age_s=600.5)], fleet_pools, at=START)
+    await live_score(port, [change(2, age_s=100.0), change(1, age_s=7200.0)], fleet_pools, at=START)
     young, old = port.asked
     assert (young.resolution_s, young.limit) == (1, 601)
     assert (old.resolution_s, old.limit) == (60, 120)
@@ -125,42 +125,42 @@ async def test_the_rule_is_replayed_since_the_first_change_within_the_fleets_bou
 
 
 async def test_no_replay_is_requested_without_a_change_or_right_after_it(tmp_path: Path) -> None:
-    port, seen = Recorded(answer()), await pools(tmp_path)
-    assert await live_score(port, [], seen, at=START) is None
-    assert await live_score(port, [change(1, age_s=30.0)], seen, at=START) is None
+    port, fleet_pools = Recorded(answer()), await pools(tmp_path)
+    assert await live_score(port, [], fleet_pools, at=START) is None
+    assert await live_score(port, [change(1, age_s=30.0)], fleet_pools, at=START) is None
     assert port.asked == []
 
 
 async def test_a_recorded_run_is_replayed_with_the_real_rule(tmp_path: Path) -> None:
     """Eight recorded nodes exceed the rule's number: the run cost more and had no wait."""
     reports = recorded(120, ready=8)
-    seen = tuple(
+    fleet_pools = tuple(
         replace(pool, spec=replace(pool.spec, id=reports[0].recommendations[0].pool, min_nodes=0, max_nodes=20))
         for pool in await pools(tmp_path)
     )
-    live_run = await live_score(Recorded(reports=reports), [change(1, age_s=7200.0)], seen, at=START)
+    live_run = await live_score(Recorded(reports=reports), [change(1, age_s=7200.0)], fleet_pools, at=START)
     assert live_run is not None
     assert live_run.node_hours > live_run.rule_node_hours > 0
     assert live_run.ratio is not None
     assert live_run.ratio > 1
 
 
-def snapshot(seen: FleetStatus, *decisions: Decision) -> Snapshot:
+def snapshot(fleet_status: FleetStatus, *decisions: Decision) -> Snapshot:
     """Returns a snapshot with this fleet status and these decisions."""
-    return Snapshot(at=START, fleet=seen, decisions=decisions)
+    return Snapshot(at=START, fleet=fleet_status, decisions=decisions)
 
 
 async def test_the_scorecard_refreshes_once_a_minute_and_keeps_its_score_on_errors(tmp_path: Path) -> None:
-    clock, port, seen = ManualClock(START), Recorded(answer()), await status(tmp_path)
+    clock, port, fleet_status = ManualClock(START), Recorded(answer()), await status(tmp_path)
     standing = Scorecard(model="m", leaderboard=tmp_path / "leaderboard.json", actor=HAL, port=port, clock=clock)
-    await standing.refresh(snapshot(seen))
+    await standing.refresh(snapshot(fleet_status))
     assert (standing.live, standing.live_problem) == (None, NO_CHANGES)
     assert str(tmp_path / "leaderboard.json") in standing.evaluation_problem
     board(tmp_path)
-    await standing.refresh(snapshot(seen, change(1, age_s=3600.0)))
+    await standing.refresh(snapshot(fleet_status, change(1, age_s=3600.0)))
     assert (standing.evaluation, standing.live) == (None, None), "not within the same minute"
     clock.advance(REFRESH_S)
-    await standing.refresh(snapshot(seen, change(1, age_s=3600.0)))
+    await standing.refresh(snapshot(fleet_status, change(1, age_s=3600.0)))
     assert standing.evaluation is not None
     assert (standing.evaluation_problem, standing.live_problem) == ("", "")
     assert standing.source == str(tmp_path / "leaderboard.json")
@@ -169,7 +169,7 @@ async def test_the_scorecard_refreshes_once_a_minute_and_keeps_its_score_on_erro
     for problem in (Unavailable("dataflow is away"), InvalidInput("no report has measured demand")):
         port.problem = problem
         clock.advance(REFRESH_S)
-        await standing.refresh(snapshot(seen, change(1, age_s=3600.0)))
+        await standing.refresh(snapshot(fleet_status, change(1, age_s=3600.0)))
         assert (standing.live, standing.live_problem) == (known, str(problem))
 
 

@@ -100,11 +100,11 @@ def base_tensors() -> SnapshotTensors:
 @pytest.fixture
 async def plane() -> Adopting:
     """Store with a base and three versions of adapters."""
-    made = Adopting()
-    await published(made, BASE, base_tensors(), base=None)
+    weights_plane = Adopting()
+    await published(weights_plane, BASE, base_tensors(), base=None)
     adapters = [tensors_of(adapters_of(make_torch.model(), version)) for version in range(3)]
-    await published(made, POLICY, *adapters, base=made.kept[BASE, 0].manifest)
-    return made
+    await published(weights_plane, POLICY, *adapters, base=weights_plane.kept[BASE, 0].manifest)
+    return weights_plane
 
 
 @pytest.mark.anyio

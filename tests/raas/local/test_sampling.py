@@ -40,8 +40,8 @@ def test_random_numbers_fill_the_unit_interval_evenly() -> None:
 def test_random_numbers_of_neighbouring_keys_and_positions_are_uncorrelated() -> None:
     table = random_uniforms(np.repeat(KEYS, 64), np.tile(np.arange(64, dtype=np.uint64), 64)).reshape(64, 64)
 
-    for one, other in ((table[:-1], table[1:]), (table[:, :-1], table[:, 1:])):
-        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.06
+    for left, right in ((table[:-1], table[1:]), (table[:, :-1], table[:, 1:])):
+        assert abs(np.corrcoef(left.ravel(), right.ravel())[0, 1]) < 0.06
 
 
 def test_sampled_frequencies_match_the_reported_probabilities() -> None:

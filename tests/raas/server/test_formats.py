@@ -20,9 +20,9 @@ def spans(*parts: tuple[int, int, int]) -> list[dict[str, Any]]:
 
 
 def test_adjacent_spans_of_one_version_are_joined_and_empty_ones_dropped() -> None:
-    found = version_spans(spans((1, 0, 2), (1, 2, 3), (2, 3, 3), (3, 3, 9)), 5)
+    joined = version_spans(spans((1, 0, 2), (1, 2, 3), (2, 3, 3), (3, 3, 9)), 5)
 
-    assert found == (VersionSpan(version=Version(1), length=3), VersionSpan(version=Version(3), length=2))
+    assert joined == (VersionSpan(version=Version(1), length=3), VersionSpan(version=Version(3), length=2))
     assert version_spans(None, 0) == ()
 
 

@@ -53,7 +53,7 @@ async def test_stopping_ends_children_in_other_sessions_that_ignore_signals(tmp_
     before = tree(process)
     await process.stop()
 
-    assert not [one for one in before if is_alive(one)]
+    assert not [descendant for descendant in before if is_alive(descendant)]
 
 
 @pytest.mark.anyio
@@ -64,7 +64,7 @@ async def test_children_do_not_outlive_their_server(tmp_path: Path) -> None:
     (await server_of(process)).kill()
 
     assert await process.wait() == -signal.SIGKILL
-    assert not [one for one in before if is_alive(one)]
+    assert not [descendant for descendant in before if is_alive(descendant)]
     await process.stop()
 
 
@@ -78,7 +78,7 @@ async def test_stopping_ends_what_outlived_a_killed_guardian(tmp_path: Path) -> 
     await until(lambda: not is_alive(before[1]))
     await process.stop()
 
-    assert not [one for one in before if is_alive(one)]
+    assert not [descendant for descendant in before if is_alive(descendant)]
 
 
 @pytest.mark.anyio

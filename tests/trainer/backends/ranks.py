@@ -44,10 +44,10 @@ async def ended(
 ) -> list[tuple[int | None, str, str]]:
     """Runs the ranks to their end; returns exit code, standard output and standard error of each."""
     async with started(program, rendezvous, address, *options, count=count) as ranks:
-        said = await asyncio.wait_for(asyncio.gather(*(rank.communicate() for rank in ranks)), GIVE_UP_S)
+        outputs = await asyncio.wait_for(asyncio.gather(*(rank.communicate() for rank in ranks)), GIVE_UP_S)
         return [
             (process.returncode, out.decode(), error.decode())
-            for process, (out, error) in zip(ranks, said, strict=True)
+            for process, (out, error) in zip(ranks, outputs, strict=True)
         ]
 
 

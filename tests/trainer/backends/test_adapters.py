@@ -130,10 +130,10 @@ def test_two_ranks_train_the_same_adapters_on_the_same_base(pair: FsdpBackend, t
     assert base_of(pair).root_hash == base_root(base_of(pair)) == base_of(single).root_hash
 
     for step in (1, 2, 3):
-        one, other = single.step(batch(step)), pair.step(batch(step))
+        expected, actual = single.step(batch(step)), pair.step(batch(step))
         for name in ("loss", "grad_norm", "kl_reference"):
-            assert other[name] == pytest.approx(one[name], rel=1e-4, abs=1e-5), name
-        assert other["flops_per_s"] > 0
+            assert actual[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
+        assert actual["flops_per_s"] > 0
 
     assert_close(snapshot_of(pair), snapshot_of(single), share=0.02)
 

@@ -32,8 +32,8 @@ async def test_ranks_on_several_hosts_publish_the_same_weights_as_one_process(
         assert [code for code, _, _ in ranks] == [0] * count, ranks
 
         for manifest in expected():
-            found = (await client.plan(POLICY, have=None, want=manifest.version)).manifest
-            assert found == key.sign(replace(manifest, metadata={"step": str(manifest.version)}))
+            served = (await client.plan(POLICY, have=None, want=manifest.version)).manifest
+            assert served == key.sign(replace(manifest, metadata={"step": str(manifest.version)}))
         notices = await client.versions(POLICY)
 
     stats = [[json.loads(line) for line in out.splitlines()] for _, out, _ in ranks]

@@ -73,13 +73,13 @@ def digest(snapshot: Snapshot) -> str:
     return hashlib.sha256(b"".join(bits.tobytes() for _, _, bits in snapshot.tensors.values())).hexdigest()
 
 
-def assert_close(one: Snapshot, other: Snapshot, *, share: float) -> None:
+def assert_close(first: Snapshot, second: Snapshot, *, share: float) -> None:
     """Asserts that at most this share of the published elements differs, each by one unit in the last place."""
-    assert one.tensors.keys() == other.tensors.keys()
+    assert first.tensors.keys() == second.tensors.keys()
     gaps = np.concatenate(
         [
-            np.abs(one.tensors[name][2].astype(np.int64) - other.tensors[name][2].astype(np.int64)).reshape(-1)
-            for name in one.tensors
+            np.abs(first.tensors[name][2].astype(np.int64) - second.tensors[name][2].astype(np.int64)).reshape(-1)
+            for name in first.tensors
         ]
     )
     assert gaps.max() <= 1
@@ -93,11 +93,11 @@ def test_two_ranks_publish_the_same_weights_as_one_process_up_to_rounding(pair: 
     assert_same(snapshot_of(pair), snapshot_of(single))
 
     for step in (1, 2, 3):
-        one, other = single.step(batch(step)), pair.step(batch(step))
-        assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
-        assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+        expected, actual = single.step(batch(step)), pair.step(batch(step))
+        assert actual["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert actual["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
         for name in ("entropy", "value_loss", "critic_grad_norm"):
-            assert other[name] == pytest.approx(one[name], rel=1e-5)
+            assert actual[name] == pytest.approx(expected[name], rel=1e-5)
 
     assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
 
@@ -124,10 +124,10 @@ def test_one_process_can_restore_a_checkpoint_of_two_ranks(pair: FsdpBackend, st
     pair.load(start)
     assert digest(snapshot_of(single)) == digest(snapshot_of(pair))
 
-    one, other = single.step(batch(3)), pair.step(batch(3))
+    expected, actual = single.step(batch(3)), pair.step(batch(3))
 
-    assert one["learning_rate"] == other["learning_rate"]
-    assert one["value_loss"] == pytest.approx(other["value_loss"], rel=1e-5)
+    assert expected["learning_rate"] == actual["learning_rate"]
+    assert expected["value_loss"] == pytest.approx(actual["value_loss"], rel=1e-5)
     assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
 
 
@@ -219,11 +219,11 @@ def test_no_rank_gathers_a_tensor_to_publish_or_save(pair: FsdpBackend, tmp_path
     largest_shard = max(-(-shape[0] // 2) * int(np.prod(shape[1:], dtype=int)) for shape in shapes)
     draft = draft_of(pair.published_shapes)
 
-    with _Largest() as seen:  # type: ignore[no-untyped-call]  # torch's
+    with _Largest() as largest:  # type: ignore[no-untyped-call]  # torch's
         pair.snapshot(draft)
         pair.capture().write(tmp_path)
 
-    assert 0 < seen.elements <= largest_shard
+    assert 0 < largest.elements <= largest_shard
 
 
 def test_ranks_exchange_no_pickles(pair: FsdpBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

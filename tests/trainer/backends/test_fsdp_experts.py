@@ -17,16 +17,16 @@ from tests.trainer.backends.test_fsdp import LEARNING_RATE, fsdp
 from tests.trainer.backends.test_local import batch, local
 
 
-def assert_same_but_for_rounding(one: Snapshot, other: Snapshot) -> None:
+def assert_same_but_for_rounding(first: Snapshot, second: Snapshot) -> None:
     """Asserts that few elements differ, and by less than a hundredth of a step: Muon's iterations amplify rounding, so
     small elements differ by more than one unit in the last place."""
-    assert one.tensors.keys() == other.tensors.keys()
-    for name in one.tensors:
-        found, expected = (
-            (snapshot.tensors[name][2].astype(np.uint32) << 16).view(np.float32) for snapshot in (one, other)
+    assert first.tensors.keys() == second.tensors.keys()
+    for name in first.tensors:
+        actual, expected = (
+            (snapshot.tensors[name][2].astype(np.uint32) << 16).view(np.float32) for snapshot in (first, second)
         )
-        np.testing.assert_allclose(found, expected, rtol=2**-7, atol=LEARNING_RATE / 100, err_msg=name)
-        assert (found != expected).mean() <= 0.02, name
+        np.testing.assert_allclose(actual, expected, rtol=2**-7, atol=LEARNING_RATE / 100, err_msg=name)
+        assert (actual != expected).mean() <= 0.02, name
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -43,8 +43,8 @@ def test_two_ranks_train_and_publish_experts_as_one_process_does(
         pair.load(tmp_path)
         assert_same(snapshot_of(pair), snapshot_of(single))
         for step in (1, 2):
-            one, other = single.step(batch(step)), pair.step(batch(step))
-            assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+            expected, actual = single.step(batch(step)), pair.step(batch(step))
+            assert actual["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
         assert_same_but_for_rounding(snapshot_of(pair), snapshot_of(single))
     finally:
         pair.close()

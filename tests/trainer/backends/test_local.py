@@ -123,26 +123,26 @@ def probed(probe: Probe) -> list[tuple[np.ndarray[Any, Any], int, np.ndarray[Any
     return probed_prompts
 
 
-def obvious_step(given: Batch, *, learning_rate: float, epsilon: float) -> dict[str, torch.Tensor]:
+def obvious_step(training_batch: Batch, *, learning_rate: float, epsilon: float) -> dict[str, torch.Tensor]:
     """Performs a GRPO step one trajectory at a time, with transformers' own forward pass and torch's AdamW.
 
     With a large epsilon AdamW moves in proportion to the gradient, so that the test compares gradients.
     """
     model = models.build(make_torch.TINY).architecture()
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, eps=epsilon, weight_decay=0.0)
-    rewards = torch.tensor([row.trajectory.reward for row in given.rows])
-    groups = torch.tensor([int(str(row.group).rsplit(".", 1)[1]) for row in given.rows])
+    rewards = torch.tensor([row.trajectory.reward for row in training_batch.rows])
+    groups = torch.tensor([int(str(row.group).rsplit(".", 1)[1]) for row in training_batch.rows])
     gains = torch.zeros(len(rewards))
     for group in groups.unique():
         own = rewards[groups == group]
         gains[groups == group] = (own - own.mean()) / (own.std() + 1e-4)
-    total = sum(row.trajectory.model_tokens for row in given.rows)
+    total = sum(row.trajectory.model_tokens for row in training_batch.rows)
     loss = torch.zeros(())
-    for row, gain in zip(given.rows, gains, strict=True):
+    for row, gain in zip(training_batch.rows, gains, strict=True):
         ids = torch.from_numpy(row.trajectory.tokens.astype(np.int64))[None]
         all_logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
-        for number, place in enumerate(np.flatnonzero(row.trajectory.loss_mask())):
-            logprob = all_logprobs[place - 1, ids[0, place]]
+        for number, position in enumerate(np.flatnonzero(row.trajectory.loss_mask())):
+            logprob = all_logprobs[position - 1, ids[0, position]]
             ratio = (logprob - float(row.trajectory.logprobs[number])).exp()
             loss = loss - torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain) / total
     loss.backward()
@@ -223,13 +223,13 @@ def test_the_logprob_gap_is_measured_on_rows_of_the_current_version() -> None:
 
 
 def test_the_logprob_gap_is_the_largest_difference_to_the_models_logprobs() -> None:
-    given = batch()
+    training_batch = batch()
     expected = max(
         float(np.abs(row.trajectory.logprobs - make_torch.logprobs(make_torch.model(), row.trajectory.tokens, 6)).max())
-        for row in given.rows
+        for row in training_batch.rows
     )
 
-    assert local().step(given)["logprob_gap"] == pytest.approx(expected, abs=1e-5)
+    assert local().step(training_batch)["logprob_gap"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_metrics_describe_the_batch() -> None:
@@ -252,9 +252,16 @@ def test_truncated_rows_can_be_left_out() -> None:
 
 @pytest.mark.parametrize("loss", ["ppo", "m2po", "decoupled_ppo", "dpo"])
 def test_a_batch_without_a_signal_changes_no_weights_and_counts(loss: str) -> None:
-    backend, given = local({"mask_truncated": True, "loss": {"kind": loss}}), batch(groups=1, members=2, truncated=True)
+    backend, training_batch = (
+        local({"mask_truncated": True, "loss": {"kind": loss}}),
+        batch(groups=1, members=2, truncated=True),
+    )
     only_truncated = Batch(
-        id=given.id, policy=given.policy, version=given.version, is_redelivered=False, rows=given.rows[1:]
+        id=training_batch.id,
+        policy=training_batch.policy,
+        version=training_batch.version,
+        is_redelivered=False,
+        rows=training_batch.rows[1:],
     )
     before = snapshot_of(backend)
 
@@ -266,12 +273,12 @@ def test_a_batch_without_a_signal_changes_no_weights_and_counts(loss: str) -> No
 
 
 def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
-    backend, given = local({"advantages": [{"kind": "group_centred"}]}), batch()
-    rows = tuple(replace(row, trajectory=replace(row.trajectory, reward=3e38)) for row in given.rows)
-    given = replace(given, rows=rows)
+    backend, training_batch = local({"advantages": [{"kind": "group_centred"}]}), batch()
+    rows = tuple(replace(row, trajectory=replace(row.trajectory, reward=3e38)) for row in training_batch.rows)
+    training_batch = replace(training_batch, rows=rows)
     before = snapshot_of(backend)
 
-    metrics = backend.step(given)
+    metrics = backend.step(training_batch)
 
     assert metrics["skipped"] == 1
     for name, (_, _, bits) in snapshot_of(backend).tensors.items():
@@ -317,7 +324,7 @@ def test_an_unknown_algorithm_key_is_refused_with_the_nearest() -> None:
         local({"temprature": 1.0})
 
 
-def with_own_logprobs(given: Batch, backend: Backend) -> Batch:
+def with_own_logprobs(training_batch: Batch, backend: Backend) -> Batch:
     """Returns the batch as if the backend's current weights had sampled it."""
     model = make_torch.model()
     with torch.no_grad():
@@ -325,9 +332,9 @@ def with_own_logprobs(given: Batch, backend: Backend) -> Batch:
             weight.copy_(values(snapshot_of(backend))[name])
     rows = [
         replace(row, trajectory=replace(row.trajectory, logprobs=make_torch.logprobs(model, row.trajectory.tokens, 6)))
-        for row in given.rows
+        for row in training_batch.rows
     ]
-    return replace(given, rows=tuple(rows))
+    return replace(training_batch, rows=tuple(rows))
 
 
 def test_distillation_moves_the_policy_towards_its_teacher() -> None:

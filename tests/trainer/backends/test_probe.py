@@ -9,10 +9,10 @@ from tests import make
 
 def batch(*, rows: int, model_tokens: int) -> Batch:
     """Returns a batch of rows with three prompt tokens each."""
-    found = make.batch(groups=rows // 2, members=2)
+    full_batch = make.batch(groups=rows // 2, members=2)
     return replace(
-        found,
-        rows=tuple(replace(row, trajectory=make.trajectory(model_tokens=model_tokens)) for row in found.rows),
+        full_batch,
+        rows=tuple(replace(row, trajectory=make.trajectory(model_tokens=model_tokens)) for row in full_batch.rows),
     )
 
 

@@ -29,8 +29,8 @@ async def test_a_tensor_that_is_neither_sharded_nor_replicated_is_refused(
     rank_python: ForkingProgram, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     async with weight_store(tmp_path / "store") as address:
-        ((code, _, said),) = await ended(rank_python, tmp_path / "rendezvous", address, "summed", *options, count=1)
+        ((code, _, error),) = await ended(rank_python, tmp_path / "rendezvous", address, "summed", *options, count=1)
 
     assert code == 1
-    assert "weights.unsupported_placement" in said
-    assert "'summed'" in said
+    assert "weights.unsupported_placement" in error
+    assert "'summed'" in error

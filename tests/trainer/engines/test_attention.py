@@ -63,8 +63,8 @@ def dense(
         mask[own, segment.prefix_begin : segment.prefix_end] = True
         if window is not None:
             mask[own, own] &= torch.ones(length, length, dtype=torch.bool).triu(1 - window)
-            asked, keys = torch.arange(prefix, prefix + length), torch.arange(prefix)
-            mask[own, segment.prefix_begin : segment.prefix_end] &= asked[:, None] - keys < window
+            query_positions, keys = torch.arange(prefix, prefix + length), torch.arange(prefix)
+            mask[own, segment.prefix_begin : segment.prefix_end] &= query_positions[:, None] - keys < window
     query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=True)[0].transpose(
         0, 1
@@ -74,8 +74,8 @@ def dense(
 def assert_same_with_gradients(actual: Tensor, expected: Tensor, weight: Tensor, inputs: tuple[Tensor, ...]) -> None:
     torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
     gradients = [torch.autograd.grad((output * weight).sum(), inputs) for output in (actual, expected)]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-4, rtol=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -133,17 +133,17 @@ def slow_flash_forward(
     """Computes what torch's kernel computes, one sequence at a time."""
     output, logarithm = torch.empty_like(query), torch.empty(query.shape[1], len(query))
     repeats = query.shape[1] // key.shape[1]
-    for asked, keys in sequences(query_ends, key_ends):
-        assert asked.stop - asked.start <= max_queries
+    for queries, keys in sequences(query_ends, key_ends):
+        assert queries.stop - queries.start <= max_queries
         assert keys.stop - keys.start <= max_keys
         window: dict[str, Any] = {
             "left": window_size_left,
             "right": -1 if window_size_right is None else window_size_right,
         }
-        scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal, **window)
+        scores = scores_of(query[queries], key[keys], scale=scale, is_causal=is_causal, **window)
         values = value[keys].repeat_interleave(repeats, dim=1)
-        output[asked] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
-        logarithm[:, asked] = scores.logsumexp(-1)
+        output[queries] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+        logarithm[:, queries] = scores.logsumexp(-1)
     return output, logarithm, torch.zeros(2), torch.zeros(0), torch.zeros(0)
 
 
@@ -170,20 +170,20 @@ def slow_flash_backward(
     """Computes the gradients from output and logarithm, as the kernel does."""
     into = [torch.zeros_like(part) for part in (query, key, value)]
     heads, repeats = key.shape[1], query.shape[1] // key.shape[1]
-    for asked, keys in sequences(query_ends, key_ends):
+    for queries, keys in sequences(query_ends, key_ends):
         window: dict[str, Any] = {
             "left": window_size_left,
             "right": -1 if window_size_right is None else window_size_right,
         }
-        scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal, **window)
-        probabilities = (scores - logarithm[:, asked, None]).exp()
+        scores = scores_of(query[queries], key[keys], scale=scale, is_causal=is_causal, **window)
+        probabilities = (scores - logarithm[:, queries, None]).exp()
         repeated_keys, values = (part[keys].repeat_interleave(repeats, dim=1) for part in (key, value))
-        delta = (grad[asked] * output[asked]).sum(-1).T[..., None]
-        by_score = probabilities * (torch.einsum("qhd,khd->hqk", grad[asked], values) - delta) * scale
-        into[0][asked] = torch.einsum("hqk,khd->qhd", by_score, repeated_keys)
+        delta = (grad[queries] * output[queries]).sum(-1).T[..., None]
+        by_score = probabilities * (torch.einsum("qhd,khd->hqk", grad[queries], values) - delta) * scale
+        into[0][queries] = torch.einsum("hqk,khd->qhd", by_score, repeated_keys)
         for target, part in (
-            (into[1], torch.einsum("hqk,qhd->khd", by_score, query[asked])),
-            (into[2], torch.einsum("hqk,qhd->khd", probabilities, grad[asked])),
+            (into[1], torch.einsum("hqk,qhd->khd", by_score, query[queries])),
+            (into[2], torch.einsum("hqk,qhd->khd", probabilities, grad[queries])),
         ):
             target[keys] = part.unflatten(1, (heads, repeats)).sum(2)
     return tuple(into)

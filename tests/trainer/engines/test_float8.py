@@ -31,9 +31,9 @@ def test_output_and_gradients_are_those_of_a_linear_layer_up_to_rounding(dtype: 
     output = layer(values)
     actual = (output, *torch.autograd.grad(output, tensors, grad))
 
-    for one, other in zip(actual, expected, strict=True):
-        assert (one.shape, one.dtype) == (other.shape, dtype)
-        assert float(((one - other).norm() / other.norm()).detach()) < 0.1
+    for result, reference in zip(actual, expected, strict=True):
+        assert (result.shape, result.dtype) == (reference.shape, dtype)
+        assert float(((result - reference).norm() / reference.norm()).detach()) < 0.1
     assert not torch.equal(output, exact)
 
 
@@ -42,7 +42,7 @@ def test_layers_of_blocks_are_replaced_and_head_experts_routers_and_adapters_are
     for experts in (0, 4):
         scorer = PackScorer(tiny_model(is_tied=False, experts=experts), CPU)
         scorer.use_float8()
-        replaced = [name for name, one in scorer.model.named_modules() if isinstance(one, Float8Linear)]
+        replaced = [name for name, module in scorer.model.named_modules() if isinstance(module, Float8Linear)]
         names[experts] = {name.split(".", 3)[-1] for name in replaced}
 
     attention = {f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
@@ -59,11 +59,13 @@ def test_the_gradient_of_a_step_is_near_the_exact_one(recompute: str, lora: Lora
     step = local_step(case)
 
     expected, loss = reference_gradients(case, step.members[0])
-    one, other = (
+    gradient, exact_gradient = (
         torch.cat([part[name].double().flatten() for name in expected]) for part in (step.gradients[0], expected)
     )
-    assert 0.95 < float(one @ other / (one.norm() * other.norm())) < 0.9999  # clipping decides anew about some tokens
-    assert float(one.norm() / other.norm()) == pytest.approx(1, abs=0.1)
+    assert (
+        0.95 < float(gradient @ exact_gradient / (gradient.norm() * exact_gradient.norm())) < 0.9999
+    )  # clipping decides anew about some tokens
+    assert float(gradient.norm() / exact_gradient.norm()) == pytest.approx(1, abs=0.1)
     assert step.loss == pytest.approx(loss, abs=0.05)
 
 

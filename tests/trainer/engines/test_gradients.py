@@ -92,7 +92,7 @@ def test_any_division_over_ranks_has_the_gradient_of_a_plain_loop(crew: Crew, ca
 
     bound = 3e-2 if case.is_bfloat16 else 2e-6 if case.lora_rank else 1e-6  # adapters: 1.05e-6 was seen
     for is_critic in (False, True) if case.has_critic else (False,):
-        gradients = {name: one for name, one in expected.items() if name.startswith("critic/") is is_critic}
+        gradients = {name: tensor for name, tensor in expected.items() if name.startswith("critic/") is is_critic}
         largest = max(float(gradient.abs().max()) for gradient in gradients.values())
         assert largest > 0
         for name, gradient in gradients.items():

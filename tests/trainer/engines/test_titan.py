@@ -84,7 +84,7 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
 
     def recording(*, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         gradients_by_batch.append(
-            {names[name]: _whole(one.grad) for name, one in engine._policy.model.named_parameters()}
+            {names[name]: _whole(parameter.grad) for name, parameter in engine._policy.model.named_parameters()}
         )
         return update(role=role, is_loss_finite=is_loss_finite)
 
@@ -111,7 +111,7 @@ def test_the_gradient_is_that_of_transformers(case: Case, mesh: RankMesh) -> Non
     assert len(gradients) == case.minibatches
     for actual, (gradient, _) in zip(gradients, expected, strict=True):
         assert largest_difference(actual, gradient) <= BOUND
-    assert loss == pytest.approx(sum(one for _, one in expected) / len(expected), rel=1e-5)
+    assert loss == pytest.approx(sum(value for _, value in expected) / len(expected), rel=1e-5)
 
 
 @pytest.mark.usefixtures("installed")
@@ -125,8 +125,8 @@ def test_the_backend_publishes_and_restores_what_others_do(tmp_path: Path) -> No
         backend.load(tmp_path)
         assert_same(snapshot_of(backend), snapshot_of(single))
         for step in (1, 2):
-            one, other = single.step(batch(step)), backend.step(batch(step))
-            assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-4)
+            expected, actual = single.step(batch(step)), backend.step(batch(step))
+            assert actual["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-4)
         assert_close(snapshot_of(backend), snapshot_of(single), share=0.02)
     finally:
         backend.close()  # type: ignore[attr-defined]

@@ -196,9 +196,9 @@ async def test_admins_give_replace_list_and_revoke_grants(web: RunningWeb) -> No
             assert fact.replace(":", "") in entry.replace(": ", ":").replace(":", ""), entry
         revoke = "/settings/grants/1/revoke"
         assert parsed(await admin.get(revoke)).has(f"form[action={revoke}]")
-        taken = await notice_after(admin, await admin.post(revoke))
-        assert taken.tone == "good"
-        assert all(value in taken.text for value in ("ada", on("eu", role="admin")))
+        notice = await notice_after(admin, await admin.post(revoke))
+        assert notice.tone == "good"
+        assert all(value in notice.text for value in ("ada", on("eu", role="admin")))
         assert (await notice_after(admin, await admin.post(revoke)))["data-code"] == "grant.unknown"
         assert (await ada.get("/nodes/n0/drain")).status_code == 403
 
@@ -250,10 +250,10 @@ async def test_programs_of_admins_give_list_and_revoke_grants(web: RunningWeb) -
     async with web.logged_in() as admin, web.in_role(admin, "viewer", name="ada") as ada:
         body = {"user": "ada", "role": "operator", "run": HERE, "pool": "eu", "reason": "her pool"}
         key = {"idempotency-key": "one"}
-        given = await admin.post("/api/v1/grants", json=body, headers=key)
-        assert given.status_code == 201, given.text
+        created = await admin.post("/api/v1/grants", json=body, headers=key)
+        assert created.status_code == 201, created.text
         again = await admin.post("/api/v1/grants", json=body, headers=key)
-        assert again.json() == given.json()
+        assert again.json() == created.json()
         other = await admin.post("/api/v1/grants", json={**body, "pool": "us"}, headers=key)
         assert other.status_code == 409
         assert len((await admin.get("/audit.ndjson?action=grant.create")).text.splitlines()) == 1
@@ -269,9 +269,9 @@ async def test_programs_of_admins_give_list_and_revoke_grants(web: RunningWeb) -
         assert (await ada.get("/api/v1/grants")).status_code == 403
         why = {"json": {"reason": "she left"}, "headers": {"idempotency-key": "three"}}
         for _ in range(2):
-            taken = await admin.post(f"/api/v1/grants/{listed['id']}/revoke", **why)  # type: ignore[arg-type] # keyword arguments by name
-            assert taken.status_code == 200
-            assert on("eu") in taken.json()["message"]
+            revoked = await admin.post(f"/api/v1/grants/{listed['id']}/revoke", **why)  # type: ignore[arg-type] # keyword arguments by name
+            assert revoked.status_code == 200
+            assert on("eu") in revoked.json()["message"]
         (entry,) = (await admin.get("/audit.ndjson?action=grant.revoke")).text.splitlines()
         assert '"actor":"admin"' in entry.replace('": "', '":"')
         assert "she left" in entry

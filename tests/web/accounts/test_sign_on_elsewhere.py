@@ -140,10 +140,10 @@ async def test_a_code_needs_its_verifier_and_browser_and_works_once(provider: Oi
 async def test_a_login_with_the_nonce_of_another_login_is_refused(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["rl-team"])
     async with page_of(provider, tmp_path) as web, web.client() as client:
-        asked = httpx.URL(await sent_on(client))
-        assert asked.params["code_challenge_method"] == "S256"
+        login_url = httpx.URL(await sent_on(client))
+        assert login_url.params["code_challenge_method"] == "S256"
         refused = await client.get(
-            await provider.logged_in(str(asked.copy_set_param("nonce", "of another login")), "alice")
+            await provider.logged_in(str(login_url.copy_set_param("nonce", "of another login")), "alice")
         )
         assert refused.status_code == 403
         assert "nonce" in refused.text

@@ -51,13 +51,13 @@ async def test_the_api_conforms_to_its_schema(tmp_path: Path, monkeypatch: pytes
         going_on = asyncio.create_task(_go_on(fake))
         try:
             async with asyncio.timeout(LIMIT_S):
-                said, _ = await program.communicate()
+                output, _ = await program.communicate()
         finally:
             going_on.cancel()
             if program.returncode is None:
                 program.kill()
                 await program.wait()
-    text = said.decode()
+    text = output.decode()
     assert program.returncode == 0, text[-12000:]
     counted = re.search(r"(\d+) generated, (\d+) passed", text)
     assert counted is not None, text[-3000:]

@@ -35,7 +35,7 @@ async def _logged_in_page(chromium: Browser, link: str, *, refusals: int = 0) ->
         keys = KeyboardUser(page)
         await keys.arrived("")
         yield keys
-        assert ["403" in heard for heard in complaints.heard] == [True] * refusals, complaints.heard
+        assert ["403" in complaint for complaint in complaints.heard] == [True] * refusals, complaints.heard
 
 
 async def _add_a_user(keys: KeyboardUser) -> str:

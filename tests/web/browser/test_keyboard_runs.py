@@ -65,9 +65,9 @@ async def operator_page(
         fake.serving() as dataflow,
         running_web(tmp_path, dataflow) as web,
         browser() as chromium,
-        logged_in_page(chromium, web.login_url, permissions=["clipboard-read", "clipboard-write"]) as found,
+        logged_in_page(chromium, web.login_url, permissions=["clipboard-read", "clipboard-write"]) as logged_in,
     ):
-        page, complaints, _ = found
+        page, complaints, _ = logged_in
         await web.until_connected()
         keys = KeyboardUser(page)
         await keys.arrived("The trainer")

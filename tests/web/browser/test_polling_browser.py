@@ -81,12 +81,12 @@ async def test_one_switch_pauses_all_polling(pages: RunningWeb, chromium: Browse
             await page.clock.fast_forward(6_000)
         await page.get_by_role("button", name="Pause").click()
         await expect(page.locator(".age")).to_contain_text("paused")
-        heard: list[str] = []
-        page.on("request", lambda request: heard.append(request.url))
+        urls: list[str] = []
+        page.on("request", lambda request: urls.append(request.url))
         for _ in range(4):
             await page.clock.fast_forward(6_000)
         await page.evaluate("1")  # round trip: the page has sent its requests
-        assert heard == []
+        assert urls == []
         await page.get_by_role("button", name="Resume").click()
         async with page.expect_request(is_polled, timeout=60_000):
             await page.clock.fast_forward(6_000)

@@ -59,10 +59,10 @@ def flush(session: Session, run_id: int, samples: list[Sample]) -> None:
     series_writer.roll(session, run_id, since=samples[0].at, until=samples[-1].at)
 
 
-def rows(database: Database, run_id: int, **asked: Any) -> list[tuple[float, float | None]]:
+def rows(database: Database, run_id: int, **options: Any) -> list[tuple[float, float | None]]:
     """Returns the recorded (second, wait) pairs."""
     stored_rows = database.read_sync(
-        lambda session: series_queries.rows(session, run_id, "policy/p", ("wait",), **asked)
+        lambda session: series_queries.rows(session, run_id, "policy/p", ("wait",), **options)
     )
     return [(at - BEGAN_AT, numbers["wait"]) for at, numbers in stored_rows]
 

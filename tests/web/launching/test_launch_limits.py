@@ -135,7 +135,7 @@ def refused_name(role: str) -> str:
 
 async def test_a_link_runs_no_preflight_check_and_sets_no_field(tmp_path: Path) -> None:
     with endpoint() as stranger:
-        asked = {
+        query = {
             "recipe": "sky",
             "fleet": "on",
             "set.fleet.providers.sky.endpoint": stranger.address,
@@ -144,8 +144,8 @@ async def test_a_link_runs_no_preflight_check_and_sets_no_field(tmp_path: Path) 
         async with page(tmp_path) as clients:
             for role in ROLES:
                 for path in ("/runs/new/preflight", "/runs/new/preview"):
-                    assert (await clients[role].get(path, params=asked)).status_code == 405, (role, path)
-                shown = await clients[role].get("/runs/new", params=asked)
+                    assert (await clients[role].get(path, params=query)).status_code == 405, (role, path)
+                shown = await clients[role].get("/runs/new", params=query)
                 assert shown.status_code == 200
                 assert stranger.address not in shown.text, "a link sets no field"
     assert stranger.headers == []

@@ -195,8 +195,8 @@ async def test_unknown_recipes_and_settings_are_refused(page: RunningWeb, tmp_pa
 
 async def test_the_preview_shows_a_recipe_a_command_and_an_api_request(page: RunningWeb) -> None:
     async with page.logged_in() as client:
-        asked = {"recipe": "smoke", "set.stop.steps": "7", "fleet": "on", "ends_by_itself": "on"}
-        preview = parsed(await client.post("/runs/new/preview", data=asked, timeout=60)).one("#preview")
+        form = {"recipe": "smoke", "set.stop.steps": "7", "fleet": "on", "ends_by_itself": "on"}
+        preview = parsed(await client.post("/runs/new/preview", data=form, timeout=60)).one("#preview")
         assert preview["data-state"] == "ready"
         commands = preview.commands()
         assert ["stop.steps", "=", "7"] in commands

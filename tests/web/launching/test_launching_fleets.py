@@ -97,18 +97,18 @@ async def test_a_recipe_with_pools_is_launched_with_a_fleet_service_by_default(r
 
 async def test_the_preview_checks_the_providers_and_shows_the_cost(recipes: Path, tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
-        asked = {"recipe": "here", "fleet": "on", "set.fleet.pools.eu.max_nodes": "2", "set.stop.steps": "7"}
-        preview = parsed(await client.post("/runs/new/preview", data=asked))
+        form = {"recipe": "here", "fleet": "on", "set.fleet.pools.eu.max_nodes": "2", "set.stop.steps": "7"}
+        preview = parsed(await client.post("/runs/new/preview", data=form))
         instances = preview.one("[data-part=instances]")
         assert instances.numbers == [1, 2]
         assert all(value in instances.text for value in ("eu", "here", "local_process"))
         address = preview.one("[hx-post]")["hx-post"]
-        answered = parsed(await client.post(address, data=asked))
+        answered = parsed(await client.post(address, data=form))
         assert answered.one("[data-part=cost]").numbers == [2, 4, 1, 2], "dollars per hour and nodes"
         assert ["here", "eu"] in [check.texts("bdi")[:2] for check in answered.all("li[data-tone=good]")]
         assert not answered.has("[data-tone=bad]")
         assert not answered.has("[hx-post]"), "the preview is not requested again"
-        checked = await client.post("/runs/new", data={**asked, "set.fleet.budget.usd_per_hour_max": "3", "check": "1"})
+        checked = await client.post("/runs/new", data={**form, "set.fleet.budget.usd_per_hour_max": "3", "check": "1"})
         assert parsed(checked).one("[data-part=cost]").numbers == [2, 3, 1, 2, 3], "the last is the limit"
         without = parsed(await client.post("/runs/new/preview", data={"recipe": "here", "set.stop.steps": "7"}))
         assert without.one("[data-part=instances]").numbers == without.one("[data-part=cost]").numbers == []
@@ -117,10 +117,10 @@ async def test_the_preview_checks_the_providers_and_shows_the_cost(recipes: Path
 
 async def test_a_failed_preflight_check_is_shown_before_the_launch(recipes: Path, tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
-        asked = {"recipe": "here", "fleet": "on", "set.fleet.pools.eu.type": "enormous"}
-        failed = parsed(await client.post("/runs/new/preflight", data=asked)).all("li[data-tone=bad]")
+        form = {"recipe": "here", "fleet": "on", "set.fleet.pools.eu.type": "enormous"}
+        failed = parsed(await client.post("/runs/new/preflight", data=form)).all("li[data-tone=bad]")
         assert any("'enormous'" in check.text and check.has("[data-part=remedy]") for check in failed)
-        wrong = await client.post("/runs/new", data={**asked, "set.fleet.pools.eu.max_nodes": "-3"})
+        wrong = await client.post("/runs/new", data={**form, "set.fleet.pools.eu.max_nodes": "-3"})
         assert wrong.status_code == 422
         field = wrong.text.partition('id="field-fleet-pools-eu-max_nodes"')[2].partition("</div>")[0]
         assert "field-problem" in field
@@ -189,7 +189,7 @@ async def test_runs_with_remote_pools_listen_at_the_join_address(recipes: Path, 
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "quoted"),
+    ("arguments", "code", "quoted"),
     [
         ({"join_host": "127.0.0.1"}, "host.not_reachable", "127.0.0.1"),
         ({"join_host": EVERYWHERE}, "host.not_reachable", EVERYWHERE),
@@ -198,10 +198,10 @@ async def test_runs_with_remote_pools_listen_at_the_join_address(recipes: Path, 
     ],
 )
 def test_an_invalid_join_address_is_refused_at_the_start(
-    given: dict[str, str], code: str, quoted: str, tmp_path: Path
+    arguments: dict[str, str], code: str, quoted: str, tmp_path: Path
 ) -> None:
     with raises_code(InvalidInput, code, quoted):
-        Settings(directory=tmp_path, **given).check()
+        Settings(directory=tmp_path, **arguments).check()
 
 
 def test_an_unsafe_recipe_folder_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def test_a_page_number_beyond_the_end_is_the_last_page() -> None:
         st.one_of(st.text(max_size=12), st.sampled_from([*SORTS, "down", "ready", "7", "²"])),
     )
 )
-def test_any_address_is_a_query_with_a_stable_address(asked: dict[str, str]) -> None:
-    query = NodeQuery.from_params(asked)
+def test_any_address_is_a_query_with_a_stable_address(parameters: dict[str, str]) -> None:
+    query = NodeQuery.from_params(parameters)
 
     assert NodeQuery.from_params(dict(parse_qsl(query.address()))) == query
     assert NodeTable(SyntheticRun().report(100)).page(query).page >= 1

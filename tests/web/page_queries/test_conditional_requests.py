@@ -69,23 +69,23 @@ async def test_an_unchanged_page_is_answered_without_a_body(page: RunningWeb, pa
 async def test_an_unchanged_pool_is_read_from_its_ledger_rarely(
     page: RunningWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    pools_read: list[str] = []
     instances = FleetPlaneClient.instances
 
     async def noted(self: FleetPlaneClient, **of: Any) -> Any:
-        asked.append(of["pool"])
+        pools_read.append(of["pool"])
         return await instances(self, **of)
 
     monkeypatch.setattr(FleetPlaneClient, "instances", noted)
     monkeypatch.setattr("web.page_queries.pool_page.RECHECK_S", 1e9)
     async with page.logged_in() as client:
         same = await until_same(client, "/pools/eu/now")
-        asked.clear()
+        pools_read.clear()
         again = await client.get("/pools/eu/now", headers={"if-none-match": same.headers["etag"]})
-        assert (again.status_code, asked) == (304, [])
+        assert (again.status_code, pools_read) == (304, [])
         monkeypatch.setattr("web.page_queries.pool_page.RECHECK_S", 1e8)  # the interval has passed
         await client.get("/pools/eu/now", headers={"if-none-match": same.headers["etag"]})
-        assert asked == ["eu"]
+        assert pools_read == ["eu"]
 
 
 async def test_the_reloaded_part_of_a_pool_page_has_changes_and_no_forms(page: RunningWeb, fleet: RunningFleet) -> None:

@@ -112,17 +112,17 @@ async def test_a_damaged_missing_or_reused_run_folder_has_an_error_code(fake: Fa
     file = folder / "dataflow" / "history.sqlite"
     async with ended(fake, tmp_path / "web", folder) as client:
         file.write_bytes(file.read_bytes()[:5000])
-        said = {"archive.unreadable": await client.get(PAGE)}
+        answers = {"archive.unreadable": await client.get(PAGE)}
         refused = (await client.get(f"{PAGE}/1")).status_code
         file.unlink()
-        said["samples.no_history"] = await client.get(PAGE)
+        answers["samples.no_history"] = await client.get(PAGE)
         run_folder(folder, run="reverse-0002")
-        said["samples.run_dir_reused"] = await client.get(PAGE)
+        answers["samples.run_dir_reused"] = await client.get(PAGE)
         (folder / "run.json").unlink()
-        said["samples.run_dir_unreadable"] = await client.get(PAGE)
+        answers["samples.run_dir_unreadable"] = await client.get(PAGE)
         run = await client.get("/runs/1")
 
-    for code, answer in said.items():
+    for code, answer in answers.items():
         assert answer.status_code == 200
         assert parsed(answer).one(".empty[data-code]")["data-code"] == code
     assert refused == 502

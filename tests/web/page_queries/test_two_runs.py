@@ -49,12 +49,12 @@ async def two_runs(directory: Path) -> AsyncIterator[httpx.AsyncClient]:
     """Yields an admin client of a page over two runs, each with a fleet that has the pool `eu`."""
     first, second = FakeControlPlane(sequence=150), FakeControlPlane(SyntheticRun(run=SECOND), sequence=150)
     async with (
-        first.serving() as one,
-        second.serving() as other,
+        first.serving() as first_dataflow,
+        second.serving() as second_dataflow,
         running_fleet(directory / "one", nodes=1) as fleet,
         running_fleet(directory / "other", nodes=1, pool={"max_nodes": 7}) as other_fleet,
-        active(directory / "home" / "runs" / SECOND, dataflow=other, fleet=other_fleet.address),
-        running_web(directory / "web", one, fleet=fleet.address, follows_all_runs=True) as web,
+        active(directory / "home" / "runs" / SECOND, dataflow=second_dataflow, fleet=other_fleet.address),
+        running_web(directory / "web", first_dataflow, fleet=fleet.address, follows_all_runs=True) as web,
         web.logged_in() as admin,
     ):
         await web.until_live(admin, sequence=150)

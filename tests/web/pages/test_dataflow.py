@@ -232,8 +232,8 @@ async def test_pausing_returns_to_the_page_and_viewers_see_the_required_role(
 ) -> None:
     async with web.logged_in() as admin, web.in_role(admin, "viewer") as viewer:
         await web.until_live(admin, sequence=150)
-        asked = (await admin.get("/flows/train/pause?back=dataflow")).text
-        assert 'action="/flows/train/pause?back=dataflow"' in asked
+        confirmation = (await admin.get("/flows/train/pause?back=dataflow")).text
+        assert 'action="/flows/train/pause?back=dataflow"' in confirmation
         paused = await admin.post("/flows/train/pause?back=dataflow")
         assert paused.headers["location"] == "/dataflow"
         page = await viewer.get("/dataflow")

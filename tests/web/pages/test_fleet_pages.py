@@ -156,8 +156,8 @@ async def test_terminating_a_whole_pool_requires_its_name_and_an_admin(
             True,
             True,
         )
-        asked = {"target": "0", "is_kill": "true", "reason": "it is over"}
-        planned = await client.post("/pools/eu/plans", data=asked)
+        form = {"target": "0", "is_kill": "true", "reason": "it is over"}
+        planned = await client.post("/pools/eu/plans", data=form)
         plan = parsed(await follow(client, planned))
         assert "required" in plan.one("input[name=name]").attributes
         action = planned.headers["location"] + "/apply"
@@ -227,14 +227,14 @@ async def test_what_if_shows_two_target_lines_or_the_code_of_the_error(
 async def test_what_if_covers_the_chosen_hours_and_its_files_have_the_drawn_values(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
-    asked = "mode=on&min_nodes=3&max_nodes=6&hours=6"
+    query = "mode=on&min_nodes=3&max_nodes=6&hours=6"
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        page = parsed(await client.get(f"/pools/eu/what-if?{asked}"))
-        csv = (await client.get(f"/pools/eu/what-if.csv?{asked}")).text.splitlines()
-        rows = (await client.get(f"/pools/eu/what-if.json?{asked}")).json()
+        page = parsed(await client.get(f"/pools/eu/what-if?{query}"))
+        csv = (await client.get(f"/pools/eu/what-if.csv?{query}")).text.splitlines()
+        rows = (await client.get(f"/pools/eu/what-if.json?{query}")).json()
         odd = await client.get("/pools/eu/what-if.csv?min_nodes=7&max_nodes=6")
-        sent = await client.get(f"/pools/eu/what-if?form_token=secret&idempotency_key=k&{asked}")
-    assert (sent.status_code, sent.headers["location"]) == (303, f"/pools/eu/what-if?{asked}")
+        sent = await client.get(f"/pools/eu/what-if?form_token=secret&idempotency_key=k&{query}")
+    assert (sent.status_code, sent.headers["location"]) == (303, f"/pools/eu/what-if?{query}")
     hours = page.one("select[name=hours]").all("option")
     assert [(option["value"], "selected" in option) for option in hours] == [
         ("1", False),
@@ -242,7 +242,7 @@ async def test_what_if_covers_the_chosen_hours_and_its_files_have_the_drawn_valu
         ("12", False),
         ("24", False),
     ]
-    assert {f"/pools/eu/what-if.csv?{asked}", f"/pools/eu/what-if?{asked}#what-if"} <= set(page.links())
+    assert {f"/pools/eu/what-if.csv?{query}", f"/pools/eu/what-if?{query}#what-if"} <= set(page.links())
     assert csv[0] == "time,unix_s,then,now"
     assert len(csv) - 1 == len(rows) >= 2
     assert odd.status_code == 422
@@ -270,7 +270,7 @@ async def test_a_manual_override_shows_its_time_and_can_be_ended(
         notice = await notice_after(client, held)
         assert (notice.tone, notice.numbers) == ("good", [30])
         page = parsed(await client.get("/pools/eu"))
-        (override,) = (one for one in page.all(".notice") if one.has("form[action=/pools/eu/override]"))
+        (override,) = (element for element in page.all(".notice") if element.has("form[action=/pools/eu/override]"))
         assert (override.tone, override.texts("bdi")) == ("warn", ["a demonstration"])
         assert override.one("form").fields()["minutes"] == "0"
         await client.post("/pools/eu/override", data={"minutes": "0", "key": "r"})
@@ -310,11 +310,11 @@ async def test_a_preempted_instance_is_shown_on_the_page_and_in_the_api(
     async with page_over(fake, tmp_path, fleet) as (_, client):
         page = parsed(await client.get("/pools/eu"))
         listed = (await client.get("/api/v1/pools")).json()["items"][0]
-        machines = {one["id"]: one for one in (await client.get("/api/v1/instances")).json()["items"]}
+        machines = {item["id"]: item for item in (await client.get("/api/v1/instances")).json()["items"]}
     assert "draining: preempted" in page.texts(".state")
     assert "1 preempted" in page.one(".page-head").facts().values()
     assert (listed["terminating"], listed["losses"]) == ({"preempted": 1}, {"preempted": 1})
-    assert {one["cause"] for one in machines.values()} == {"preempted", None}
+    assert {item["cause"] for item in machines.values()} == {"preempted", None}
     assert (machines[launch]["state"], machines[launch]["cause"]) == ("draining", "preempted")
 
 
@@ -361,7 +361,7 @@ async def test_decisions_of_both_journals_are_filtered_and_downloaded(
         odd = await client.get("/decisions?before=x&source=moon&pool=%00")
         csv = (await client.get("/decisions.csv?source=rule")).text
         rows = (await client.get("/decisions.json?kind=apply")).json()
-        one = parsed(await client.get("/decisions/rule-10000"))
+        page = parsed(await client.get("/decisions/rule-10000"))
         missing = await client.get("/decisions/fleet-999")
         nonsense = await client.get("/decisions/word")
         answer = (await client.get("/api/v1/decisions/rule-10000")).json()
@@ -373,8 +373,8 @@ async def test_decisions_of_both_journals_are_filtered_and_downloaded(
     assert odd.status_code == 200
     assert csv.splitlines()[1].startswith("rule-10000,")
     assert [row["kind"] for row in rows] == ["apply"]
-    assert one.has("#calculation")
-    assert one.has(".formulas")
+    assert page.has("#calculation")
+    assert page.has(".formulas")
     assert (missing.status_code, nonsense.status_code) == (404, 404)
     assert answer["recommendation"]["pool"] == "local"
 
@@ -400,7 +400,7 @@ async def test_limits_of_a_target_and_refusals_of_the_guard_are_decisions(
     (row,) = (row for row in rule.rows() if "limited" in row)
     assert {decision, cause} <= set(row)
     assert {"limited", "limit lifted"} <= kinds(rule)
-    (finding,) = [one for one in refused["findings"] if one["code"] == "max_nodes"]
+    (finding,) = [item for item in refused["findings"] if item["code"] == "max_nodes"]
     assert (finding["verdict"], finding["numbers"]) == ("refused", {"target": 40.0, "limit": 8.0})
     assert guard_findings(page)["max_nodes"].one("bdi").numbers == [40, 8]
     assert guard_findings(page)["max_nodes"].one("small").text == "limit 8, target 40"
@@ -413,18 +413,18 @@ async def test_each_decision_is_on_one_page(fleet: RunningFleet, fake: FakeContr
             await client.post(
                 "/pools/eu/override", data={"minutes": "1", "reason": f"hold {number}", "key": f"k{number}"}
             )
-        seen, before = [], ""
+        ids, before = [], ""
         while True:
             page = (
                 await client.get("/api/v1/decisions", params={"limit": 3} | ({"before": before} if before else {}))
             ).json()
-            seen += [item["id"] for item in page["items"]]
+            ids += [item["id"] for item in page["items"]]
             before = page["older"]
             if not before:
                 break
         whole = [item["id"] for item in (await client.get("/api/v1/decisions?limit=100")).json()["items"]]
-    assert seen == whole
-    assert len(seen) == len(set(seen)) >= 8
+    assert ids == whole
+    assert len(ids) == len(set(ids)) >= 8
 
 
 async def test_hostile_strings_stay_text_on_the_pages_of_the_fleet(

@@ -50,8 +50,8 @@ async def test_hostile_strings_stay_text_in_pages_parts_files_and_the_live_feed(
         ):
             answers[name] = await walked.admin.get(path, params=params)
         for path in ("/runs/new/preview", "/runs/new/preflight"):
-            asked = {"recipe": "smoke", "set.stop.steps": HOSTILE, "reason": HOSTILE}
-            answers[f"POST {path}"] = await walked.admin.post(path, data=asked)
+            form = {"recipe": "smoke", "set.stop.steps": HOSTILE, "reason": HOSTILE}
+            answers[f"POST {path}"] = await walked.admin.post(path, data=form)
         frames = await _frames(walked)
     markup = {
         address: response.text

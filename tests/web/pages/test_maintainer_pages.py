@@ -176,8 +176,8 @@ async def test_a_proposal_beyond_the_rule_shows_its_manual_override(site: Mainta
     site.fleet.parts.targets[POOL] = TargetRecommendation(target=2, reason="enough")
     site.fleet.parts.fleet.observation.update(site.fleet.parts.run.report())
     proposal = await maintainer.propose(site.plane, POOL, 4)
-    asked = parsed(await site.admin.get(f"/maintainer/proposals/{proposal.plan.id}")).one("#confirm")
-    assert asked.facts()["Manual override"].endswith(" 2")
+    confirmation = parsed(await site.admin.get(f"/maintainer/proposals/{proposal.plan.id}")).one("#confirm")
+    assert confirmation.facts()["Manual override"].endswith(" 2")
     response = await site.admin.post(f"/maintainer/proposals/{proposal.plan.id}/approve", data={"key": "k"})
     assert (await notice_after(site.admin, response)).tone == "good"
     assert site.fleet.parts.ledger.pools[POOL].override_until_at is not None
@@ -192,9 +192,9 @@ async def test_a_proposal_shows_its_effect_and_is_approved_once(site: Maintainer
     card = parsed(await site.admin.get("/maintainer")).one(".proposal")
     assert card.one("h3").text == "eu: 2 → 5 nodes"
     assert float(card.one(".proposal-clock").one("time[data-behavior=until]")["data-at"]) > 0
-    asked = parsed(await site.admin.get(here)).one("#confirm")
-    assert asked.one("#confirm-title").numbers == [2, 5]
-    assert proposal.plan.request.reason in asked.texts("bdi")
+    confirmation = parsed(await site.admin.get(here)).one("#confirm")
+    assert confirmation.one("#confirm-title").numbers == [2, 5]
+    assert proposal.plan.request.reason in confirmation.texts("bdi")
     assert site.fleet.parts.states() == {"ready": 2}, "viewing changes nothing"
     reason = "the trainer waits"
     for _ in range(2):
@@ -308,16 +308,16 @@ async def test_the_transcript_shows_decisions_of_people_and_the_text_of_a_failed
     transcript = maintainer.TranscriptBuilder()
     transcript.add("opened", {"run": "run-1", "model": "scripted good", "is_simulated": True, "system": "x"}, wake="")
     transcript.add("proposal", {"plan": "p1", "pool": "eu", "state": "rejected", "decided_at": 1.0})
-    said = "<b>half an answer</b>"
-    cut = {"turn": 1, "failure": "out_of_time", "problem": "it was over", "said": said}
+    reply = "<b>half an answer</b>"
+    cut = {"turn": 1, "failure": "out_of_time", "problem": "it was over", "said": reply}
     transcript.add("failure", cut | {"usage": {"input": 7}, "usd": 0.0, "rest_s": 0.0, "is_estimated": True})
     await maintainer.keep(site.plane, tuple(transcript.entries))
     page = await site.admin.get("/maintainer")
     proposal, failure = parsed(page).all(".wake")[0].all(".step")
     assert json.loads(proposal.one("pre").text)["state"] == "rejected"
     assert (failure["data-level"], json.loads(failure.one("pre").text)["failure"]) == ("bad", "out_of_time")
-    assert said in failure.one("pre").text
-    assert said not in page.text
+    assert reply in failure.one("pre").text
+    assert reply not in page.text
 
 
 async def test_every_page_counts_the_proposals_that_wait(site: MaintainerSite) -> None:
@@ -405,8 +405,8 @@ async def test_transcript_pages_stay_in_their_chain_and_verify_it(site: Maintain
     assert line.one("code").text == chain[:12], "pages stay in their transcript even if there is a newer one"
     assert (line["data-level"], line.all("span")[0].numbers[:2]) == ("good", [0, 121])
     assert not second.has("a[rel=next]")
-    one = parsed(await site.admin.get(f"/maintainer/transcript?chain={chain}&wake=w-00000007"))
-    assert len(one.all(".step")) == 8
+    page = parsed(await site.admin.get(f"/maintainer/transcript?chain={chain}&wake=w-00000007"))
+    assert len(page.all(".step")) == 8
     rows = (await site.admin.get(f"/maintainer/transcript.json?chain={chain}&wake=w-00000007")).json()
     assert [row["kind"] for row in rows][-1] == "wake"
     csv = (await site.admin.get(f"/maintainer/transcript.csv?chain={chain}")).text
@@ -443,8 +443,8 @@ async def test_the_api_shows_and_decides_proposals(site: MaintainerSite) -> None
     token_response = await site.admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
     async with site.web.client() as program:
         program.headers["authorization"] = f"Bearer {shown_secret(token_response)}"
-        seen = (await program.get("/api/v1/maintainer")).json()
-        assert (seen["mode"], seen["status"]["is_simulated"]) == ("propose", True)
+        view = (await program.get("/api/v1/maintainer")).json()
+        assert (view["mode"], view["status"]["is_simulated"]) == ("propose", True)
         items = (await program.get("/api/v1/maintainer/proposals")).json()["items"]
         assert [(item["state"], item["plan"]["target"]) for item in items] == [("waiting", 5)]
         path = f"/api/v1/maintainer/proposals/{yes.plan.id}"

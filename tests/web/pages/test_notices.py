@@ -48,7 +48,7 @@ def undo_of(page: str) -> tuple[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "content",
     [
         ["x", "good", "", "launch", "eu", "k"],
         ["x", "good", "", "resume", 7, "k"],
@@ -61,10 +61,10 @@ def undo_of(page: str) -> tuple[str, dict[str, str]]:
     ],
 )
 async def test_an_invalid_notice_cookie_is_ignored(
-    fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path, told: object
+    fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path, content: object
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        made_up = base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+        made_up = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
         client.cookies.set("astraflow_flash", made_up, domain="127.0.0.1")
         answer = await client.get("/pools")
     assert answer.status_code == 200
@@ -100,6 +100,6 @@ async def test_a_viewer_sees_the_role_that_each_action_needs(
                 text = f"Role operator is required {what}; your role is viewer. Admins who can grant it: admin."
                 assert text in lines, (path, what)
             assert page.one("a.kill")["href"] == "/kill"
-            asked = await viewer.get("/kill")
-    assert asked.status_code == 403
-    assert "admin" in parsed(asked).one("#report").text
+            answer = await viewer.get("/kill")
+    assert answer.status_code == 403
+    assert "admin" in parsed(answer).one("#report").text

@@ -122,17 +122,17 @@ async def test_older_rounds_are_on_their_own_page(
 ) -> None:
     monkeypatch.setattr(runs, "PAGE_ROUNDS", 5)
     async with web.logged_in() as client:
-        seen: list[str] = []
+        numbers: list[str] = []
         page = await _run_page(web, client)
         while True:
             section = parsed(page).one("#evaluations")
-            seen += [row[0] for row in section.rows()]
+            numbers += [row[0] for row in section.rows()]
             if not section.has("a[rel=next]"):
                 break
             page = (await client.get(section.one("a[rel=next]")["href"])).text
         assert "/runs/1#evaluations" in section.links()
 
-    assert seen == [str(number) for number in range(13, 0, -1)]
+    assert numbers == [str(number) for number in range(13, 0, -1)]
 
 
 async def test_a_run_without_evaluations_shows_the_command_that_starts_one(

@@ -91,7 +91,7 @@ async def test_turns_have_their_tokens_and_versions_also_across_a_weight_update(
 
 
 @pytest.mark.parametrize(
-    ("span_s", "told"),
+    ("span_s", "durations"),
     [
         ((0.0, 1.5, 20.0, 0.04), ["", duration(1.5), duration(20.0), duration(0.04)]),
         ((), ["", "", "", ""]),
@@ -99,10 +99,10 @@ async def test_turns_have_their_tokens_and_versions_also_across_a_weight_update(
         ((math.nan, math.inf, -1.0, 3.0), ["", "", "", duration(3.0)]),
     ],
 )
-def test_each_turn_has_its_duration_where_it_is_known(span_s: tuple[float, ...], told: list[str]) -> None:
+def test_each_turn_has_its_duration_where_it_is_known(span_s: tuple[float, ...], durations: list[str]) -> None:
     synthetic_run = SyntheticRun(tool="the tool says: afdb\n")
     sample = next(sample for sample in synthetic_run.samples(150) if len(sample.spans) == 4)
-    assert [turn.duration for turn in conversation(replace(sample, span_s=span_s), {}).turns] == told
+    assert [turn.duration for turn in conversation(replace(sample, span_s=span_s), {}).turns] == durations
 
 
 async def test_a_conversation_shows_the_duration_of_its_turns(web: RunningWeb, fake: FakeControlPlane) -> None:

@@ -115,7 +115,7 @@ async def test_the_page_works_behind_a_proxy_and_refuses_origins_of_its_own_port
 
 @pytest.mark.anyio
 async def test_the_page_speaks_tls_itself(tmp_path: Path) -> None:
-    certificate, key = made(tmp_path)
+    certificate, key = certificate_files(tmp_path)
     fake = FakeControlPlane(sequence=30)
     more: dict[str, Any] = {"tls_certificate": certificate, "tls_key": key, "names": ("localhost",)}
     async with fake.serving() as dataflow, running_web(tmp_path, dataflow, **more) as web:
@@ -129,7 +129,7 @@ async def test_the_page_speaks_tls_itself(tmp_path: Path) -> None:
             assert (await client.post("/nodes/n0/drain", headers=headers)).status_code == 303
 
 
-def made(folder: Path) -> tuple[Path, Path]:
+def certificate_files(folder: Path) -> tuple[Path, Path]:
     """Creates a self-signed certificate for localhost and its key; returns their paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), datetime.now(UTC)

@@ -118,7 +118,7 @@ async def test_pages_change_nothing_show_no_secrets_escape_texts_and_protect_the
         pages = await crawl(admin)
         after = contents(web.directory)
         audit = (await admin.get("/audit.ndjson")).text + (await admin.get("/audit.csv")).text
-        asked = await admin.get("/audit", params={"text": HOSTILE, "actor": HOSTILE})
+        response = await admin.get("/audit", params={"text": HOSTILE, "actor": HOSTILE})
         form_token = admin.headers["x-form-token"]
 
     assert before == after
@@ -136,7 +136,7 @@ async def test_pages_change_nothing_show_no_secrets_escape_texts_and_protect_the
     for resource, text in texts_by_source.items():
         assert not [secret for secret in secrets if secret in text], resource
 
-    shown = [page for page in (*pages.values(), refused, asked.text) if page.startswith("<!doctype html>")]
+    shown = [page for page in (*pages.values(), refused, response.text) if page.startswith("<!doctype html>")]
     assert len(shown) > 10
     for page in shown:
         assert "<img" not in page

@@ -336,7 +336,7 @@ async def test_a_grant_permits_only_its_pool_and_role(fake: FakeControlPlane, tm
                 continue
             if "viewer" in roles and reach:
                 continue  # open to a viewer without any grant, see the next test; the last grants are tried on all
-            path = re.sub(r"{(\w+)(:\w+)?}", lambda found: named.get(found[1], "999"), path)
+            path = re.sub(r"{(\w+)(:\w+)?}", lambda match: named.get(match[1], "999"), path)
             asks = {"params": {"node": "n0"}} if path == "/nodes/drain" else {}
             answer = await viewer.request(method, path, **asks)  # type: ignore[arg-type] # a query
             covers = reach and (SCOPES.get(name) == POOL or SCOPES.get(name) == reach)

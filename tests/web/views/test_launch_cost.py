@@ -66,8 +66,8 @@ def test_the_cost_is_a_range_from_the_smallest_to_the_largest_fleet_within_the_b
 
 
 def test_before_prices_arrive_the_cost_says_that_they_are_requested() -> None:
-    said = cost_of_pools([pool(node_usd_per_hour=None)], usd_per_hour_max=5.0, usd_per_day_max=None, is_asked=False)
-    assert said == "2 to 8 nodes: requesting prices from its providers; at most $5.00 an hour"
+    text = cost_of_pools([pool(node_usd_per_hour=None)], usd_per_hour_max=5.0, usd_per_day_max=None, is_asked=False)
+    assert text == "2 to 8 nodes: requesting prices from its providers; at most $5.00 an hour"
 
 
 def test_instances_are_listed_per_pool_with_their_location() -> None:

@@ -113,8 +113,8 @@ def _weights(name: str, dtype: Dtype, count: int) -> BitArray:
     magnitude = (np.maximum(random & 0xFFFF, (random >> 16) & 0xFFFF) * 3 // 8).astype(np.uint64)
     bits = (magnitude << np.uint64(8 * width) >> np.uint64(16)) | ((random >> 63) << np.uint64(8 * width - 1))
     bits[: len(bits) // 50] = random[: len(bits) // 50]
-    found: BitArray = (bits & np.uint64(256**width - 1)).astype(BITS[width])
-    return found
+    values: BitArray = (bits & np.uint64(256**width - 1)).astype(BITS[width])
+    return values
 
 
 def _moved(change: str, name: str, old: BitArray) -> BitArray:

@@ -12,7 +12,7 @@ from astraflow.weights.storage import storages
 from astraflow.weights.storage.base import WeightStorage
 from astraflow.weights.storage.memory import MemoryOptions, MemoryStorage
 from tests.suites.storage_suite import NAME, POLICY, OpenStorage, StorageSuite
-from tests.weights.stored_versions import got, open_test_store, put_all
+from tests.weights.stored_versions import fetched_manifest, open_test_store, put_all
 from tests.weights.versions import history, layout
 
 
@@ -76,6 +76,6 @@ def test_a_store_in_memory_serves_versions(tmp_path: Path) -> None:
     ) as store:
         put_all(store, snapshots)
 
-        assert got(store, have=layout(snapshots[4], 4)) == layout(snapshots[5], 5)[0]
-        assert got(store) == layout(snapshots[5], 5)[0]
+        assert fetched_manifest(store, have=layout(snapshots[4], 4)) == layout(snapshots[5], 5)[0]
+        assert fetched_manifest(store) == layout(snapshots[5], 5)[0]
         assert [path.name for path in tmp_path.iterdir()] == ["lock"]

@@ -14,7 +14,7 @@ from astraflow.weights.storage.base import WeightStorage
 from tests.errors import raises_code
 from tests.suites.storage_suite import NAME, POLICY, OpenStorage, StorageSuite
 from tests.weights.buckets import bucket_service, make_bucket
-from tests.weights.stored_versions import got, open_test_store, put_all, put_full
+from tests.weights.stored_versions import fetched_manifest, open_test_store, put_all, put_full
 from tests.weights.versions import POLICY as SOLVER
 from tests.weights.versions import history, layout
 
@@ -83,8 +83,8 @@ def test_a_store_in_a_bucket_resumes_on_another_machine(tmp_path: Path, spec: di
     with open_test_store(tmp_path / "other", config) as store:
         assert [notice.version for notice in store.notices(SOLVER)] == [3, 4, 5, 6]
         for notice in store.notices(SOLVER):
-            assert got(store, want=notice.version) == layout(SNAPSHOTS[notice.version], notice.version)[0]
-        assert got(store, have=layout(SNAPSHOTS[4], 4)) == layout(SNAPSHOTS[6], 6)[0]
+            assert fetched_manifest(store, want=notice.version) == layout(SNAPSHOTS[notice.version], notice.version)[0]
+        assert fetched_manifest(store, have=layout(SNAPSHOTS[4], 4)) == layout(SNAPSHOTS[6], 6)[0]
 
 
 def killed(directory: Path, spec: dict[str, Any]) -> WeightStorage:
@@ -111,20 +111,20 @@ def test_a_killed_store_resumes_with_its_prefix(tmp_path: Path, spec: dict[str, 
     killed(tmp_path / "one", spec)
     with open_test_store(tmp_path / "one", WeightsConfig(storage=spec)) as store:
         put_full(store, SNAPSHOTS[0], 0)
-        assert got(store) == layout(SNAPSHOTS[0], 0)[0]
+        assert fetched_manifest(store) == layout(SNAPSHOTS[0], 0)[0]
 
 
 def test_a_store_whose_prefix_was_taken_over_cannot_write(tmp_path: Path, spec: dict[str, Any]) -> None:
     with open_test_store(tmp_path / "one", WeightsConfig(storage=spec)) as stale:
         put_full(stale, SNAPSHOTS[0], 0)
         with open_test_store(tmp_path / "two", WeightsConfig(storage={**spec, "take_over": True})) as store:
-            assert got(store) == layout(SNAPSHOTS[0], 0)[0]
+            assert fetched_manifest(store) == layout(SNAPSHOTS[0], 0)[0]
             with pytest.raises(Conflict) as caught:
                 put_full(stale, SNAPSHOTS[1], 1)
             assert caught.value.code == "storage.taken_over"
             put_full(store, SNAPSHOTS[2], 1)
-            assert got(store) == layout(SNAPSHOTS[2], 1)[0]
-            assert got(stale) == layout(SNAPSHOTS[0], 0)[0]
+            assert fetched_manifest(store) == layout(SNAPSHOTS[2], 1)[0]
+            assert fetched_manifest(stale) == layout(SNAPSHOTS[0], 0)[0]
         with pytest.raises(Conflict) as caught:
             put_full(stale, SNAPSHOTS[1], 1)
         assert caught.value.code == "storage.taken_over"
@@ -159,7 +159,7 @@ def test_a_damaged_object_is_set_aside(tmp_path: Path, spec: dict[str, Any]) -> 
     folder = storages.build(spec, tmp_path).folder(SOLVER)
     folder.write("0000000002.delta", bytes(folder.sizes()["0000000002.delta"]))
     with open_test_store(tmp_path, config) as store:
-        assert got(store) == layout(SNAPSHOTS[1], 1)[0]
+        assert fetched_manifest(store) == layout(SNAPSHOTS[1], 1)[0]
     assert "0000000002.delta.damaged" in folder.sizes()
 
 
@@ -184,12 +184,12 @@ def test_a_failed_upload_loses_no_version_and_can_be_repeated(
             try:
                 put_full(store, SNAPSHOTS[1], 1)
             except Unavailable:
-                assert got(store) == layout(SNAPSHOTS[0], 0)[0]
+                assert fetched_manifest(store) == layout(SNAPSHOTS[0], 0)[0]
                 assert "0000000001.record" not in storages.build(spec, tmp_path).folder(SOLVER).sizes()
         put_full(store, SNAPSHOTS[1], 1)
-        assert got(store) == layout(SNAPSHOTS[1], 1)[0]
+        assert fetched_manifest(store) == layout(SNAPSHOTS[1], 1)[0]
     with open_test_store(tmp_path, config) as store:
-        assert got(store, have=layout(SNAPSHOTS[0], 0)) == layout(SNAPSHOTS[1], 1)[0]
+        assert fetched_manifest(store, have=layout(SNAPSHOTS[0], 0)) == layout(SNAPSHOTS[1], 1)[0]
 
 
 def test_a_missing_bucket_is_refused(tmp_path: Path, spec: dict[str, Any]) -> None:
@@ -227,6 +227,6 @@ def test_the_newest_version_is_served_while_the_bucket_is_unreachable(
         put_all(store, SNAPSHOTS[:3])
         monkeypatch.setattr(s3.S3Folder, "open", away)
 
-        assert got(store) == layout(SNAPSHOTS[2], 2)[0]
+        assert fetched_manifest(store) == layout(SNAPSHOTS[2], 2)[0]
         with pytest.raises(Unavailable):
-            got(store, have=layout(SNAPSHOTS[1], 1), want=Version(2))
+            fetched_manifest(store, have=layout(SNAPSHOTS[1], 1), want=Version(2))

@@ -42,14 +42,16 @@ def stage(
     specs = _checked_specs(weights.manifest, parameters)
     changes = weights.changes if weights.base is not None and weights.base == serving else None
     staged = []
-    for one in parameters:
-        chosen = None if changes is None else [changes.get(part.name, _NO_POSITIONS) for part in one.parts]
+    for published in parameters:
+        chosen = None if changes is None else [changes.get(part.name, _NO_POSITIONS) for part in published.parts]
         if chosen is not None and not any(map(len, chosen)):
             continue
-        if chosen is not None and sum(map(len, chosen)) > one.parameter.numel() * _patched_share(one.parameter):
+        if chosen is not None and sum(map(len, chosen)) > published.parameter.numel() * _patched_share(
+            published.parameter
+        ):
             chosen = None
-        bits = [(specs[part.name], bits_at(weights.buffer, specs[part.name])) for part in one.parts]
-        staged.append(_staged(one, bits, chosen))
+        bits = [(specs[part.name], bits_at(weights.buffer, specs[part.name])) for part in published.parts]
+        staged.append(_staged(published, bits, chosen))
     return staged
 
 
@@ -69,14 +71,14 @@ def stage_adapted(
     adapted = {pair.weight.name: pair for pair in adapted_weights(adapters.manifest, base.manifest)}
     specs = _checked_specs(base.manifest, parameters)
     staged = []
-    for one in parameters:
-        if is_base_served and not any(part.name in adapted for part in one.parts):
+    for published in parameters:
+        if is_base_served and not any(part.name in adapted for part in published.parts):
             continue
         values = [
-            _adapted_values(adapters, base, specs[part.name], adapted.get(part.name), binding, one.parameter)
-            for part in one.parts
+            _adapted_values(adapters, base, specs[part.name], adapted.get(part.name), binding, published.parameter)
+            for part in published.parts
         ]
-        staged.append(StagedTensor(parameter=one.parameter, values=_joined(values), positions=None))
+        staged.append(StagedTensor(parameter=published.parameter, values=_joined(values), positions=None))
     return staged
 
 
@@ -145,17 +147,17 @@ def _patched_share(parameter: nn.Parameter) -> float:
 
 
 def _staged(
-    one: PublishedParameter, bits: Sequence[tuple[TensorSpec, ElementBits]], chosen: Sequence[Int64Array] | None
+    published: PublishedParameter, bits: Sequence[tuple[TensorSpec, ElementBits]], chosen: Sequence[Int64Array] | None
 ) -> StagedTensor:
     """Returns new values of a parameter from those of its parts. chosen: changed positions in each part; None: all."""
-    parameter = one.parameter
+    parameter = published.parameter
     values = [
         values_of(part if chosen is None else part[chosen[index]], spec.dtype, into=parameter.dtype)
         for index, (spec, part) in enumerate(bits)
     ]
     positions = None
     if chosen is not None:
-        shifted = [indices + part.offset for part, indices in zip(one.parts, chosen, strict=True)]
+        shifted = [indices + part.offset for part, indices in zip(published.parts, chosen, strict=True)]
         positions = torch.from_numpy(np.concatenate(shifted)).to(parameter.device)
     return StagedTensor(parameter=parameter, values=_joined(values).to(parameter.device), positions=positions)
 
@@ -182,7 +184,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 def _checked_specs(manifest: Manifest, parameters: Sequence[PublishedParameter]) -> dict[str, TensorSpec]:
     """Returns the tensors of a version by name. Raises: InvalidInput when they are not those of the model."""
     published = {spec.name: spec for spec in manifest.tensors}
-    expected = {part.name: part.shape for one in parameters for part in one.parts}
+    expected = {part.name: part.shape for parameter in parameters for part in parameter.parts}
     for name in sorted(published.keys() ^ expected.keys()):
         where = "published but absent from the model" if name in published else "part of the model but not published"
         raise InvalidInput(

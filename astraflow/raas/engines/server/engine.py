@@ -128,9 +128,9 @@ class ServerEngine:
         """Returns the sum of running and waiting requests, and the mean use of the caches."""
         gauges = [replica.gauges for replica in self._replicas]
         return EngineGauges(
-            running=sum(one.running for one in gauges),
-            waiting=sum(one.waiting for one in gauges),
-            cache_used=sum(one.cache_used for one in gauges) / max(1, len(gauges)),
+            running=sum(replica_gauges.running for replica_gauges in gauges),
+            waiting=sum(replica_gauges.waiting for replica_gauges in gauges),
+            cache_used=sum(replica_gauges.cache_used for replica_gauges in gauges) / max(1, len(gauges)),
             restarts=sum(replica.restarts for replica in self._replicas),
         )
 

@@ -114,7 +114,7 @@ class Placements:
         """
         tensors = load_file(path)
         owner = {tensor.untyped_storage().data_ptr(): name for name, tensor in tensors.items()}
-        seen: dict[str, list[_Copy]] = {}
+        copies_by_name: dict[str, list[_Copy]] = {}
         transformed: set[str] = set()
         original = torch.Tensor.copy_
 
@@ -123,7 +123,7 @@ class Placements:
             if name is not None:
                 if destination.shape == source.shape:
                     offset = source.storage_offset() - tensors[name].storage_offset()
-                    seen.setdefault(name, []).append(
+                    copies_by_name.setdefault(name, []).append(
                         _Copy(destination.detach(), offset, tuple(source.stride()), tuple(source.shape))
                     )
                 else:
@@ -135,9 +135,9 @@ class Placements:
             load_weights(list(tensors.items()))
         finally:
             torch.Tensor.copy_ = original
-        self._copies, self._transformed = seen, transformed
+        self._copies, self._transformed = copies_by_name, transformed
         self._elements = {name: tensor.numel() for name, tensor in tensors.items()}
-        views = {name: {copy.view for copy in copies} for name, copies in seen.items()}
+        views = {name: {copy.view for copy in copies} for name, copies in copies_by_name.items()}
         self._complete = None if is_sharded else self._tensors_of(views)
         self._folder = Path(path).parent
         if is_sharded:

@@ -55,12 +55,12 @@ def run_pip(
     """
     folders = ("--find-links", str(wheels.resolve())) if wheels is not None else ()
     command = [str(environment.python), "-m", "pip", "install", *OPTIONS, *folders, *step.arguments]
-    seen: set[str] = set()
+    package_names: set[str] = set()
     everything: list[str] = []
 
     def on_line(line: str) -> None:
         everything.append(line)
-        detail = _detail(line, seen, step.packages)
+        detail = _detail(line, package_names, step.packages)
         if detail:
             progress(f" {detail}")
 
@@ -69,13 +69,17 @@ def run_pip(
         raise _pip_error(release, everything, log_file)
 
 
-def _detail(line: str, seen: set[str], total: int) -> str:
+def _detail(line: str, package_names: set[str], total: int) -> str:
     """Returns the progress in a line of pip's output; empty if it has none."""
     words = line.split()
     match words[:1]:
         case ["Collecting"]:
-            seen.add(words[1])
-            return f"{len(seen)} of {total} packages, {words[1]}" if total else f"{len(seen)} packages, {words[1]}"
+            package_names.add(words[1])
+            return (
+                f"{len(package_names)} of {total} packages, {words[1]}"
+                if total
+                else f"{len(package_names)} packages, {words[1]}"
+            )
         case ["Downloading"]:
             return line.strip() if len(words) > 2 and any(unit in line for unit in (" MB", " GB")) else ""
         case ["Installing"]:
