@@ -45,8 +45,8 @@ def blocks(language: str) -> list[Any]:
     parameters = []
     for document in sorted(DOCS.rglob("*.md")):
         name = str(document.relative_to(DOCS))
-        found = re.findall(rf"^```{language}\n(.*?)^```$", document.read_text(), flags=re.M | re.S)
-        for number, text in enumerate(found, 1):
+        texts = re.findall(rf"^```{language}\n(.*?)^```$", document.read_text(), flags=re.M | re.S)
+        for number, text in enumerate(texts, 1):
             parameters.append(pytest.param(name, text, id=f"{name}-{number}"))
     return parameters
 
