@@ -23,7 +23,15 @@ MIN_POOL_NODES_FOR_MEDIAN = 2
 """Minimum nodes of a pool for its median: a single node may be fast by chance."""
 
 _REASONS_WITHOUT_BAND = frozenset(
-    {Reason.UNMEASURED, Reason.SWITCHED_OFF, Reason.STALE_INPUT, Reason.STALLED, Reason.PAUSED, Reason.IDLE}
+    {
+        Reason.UNMEASURED,
+        Reason.COLD_START,
+        Reason.SWITCHED_OFF,
+        Reason.STALE_INPUT,
+        Reason.STALLED,
+        Reason.PAUSED,
+        Reason.IDLE,
+    }
 )
 """Reasons under which the band does not apply."""
 _LIMITS_SET_BY_PEOPLE = frozenset({LimitInEffect.MODE, LimitInEffect.OVERRIDE})

@@ -41,6 +41,8 @@ class Reason(Enum):
     CONFIRMING_DOWN = "confirming_down"
     """Above the band, but not for long enough to scale down."""
     BELOW_BAND = "below_band"
+    COLD_START = "cold_start"
+    """Capacity looks short, but too few steps are measured to order all that seems to be missing."""
     TRAINER_WAITS = "trainer_waits"
     """Capacity is barely sufficient and the trainer waits."""
     FAR_BELOW = "far_below"

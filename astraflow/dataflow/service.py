@@ -16,7 +16,7 @@ from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.reports import Report
 from astraflow.dataflow.admission.admitter import Admitter
-from astraflow.dataflow.admission.filters import filters
+from astraflow.dataflow.admission.filters import build_filter, filters
 from astraflow.dataflow.admission.group_scoring import GroupScoring
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.dataset_filler import DatasetFiller
@@ -407,7 +407,7 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: N
         reward_range=flow.reward_range,
         admitter=Admitter(
             policies,
-            SlotPlugins(PluginSlot.FILTERS, flow.filters, filters.build),
+            SlotPlugins(PluginSlot.FILTERS, flow.filters, partial(build_filter, policies=policies)),
             min_group_size=min(flow.min_group_size, flow.group_size),
         ),
         max_attempts=flow.max_attempts,

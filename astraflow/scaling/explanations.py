@@ -6,6 +6,7 @@ from astraflow.scaling.balance import BAND_LOW, Balance
 from astraflow.scaling.demand import usual_compute_s
 from astraflow.scaling.gates import staleness_needed
 from astraflow.scaling.pools import Pool
+from astraflow.scaling.scale_up import COLD_START_SHARE
 from astraflow.scaling.signals import GateSignals
 from astraflow.scaling.tick import Tick
 
@@ -21,6 +22,8 @@ _REASON_TEXTS = {
     Reason.CONFIRMING_UP: "capacity is {ratio} of what trainers need, below the band {band}, not for long enough yet",
     Reason.CONFIRMING_DOWN: "capacity is {ratio} of what trainers need, above the band {band}, not for long enough yet",
     Reason.BELOW_BAND: "capacity is {ratio} of what trainers need, below the band {band}",
+    Reason.COLD_START: "capacity seems to be {ratio} of what trainers need, measured over {steps} of {enough_steps} "
+    "steps: until then, orders aim at {cold_share} of that need",
     Reason.TRAINER_WAITS: "capacity is barely enough ({ratio}), and the trainer of {policy} waits {wait} of the time",
     Reason.FAR_BELOW: "capacity is only {ratio} of what trainers need",
     Reason.ABOVE_BAND: "capacity is {ratio} of what trainers need, above the band {band}",
@@ -123,6 +126,9 @@ def _texts(tick: Tick) -> dict[str, str]:
         "band": f"{BAND_LOW:.2f} to {balance.band_high:.2f}" if balance else "",
         "policy": str(stream.policy) if stream else "no policy",
         "wait": f"{wait:.0%}",
+        "steps": str(len(stream.compute_s) if stream else 0),
+        "enough_steps": str(tick.spec.options.cold_start_steps),
+        "cold_share": f"{COLD_START_SHARE:.0%}",
         "due": f"{tick.capacity.overdue_groups:.0f}",
         **_gate_texts(tick.signals.gate, tick),
     }

@@ -12,7 +12,7 @@ from astraflow.scaling.lifecycle import Phase
 from astraflow.scaling.options import SizerOptions, Spec
 from astraflow.scaling.signals import LaunchSignals, NodeKind, NodeTable, Signals
 from astraflow.scaling.trainers import TrainerTracker
-from astraflow.scaling.windows import Window, Work, WorkWindow
+from astraflow.scaling.windows import CountedWork, Window, Work, WorkWindow
 
 DAY_S = 86_400.0
 DELAYS = 20
@@ -39,6 +39,7 @@ class Observer:
             usual_s=options.window_long_s, widest_s=options.window_widest_s, groups=options.window_groups
         )
         self._short: Window[Work] = Window(options.window_short_s)
+        self._counted = CountedWork(longest_s=options.window_long_s)
         self._trainers: dict[PolicyId, TrainerTracker] = {}
         self._gates = GateTracker()
         self._gated = GateWindow()
@@ -102,14 +103,15 @@ class Observer:
             {_kind(node) for node in members}, key=lambda kind: (kind.pool, kind.hardware, kind.price_per_hour)
         )
         kind_indices = {kind: number for number, kind in enumerate(kinds)}
-        work = Work(
+        episodes = Work(
             ids=tuple(str(node.id) for node in members),
-            groups=_column([node.counters.get("episodes_done", 0.0) / per_group for node in members]),
+            groups=_column([node.counters.get("episodes_done", 0.0) for node in members]),
             busy_s=_column([node.counters.get("busy_s", 0.0) for node in members]),
         )
+        work = self._counted.of(episodes, _column([node.lease_limit for node in members]))
         self._short.add(report.at, work)
-        groups_long, busy_long_s = self._long.add(report.at, work)
-        groups_short, busy_short_s = work.since(self._short.oldest[1])
+        groups_long, busy_long_s = self._long.add(report.at, work, per_group=per_group)
+        episodes_short, busy_short_s = work.since(self._short.oldest[1])
         return tuple(kinds), NodeTable(
             ids=work.ids,
             kind=np.array([kind_indices[_kind(node)] for node in members], np.int64),
@@ -118,7 +120,7 @@ class Observer:
             silent_s=_column([node.heartbeat_age_s for node in members]),
             groups_long=groups_long,
             busy_long_s=busy_long_s,
-            groups_short=groups_short,
+            groups_short=episodes_short / per_group,
             busy_short_s=busy_short_s,
         )
 
@@ -146,12 +148,18 @@ class Observer:
 
 
 def episodes_per_group(report: Report) -> float:
-    """Returns the counted episodes per closed group over the whole run; 1 before the first closed group."""
-    episodes = sum(
-        count for flow in report.flows for outcome, count in flow.episodes.items() if outcome not in _UNCOUNTED
+    """Returns the mean number of episodes of an issued group, over the run.
+
+    Members without a result are queued or leased. They count, because at first most groups are open.
+    """
+    members = sum(
+        flow.tasks_queued
+        + flow.tasks_leased
+        + sum(count for outcome, count in flow.episodes.items() if outcome not in _UNCOUNTED)
+        for flow in report.flows
     )
-    closed = sum(flow.admitted + sum(flow.dropped.values()) for flow in report.flows)
-    return max(1.0, episodes / closed) if closed else 1.0
+    issued = sum(flow.issued for flow in report.flows)
+    return max(1.0, members / issued) if issued else 1.0
 
 
 def _partial_pools(report: Report) -> tuple[PoolId, ...]:

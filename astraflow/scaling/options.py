@@ -47,6 +47,8 @@ class SizerOptions(Config):
     """Ticks below the band before nodes are ordered."""
     sustain_down_ticks: int = Field(default=10, ge=1)
     """Ticks above the band, minus the ticks inside it, before nodes are retired."""
+    cold_start_steps: int = Field(default=4, ge=0)
+    """Measured steps below which the demand is uncertain: orders then reach a part of it only. 0: any step suffices."""
     prior_groups: float = Field(default=10.0, ge=3, le=30)
     """Weight of the mean rate of a node's kind in the estimate of the node's rate. Groups."""
     trim_gain: float = Field(default=0.5, ge=0, le=1)

@@ -13,6 +13,9 @@ BARELY_ENOUGH = 0.03
 FAR_BELOW = 0.5
 """Ratio of capacity to demand below which no confirmation is needed, unless it comes from the short window."""
 
+COLD_START_SHARE = 2 / 3
+"""Share of the measured need that orders reach while few steps are measured: these may overestimate it."""
+
 NOISE_FACTOR_AFTER_SCALE_DOWN = 3.0
 """Factor on the noise threshold for orders right after a scale-down."""
 
@@ -43,9 +46,29 @@ def try_scale_up(tick: Tick, balance: Balance) -> bool:
     if not is_sure:
         tick.reasons.append(Reason.CONFIRMING_UP)
         return True
-    reason = Reason.FAR_BELOW if is_far else Reason.BELOW_BAND if is_below else Reason.TRAINER_WAITS
+    is_cold = is_cold_start(tick, balance)
+    missing = (
+        (balance.ordered + balance.shortfall) * COLD_START_SHARE - balance.ordered if is_cold else balance.shortfall
+    )
+    if is_cold and missing <= ROUNDING * tick.smallest_rate:
+        tick.reasons.append(Reason.COLD_START)
+        return True
+    reason = (
+        Reason.COLD_START
+        if is_cold
+        else Reason.FAR_BELOW
+        if is_far
+        else Reason.BELOW_BAND
+        if is_below
+        else Reason.TRAINER_WAITS
+    )
     tick.reasons.append(reason)
-    return order_within_budget(tick, balance, balance.shortfall) > 0 or is_temporarily_limited(tick)
+    return order_within_budget(tick, balance, missing) > 0 or is_temporarily_limited(tick)
+
+
+def is_cold_start(tick: Tick, balance: Balance) -> bool:
+    """Returns whether too few steps are measured to trust the demand."""
+    return len(balance.demand.stream.compute_s) < tick.spec.options.cold_start_steps
 
 
 def is_short(tick: Tick, balance: Balance) -> bool:

@@ -80,6 +80,9 @@ class Scenario(Config):
     """Maximum duration of the run. Hours."""
     steps: int = Field(default=0, ge=0)
     """Number of trainer steps after which the run ends, if sooner; 0: no such limit."""
+    is_cold_start: bool = False
+    """Nothing is in work or buffered at the start, and the work of a node that starts rises to its full rate over the
+    time of two groups. By default every node begins in full work, beside a buffer of one and a half batches."""
     trainer: TrainerScenario = TrainerScenario()
     pools: dict[str, PoolScenario] = Field(min_length=1)
     events: tuple[ScenarioEvent, ...] = ()

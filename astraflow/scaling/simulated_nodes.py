@@ -17,6 +17,7 @@ NOTICE_S = 120.0
 """Time from a preemption notice to the end of the node. Seconds."""
 
 _NEVER = float("inf")
+_SHORTEST_S = 1e-9
 _READY, _DRAINING, _GONE = int(Phase.READY), int(Phase.DRAINING), int(Phase.GONE)
 """Phases as integers, because comparing columns with enumeration members is slow."""
 
@@ -30,6 +31,7 @@ _COLUMNS = {
     "preempted_at": float,
     "speed": float,
     "work_share": float,
+    "fill_s": float,
     "groups": float,
     "busy_s": float,
     "reported_groups": float,
@@ -58,11 +60,15 @@ class SimulatedNodes:
 
     `changes_at` is the time at which a node's phase changes next: it starts (or fails), or has drained. `work_share` is
     the share of time in which it does not wait, as for weights over a slow link. Per busy second, such a node works at
-    full rate.
+    full rate. `fill_s` is the time in which the groups that a node finishes rise from none to its full rate: a node
+    that starts has no group in work.
     """
 
-    def __init__(self, pools: Sequence[tuple[PoolId, PoolScenario]], rng: np.random.Generator) -> None:
+    def __init__(
+        self, pools: Sequence[tuple[PoolId, PoolScenario]], rng: np.random.Generator, *, is_cold_start: bool = False
+    ) -> None:
         self.pools = list(pools)
+        self._is_cold_start = is_cold_start
         self.launches = [Launches() for _ in self.pools]
         self.is_out_of_capacity = [False for _ in self.pools]
         """The provider refuses launches to the pool. [pool]"""
@@ -146,8 +152,9 @@ class SimulatedNodes:
             self._change(int(row))
         self._schedule()
 
-    def work(self, busy: float, noise: NDArray[np.float64], seconds: float) -> int:
-        """Lets ready nodes work for `seconds`; returns the finished groups. busy: share of their slots in use."""
+    def work(self, busy: float, noise: NDArray[np.float64], seconds: float, *, now: float) -> int:
+        """Lets ready nodes work for `seconds` from `now`; returns the finished groups. busy: share of their slots in
+        use."""
         column = self.column
         rows = np.flatnonzero(column["phase"] == _READY)
         if not rows.size:
@@ -156,7 +163,9 @@ class SimulatedNodes:
         if len(self.factors):
             rates = rates * self.factors[column["pool"][rows]]
         busy_s = busy * seconds * column["work_share"][rows]
-        done = self._rng.poisson(rates * busy_s)
+        age_s = now + seconds / 2 - column["ready_at"][rows]
+        filled = np.clip(age_s / np.maximum(column["fill_s"][rows], _SHORTEST_S), 0.0, 1.0)
+        done = self._rng.poisson(rates * busy_s * filled)
         column["groups"][rows] += done
         column["busy_s"][rows] += busy_s
         return int(done.sum())
@@ -194,6 +203,7 @@ class SimulatedNodes:
             "preempted_at": now + delay_s + max(life_s, NOTICE_S),
             "speed": speed,
             "work_share": 1.0,
+            "fill_s": 2 * config.slots / speed if self._is_cold_start else 0.0,
             "reported_at": now,
             "fails": fails,
         }

@@ -20,7 +20,7 @@ from astraflow.scaling.simulated_trainer import WINDOW_STEPS, SimulatedTrainer
 from astraflow.scaling.simulation_result import SimulationResult, TickRecord, recovery_s
 from astraflow.scaling.sizer import decide
 from astraflow.scaling.state import SizerResult, SizerState
-from astraflow.scaling.windows import Window, Work, WorkWindow
+from astraflow.scaling.windows import CountedWork, Window, Work, WorkWindow
 
 STEP_S = 5.0
 """Resolution of virtual time. Seconds."""
@@ -48,10 +48,10 @@ class Simulation:
         self._rule = rule
         self._rng = np.random.default_rng(seed)
         self._pools = [(PoolId(name), pool) for name, pool in scenario.pools.items()]
-        self.nodes = SimulatedNodes(self._pools, self._rng)
+        self.nodes = SimulatedNodes(self._pools, self._rng, is_cold_start=scenario.is_cold_start)
         trainer = scenario.trainer
         self.trainer = SimulatedTrainer(trainer, self._rng, usable_share=trainer.usable_share)
-        self.trainer.buffered = 1.5 * trainer.batch_groups
+        self.trainer.buffered = 0.0 if scenario.is_cold_start else 1.5 * trainer.batch_groups
         self.spec = Spec(options=scenario.sizer, pools={name: pool.bounds for name, pool in self._pools})
         self._state = SizerState()
         self._decision = SizerResult(recommendations=(), state=self._state)
@@ -75,9 +75,11 @@ class Simulation:
             usual_s=options.window_long_s, widest_s=options.window_widest_s, groups=options.window_groups
         )
         self._short: Window[Work] = Window(options.window_short_s)
+        self._counted = CountedWork(longest_s=options.window_long_s)
         self._yield: Window[tuple[float, float]] = Window(YIELD_WINDOW_S)
         self._wait_300: Window[float] = Window(300.0)
         self._wait_600: Window[float] = Window(600.0)
+        self._has_stepped = False
 
     def run(self) -> SimulationResult:
         """Runs the simulation from start to end."""
@@ -108,7 +110,7 @@ class Simulation:
         if self._paused_at is None:
             in_work = self._slots()
             self.busy_share = consumer.use_slots(in_work, STEP_S)
-            consumer.receive_groups(world.work(self.busy_share, self._node_noise(), STEP_S) if ready else 0)
+            consumer.receive_groups(world.work(self.busy_share, self._node_noise(), STEP_S, now=now) if ready else 0)
             consumer.advance(now, until, consumer.buffered - before)
         else:
             self.busy_share = 0.0
@@ -232,9 +234,8 @@ class Simulation:
     def signals(self, now: float) -> Signals:
         """Returns the measurements for the rule."""
         world = self.nodes
-        work = Work(
-            ids=tuple(world.ids), groups=world["reported_groups"].copy(), busy_s=world["reported_busy_s"].copy()
-        )
+        done = Work(ids=tuple(world.ids), groups=world["reported_groups"], busy_s=world["reported_busy_s"])
+        work = self._counted.of(done, np.array([pool.slots for _, pool in self._pools])[world["pool"]])
         self._short.add(now, work)
         groups_long, busy_long = self._long.add(now, work)
         groups_short, busy_short = work.since(self._short.oldest[1])
@@ -263,6 +264,10 @@ class Simulation:
     def _stream(self, now: float) -> StreamSignals:
         consumer = self.trainer
         waited = consumer.total_wait_s(now)
+        if consumer.steps and not self._has_stepped:  # as in a live run: waits before the first step do not count
+            self._has_stepped = True
+            self._wait_300.clear()
+            self._wait_600.clear()
         self._yield.add(now, (consumer.produced, consumer.entered))
         self._wait_300.add(now, waited)
         self._wait_600.add(now, waited)

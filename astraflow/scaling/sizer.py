@@ -133,7 +133,7 @@ def _apply_baseline(tick: Tick, *, is_chosen: bool) -> None:
         return
     tick.rule = "baseline"
     tick.reasons.append(Reason.PLAIN_RULE if is_chosen else Reason.UNMEASURED)
-    if steps - tick.before.baseline_steps < WINDOW_STEPS:
+    if steps - tick.before.baseline_steps < WINDOW_STEPS or not (is_chosen or _could_be_measured(tick)):
         return
     current_nodes = sum(pool.target for pool in tick.pools)
     target_nodes = baseline_total(current_nodes, tick.signals.streams)
@@ -147,6 +147,12 @@ def _apply_baseline(tick: Tick, *, is_chosen: bool) -> None:
         tick.limited_by += order.limited_by
     else:
         retire(tick, current_nodes - target_nodes, min_capacity=0.0)
+
+
+def _could_be_measured(tick: Tick) -> bool:
+    """Returns whether a node has been ready for long enough to have finished its first tasks."""
+    nodes = tick.signals.nodes
+    return bool((nodes.age_s[nodes.is_ready] >= tick.spec.options.window_short_s).any())
 
 
 def trim_demand(tick: Tick, balance: Balance) -> None:

@@ -43,6 +43,8 @@ class TrainerTracker:
         """Adds the next report. at: Unix seconds."""
         new_steps = stream.steps - self.last.steps
         if new_steps > 0:
+            if not self.steps:
+                self._forget_start()
             compute_s = stream.compute_s + stream.publish_s - self.last.compute_s - self.last.publish_s
             step = _Step(
                 compute_s=compute_s / new_steps,
@@ -91,6 +93,12 @@ class TrainerTracker:
             wait_share_of_steps=waited / (waited + computed) if waited + computed > 0 else 0.0,
             consumed_per_entered=self._consumed_per_entered(),
         )
+
+    def _forget_start(self) -> None:
+        """Begins the windows again at the first step: before it, nodes started, and finished episodes of groups that
+        were open. Neither returns."""
+        for window in (self.waits_300, self.waits_600, self.usable):
+            window.clear()
 
     def _produced_per_usable(self, produced: float, usable: float) -> float:
         """Returns produced groups per usable group, with a prior of one batch, because few groups are a noisy

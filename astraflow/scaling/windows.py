@@ -30,6 +30,36 @@ class Work:
         ]
 
 
+class CountedWork:
+    """Leaves out what a node does until it has finished as many tasks as it has slots.
+
+    A node that starts has no task in work, so that it is busy for the time of a task before it finishes tasks at its
+    rate. Counted, this would look like slow nodes in the first minutes of a run.
+    """
+
+    def __init__(self, *, longest_s: float) -> None:
+        """longest_s: busy seconds after which all work of a node counts, however little it finished."""
+        self._longest_s = longest_s
+        self._uncounted: dict[str, tuple[float, float]] = {}
+        """Finished groups and busy seconds that do not count, of nodes that have passed their first tasks."""
+
+    def of(self, work: Work, slots: Floats) -> Work:
+        """Returns the work that counts: zeros for nodes in their first tasks. slots: groups run at once. [node]"""
+        uncounted: dict[str, tuple[float, float]] = {}
+        first_groups, first_busy_s = work.groups.copy(), work.busy_s.copy()
+        for row, node in enumerate(work.ids):
+            all_so_far = (float(work.groups[row]), float(work.busy_s[row]))
+            if node in self._uncounted:
+                uncounted[node] = self._uncounted[node]
+            elif all_so_far[0] >= slots[row]:
+                uncounted[node] = all_so_far
+            elif all_so_far[1] >= self._longest_s:
+                uncounted[node] = (0.0, 0.0)
+            first_groups[row], first_busy_s[row] = uncounted.get(node, all_so_far)
+        self._uncounted = uncounted
+        return Work(ids=work.ids, groups=work.groups - first_groups, busy_s=work.busy_s - first_busy_s)
+
+
 class WorkWindow:
     """Work of nodes over a window that is long enough to measure their rates."""
 
@@ -40,8 +70,11 @@ class WorkWindow:
         self._snapshots: deque[tuple[float, Work]] = deque()
         self._widest_s = widest_s
 
-    def add(self, at: float, work: Work) -> tuple[Floats, Floats]:
-        """Adds a snapshot; returns groups and busy seconds of each node over the window."""
+    def add(self, at: float, work: Work, *, per_group: float = 1.0) -> tuple[Floats, Floats]:
+        """Adds a snapshot; returns groups and busy seconds of each node over the window.
+
+        per_group: what `work` counts for a finished group; snapshots count the same, and its latest value applies.
+        """
         self._snapshots.append((at, work))
         while len(self._snapshots) > 1 and self._snapshots[1][0] <= at - self._widest_s:
             self._snapshots.popleft()
@@ -49,9 +82,10 @@ class WorkWindow:
             if at - since < self._usual_s:
                 continue
             groups, busy_s = work.since(then)
-            if groups.sum() >= self._groups:
-                return groups, busy_s
-        return work.since(self._snapshots[0][1])
+            if groups.sum() >= self._groups * per_group:
+                return groups / per_group, busy_s
+        groups, busy_s = work.since(self._snapshots[0][1])
+        return groups / per_group, busy_s
 
 
 class Window(Generic[T]):

@@ -29,7 +29,7 @@ ReasonName = Literal[
     "unmeasured", "switched_off", "stale_input", "stalled", "paused", "idle", "inside_band", "confirming_up",
     "confirming_down", "below_band", "trainer_waits", "far_below", "above_band", "needed_for_load", "replacing",
     "retiring", "trimmed", "trainer_waited_recently", "gated", "launches_failing", "pool_bounds", "partial_nodes",
-    "plain_rule",
+    "plain_rule", "cold_start",
 ]  # fmt: skip
 LimitName = Literal[
     "kill_switch", "mode", "max_nodes", "dollars_per_hour", "dollars_per_day", "quota", "override", "breaker",

@@ -237,6 +237,8 @@ def _take_over(request: dict[str, Any], files: list[int]) -> None:
     # The kernel would end a rank with its parent, which here is the process that forks; its client ends it instead.
     os.environ.pop("ASTRAFLOW_RANK_PARENT", None)
     vars(sys.modules["astraflow.cli.run"])["_STARTED_AT"] = time.monotonic()
+    if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()) is not None:
+        measured.switch_context(os.environ.get("PYTEST_CURRENT_TEST", ""))  # the test that started this program
 
 
 def _run_python(arguments: list[str]) -> int:

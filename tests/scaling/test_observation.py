@@ -8,7 +8,7 @@ import pytest
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.reports import NodeReport, NodeState, Report, StreamReport
 from astraflow.scaling.lifecycle import Phase
-from astraflow.scaling.observation import Observer
+from astraflow.scaling.observation import Observer, episodes_per_group
 from astraflow.scaling.options import PoolOptions, Spec
 from tests import make
 
@@ -25,7 +25,7 @@ def stream(steps: int = 0, **changes: Any) -> StreamReport:
 
 
 def report(at: float, *nodes: NodeReport, of: StreamReport | None = None, **changes: Any) -> Report:
-    flow = replace(make.flow_report(), episodes={"accepted": 40}, admitted=10, dropped={})
+    flow = replace(make.flow_report(issued=10, dropped=0), tasks_leased=0)
     return replace(make.report(of or stream(), flows=(flow,)), nodes=nodes, at=at, **changes)
 
 
@@ -33,11 +33,42 @@ def test_groups_and_busy_seconds_are_measured_over_the_window() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0, node(done=400, busy_s=100)))
     observer.signals()
-    observer.observe(report(30.0, node(done=440, busy_s=130), node("node-2.2", done=8, busy_s=5)))
+    observer.observe(report(30.0, node(done=440, busy_s=130), node("node-2.2", done=6, busy_s=5)))
     nodes = observer.signals().nodes
     assert nodes.ids == ("node-1.1", "node-2.2")
-    assert nodes.groups_long.tolist() == [10.0, 2.0]  # four episodes a group
-    assert nodes.busy_long_s.tolist() == [30.0, 5.0]
+    assert nodes.groups_long.tolist() == [10.0, 0.0]  # four episodes a group
+    assert nodes.busy_long_s.tolist() == [30.0, 0.0]
+
+
+def test_a_node_counts_after_as_many_episodes_as_it_has_slots() -> None:
+    observer = Observer(Spec())
+    counts = []
+    for at, done in ((10.0, 6), (20.0, 12), (30.0, 24), (40.0, 36)):  # of eight slots
+        observer.observe(report(at, node(done=done, busy_s=at)))
+        nodes = observer.signals().nodes
+        counts.append((float(nodes.groups_long[0]), float(nodes.busy_long_s[0])))
+    assert counts == [(0.0, 0.0), (0.0, 0.0), (3.0, 10.0), (6.0, 20.0)]
+
+
+def test_a_node_that_finishes_nothing_counts_after_the_long_window() -> None:
+    observer = Observer(Spec())
+    for at in (0.0, 300.0, 600.0):
+        observer.observe(report(at, node(done=1, busy_s=at)))
+        nodes = observer.signals().nodes
+    assert (nodes.groups_long.tolist(), nodes.busy_long_s.tolist()) == ([0.25], [600.0])
+
+
+def test_members_of_open_groups_count_for_the_size_of_a_group() -> None:
+    opening = replace(
+        make.flow_report(issued=5, dropped=0),
+        open=4,
+        admitted=1,
+        tasks_leased=8,
+        tasks_queued=2,
+        episodes={"accepted": 10},
+    )
+    assert episodes_per_group(replace(report(0.0), flows=(opening,))) == 4.0
+    assert episodes_per_group(replace(report(0.0), flows=())) == 1.0
 
 
 def test_departed_and_lost_nodes_are_left_out() -> None:
@@ -90,14 +121,18 @@ def test_a_wait_counts_once_also_while_it_lasts() -> None:
     observer.observe(report(90.0, of=stream()))  # it computes; the step reports the wait
     assert observer.signals().streams[0].wait_share_300_s == pytest.approx(30 / 90)
     observer.observe(report(100.0, of=stream(1, wait_s=31.0, compute_s=20.0)))
-    assert observer.signals().streams[0].wait_share_300_s == pytest.approx(31 / 100)
+    assert observer.signals().streams[0].wait_share_300_s == 0.0, "nodes started during the wait for the first batch"
+    observer.observe(report(120.0, of=stream(1, wait_s=31.0, compute_s=20.0, is_waiting=True)))
+    observer.observe(report(140.0, of=stream(2, wait_s=51.0, compute_s=40.0)))
+    assert observer.signals().streams[0].wait_share_300_s == pytest.approx(20 / 40)
 
 
 def test_filtered_groups_raise_the_required_production() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0, node(done=0), of=stream()))
+    observer.observe(report(10.0, node(done=40), of=stream(1, admitted=2)))
     observer.signals()
-    observer.observe(report(30.0, node(done=80), of=stream(1, admitted=12, trained=8, dropped={"stale": 2})))
+    observer.observe(report(30.0, node(done=120), of=stream(2, admitted=14, trained=16, dropped={"stale": 2})))
     (stream_signals,) = observer.signals().streams
     assert stream_signals.produced_per_usable == pytest.approx((20 + 4) / (10 + 4))  # a batch of four counts as typical
     assert stream_signals.groups_per_step == 8

@@ -21,10 +21,11 @@ KINDS: Mapping[PluginSlot, Mapping[str, str]] = {
         "length": "drops groups with too many truncated, short or long answers",
         "repetition": "drops groups whose answers repeat themselves",
         "off_policy": "drops groups with too many tokens of older versions",
+        "route": "rules decide which policies' streams receive a group",
     },
     PluginSlot.SAMPLER: {
         "fresh": "every group once",
-        "priority": "every group once, widest reward spread or highest reward first",
+        "priority": "every group once; widest reward spread, highest reward or a rule's priority first",
         "replay": "replays groups, up to a share of each batch",
     },
 }

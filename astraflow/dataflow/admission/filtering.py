@@ -1,9 +1,9 @@
 """Interface of filters: the data algorithm after rollout."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from astraflow.contract.ids import Version
+from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.routing import RoutedGroup
 
@@ -22,3 +22,11 @@ class Filter(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the plugin for the report."""
+
+
+@runtime_checkable
+class PolicyChecked(Protocol):
+    """A filter whose options name policies."""
+
+    def check_policies(self, policies: tuple[PolicyId, ...]) -> None:
+        """Checks the options against the policies that the flow trains. Raises: ValueError with cause and remedy."""

@@ -1,6 +1,9 @@
 """Built-in filters, by kind."""
 
-from astraflow.dataflow.admission.filtering import Filter
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.plugins import PluginSpec
+from astraflow.dataflow.admission.filtering import Filter, PolicyChecked
 from astraflow.runtime.plugins import Registry
 
 filters: Registry[Filter] = Registry(
@@ -11,5 +14,19 @@ filters: Registry[Filter] = Registry(
         "length": "astraflow.dataflow.admission.filters.length",
         "off_policy": "astraflow.dataflow.admission.filters.off_policy",
         "repetition": "astraflow.dataflow.admission.filters.repetition",
+        "route": "astraflow.dataflow.admission.filters.route",
     },
 )
+
+
+def build_filter(spec: PluginSpec, policies: tuple[PolicyId, ...]) -> Filter:
+    """Builds a filter of a flow that trains these policies. Raises: InvalidInput, also if its policies are others."""
+    plugin = filters.build(spec)
+    if isinstance(plugin, PolicyChecked):
+        try:
+            plugin.check_policies(policies)
+        except ValueError as problem:
+            raise InvalidInput(
+                f"cannot use the filter {spec['kind']!r}: {problem}", code="filters.impossible_route"
+            ) from None
+    return plugin
