@@ -4,10 +4,11 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT := .venv-audit
+DOCS := .venv-docs
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo demo-llm test test-long engines system-packages helm soak recipes gpu agent-clients containers check audit format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long engines system-packages helm soak recipes gpu agent-clients containers check audit docs format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -67,6 +68,9 @@ check: $(VENV)/.installed-dev ## run all static checks
 audit: $(AUDIT)/.made ## check constraints.txt for known vulnerabilities; needs internet access to PyPI
 	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
+docs: $(DOCS)/.made ## build the site of the documents into build/site; broken links are errors
+	$(DOCS)/bin/python -m docs.generate.site
+
 format: $(VENV)/.installed-dev ## format the code and apply fixes of ruff
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -82,7 +86,7 @@ constraints: $(VENV)/.installed-dev ## write the releases installed in .venv to 
 	mv constraints.new constraints.txt
 
 clean: ## remove .venv, builds and tool caches
-	rm -rf $(VENV) $(AUDIT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) $(AUDIT) $(DOCS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The demo needs no development tools. Both targets install again when pyproject.toml or constraints.txt changed.
@@ -103,4 +107,10 @@ $(VENV)/.made:
 $(AUDIT)/.made:
 	$(PYTHON) -m venv $(AUDIT)
 	$(AUDIT)/bin/python -m pip install --disable-pip-version-check pip-audit==2.10.1
+	@touch $@
+
+# Separate environment, so that the site's packages do not affect the releases of the project.
+$(DOCS)/.made: docs/generate/requirements.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --disable-pip-version-check --quiet -r docs/generate/requirements.txt
 	@touch $@

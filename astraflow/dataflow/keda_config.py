@@ -15,6 +15,7 @@ class KedaConfig(Config):
     """KEDA has no run token: beyond loopback it presents a client certificate, or the port is open to every client."""
 
     host: Annotated[str, SettableBy.RECIPE] = "127.0.0.1"
+    """Address to listen on."""
     port: int = Field(default=9465, ge=0, lt=2**16)
     """Port to listen on; 0 takes a free one."""
     certificate: Annotated[Path | None, SettableBy.RECIPE] = None

@@ -76,12 +76,12 @@ class PluginChanges:
         for slot, specs in wanted.items():
             owner.plugin_slots[slot].plan(specs, actor=change.actor, reason=change.reason, version=owner.version)
             if owner.plugin_slots[slot].planned is None:
-                self._record_event("unchanged", owner, slot, specs, "stays", by=change)
+                self._record_event("plugins_unchanged", owner, slot, specs, "stays", by=change)
         self.activate_due(owner)
         for planned in (owner.plugin_slots[slot].planned for slot in wanted):
             if planned is not None:
                 self._record_event(
-                    "planned", owner, planned.slot, planned.specs, "from the next version on", by=planned
+                    "plugins_planned", owner, planned.slot, planned.specs, "from the next version on", by=planned
                 )
         self._journal.touch()
         return "; ".join(f"{slot.value} of {where} {_when(owner.plugin_slots[slot])}" for slot in wanted)
@@ -142,7 +142,7 @@ class PluginChanges:
             for label, cause in refused.items()
         ]
         message = f"is active{''.join(restarted)}"
-        self._record_event("changed", owner, planned.slot, planned.specs, message, by=planned)
+        self._record_event("plugins_changed", owner, planned.slot, planned.specs, message, by=planned)
 
     def _transfer_rows(self, flow: Flow, previous_owner: str | None, *, is_state_discarded: bool) -> None:
         """Deletes the rows that no plugin continues, in the commit that records the change."""
@@ -154,7 +154,7 @@ class PluginChanges:
 
     def _record_event(
         self,
-        change_state: str,
+        kind: str,
         owner: PluginOwner,
         slot: PluginSlot,
         specs: Iterable[PluginSpec],
@@ -165,9 +165,7 @@ class PluginChanges:
         subject = owner.id if isinstance(owner, Flow) else owner.policy
         text = ", ".join(json.dumps(dict(spec)) for spec in specs) or "none"
         details = f"{slot.value} {text} {message}"
-        self._events.record_action(
-            f"plugins_{change_state}", subject, actor=by.actor, reason=by.reason, details=details
-        )
+        self._events.record_action(kind, subject, actor=by.actor, reason=by.reason, details=details)
 
 
 def selector_rows_owner(flow: Flow) -> str | None:

@@ -150,11 +150,11 @@ class Run:
                 code="flow.unknown",
             )
         self.flows[flow_id].is_paused = is_paused
-        state = "paused" if is_paused else "resumed"
-        self.events.record_action(f"flow_{state}", flow_id, actor=actor, reason=reason)
+        kind = "flow_paused" if is_paused else "flow_resumed"
+        self.events.record_action(kind, flow_id, actor=actor, reason=reason)
         self.plugin_changes.activate_due_of_paused_flow(self.flows[flow_id])
         self.notify()
-        return f"{flow_id} is {state}"
+        return f"{flow_id} is {'paused' if is_paused else 'resumed'}"
 
     def change_plugins(self, change: PluginChange) -> str:
         """Plans a change of data algorithms. Raises: InvalidInput, NotPermitted, UnknownPolicy."""

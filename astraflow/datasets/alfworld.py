@@ -68,8 +68,10 @@ class AlfworldOptions(Config):
 
 @datasets.register("alfworld", options=AlfworldOptions)
 class Alfworld:
-    """Games in the order of their paths. Fields: question (the goal), answer (empty: the environment decides), game
-    (path of its file below the folder), task_type, split.
+    """Household tasks of ALFWorld, as published games in the order of their paths or as generated games.
+
+    Fields: question (the goal), answer (empty: the environment decides), game (path of its file below the folder),
+    task_type, split.
 
     Generated games are numbered and alternate between the task types. Their field `game` holds the room and the goal,
     and `answer` holds actions that win, one per line."""

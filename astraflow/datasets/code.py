@@ -164,7 +164,9 @@ class CodeOptions(PublishedOptions):
 
 @datasets.register("code", options=CodeOptions)
 class Code(PublishedPrompts):
-    """Fields: question, answer (a correct solution, or empty), problem, starter_code, function, tests (see
+    """Programming problems of published sets, with their tests.
+
+    Fields: question, answer (a correct solution, or empty), problem, starter_code, function, tests (see
     `code_tests`), tests_left_out, level, source."""
 
     def __init__(self, options: CodeOptions, _seed: int) -> None:

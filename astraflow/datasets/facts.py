@@ -176,7 +176,10 @@ class FactWorld:
 
 @datasets.register("facts", options=FactQuestionOptions)
 class Facts(GeneratedDataset):
-    """Fields: question, answer, answers (the answer alone), pages (addresses of the documents with the facts)."""
+    """Generated questions about invented facts, which only a search in the corpus of these facts can answer.
+
+    Fields: question, answer, answers (the answer alone), pages (addresses of the documents with the facts).
+    """
 
     def __init__(self, options: FactQuestionOptions, seed: int) -> None:
         super().__init__(options.size)

@@ -37,7 +37,9 @@ class FunctionOptions(Config):
 
 @datasets.register("functions", options=FunctionOptions)
 class Functions(GeneratedDataset):
-    """Fields: question (values of a function `f`), answer (a solution in a fenced block), tests, as of the dataset
+    """Generated programming problems: a function whose values are given.
+
+    Fields: question (values of a function `f`), answer (a solution in a fenced block), tests, as of the dataset
     `code`."""
 
     def __init__(self, options: FunctionOptions, seed: int) -> None:

@@ -52,7 +52,9 @@ class GamesOptions(Config):
 
 @datasets.register("games", options=GamesOptions)
 class Games(GeneratedDataset):
-    """Fields: question (name of the game; the game itself tells its rules), answer (empty: the game decides), game,
+    """Deals of games for two players.
+
+    Fields: question (name of the game; the game itself tells its rules), answer (empty: the game decides), game,
     deal (seed of cards and dice, the same for all members of a group)."""
 
     def __init__(self, options: GamesOptions, seed: int) -> None:

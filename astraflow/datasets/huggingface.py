@@ -39,7 +39,7 @@ class HuggingfaceOptions(RowOptions):
 
 @datasets.register("huggingface", options=HuggingfaceOptions)
 class Huggingface(RowPrompts):
-    """Rows of one split, mapped into memory: any order is equally fast."""
+    """Rows of one split of a data set of the Hugging Face hub, mapped into memory: any order is equally fast."""
 
     def __init__(self, options: HuggingfaceOptions, _seed: int) -> None:
         origin = DatasetSource(

@@ -17,7 +17,7 @@ class JsonlOptions(RowOptions):
 
 @datasets.register("jsonl", options=JsonlOptions)
 class Jsonl(RowPrompts):
-    """Lines in file order."""
+    """Lines of a file with one JSON object per line, in file order."""
 
     def __init__(self, options: JsonlOptions, _seed: int) -> None:
         super().__init__(LineTable(options.path, options.required_fields), options)

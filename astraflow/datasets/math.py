@@ -106,7 +106,10 @@ class MathOptions(PublishedOptions):
 
 @datasets.register("math", options=MathOptions)
 class Math(PublishedPrompts):
-    """Fields: question, answer, problem (without the template), level, subject, source (null if the set has none)."""
+    """Mathematical problems of published sets.
+
+    Fields: question, answer, problem (without the template), level, subject, source (null if the set has none).
+    """
 
     def __init__(self, options: MathOptions, _seed: int) -> None:
         math_set = MATH_SETS[options.name]

@@ -36,7 +36,7 @@ class MixtureOptions(Config):
 
 @datasets.register("mixture", options=MixtureOptions)
 class Mixture:
-    """Concatenated parts; the selector of the flow implements their shares."""
+    """Concatenated datasets; the selector of the flow implements their shares."""
 
     def __init__(self, options: MixtureOptions, seed: int) -> None:
         self._parts: dict[str, Dataset] = {

@@ -27,7 +27,7 @@ class ParquetOptions(RowOptions):
 
 @datasets.register("parquet", options=ParquetOptions)
 class Parquet(RowPrompts):
-    """Rows of all files."""
+    """Rows of Parquet files."""
 
     def __init__(self, options: ParquetOptions, seed: int) -> None:
         files = ShardTable(

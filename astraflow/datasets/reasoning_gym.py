@@ -76,7 +76,9 @@ class ReasoningGymOptions(Config):
 
 @datasets.register("reasoning_gym", options=ReasoningGymOptions)
 class ReasoningGym:
-    """Fields: question, answer, and those that the reward `reasoning_gym` needs: generator, settings, metadata.
+    """Generated puzzles of Reasoning Gym, which its verifiers score.
+
+    Fields: question, answer, and those that the reward `reasoning_gym` needs: generator, settings, metadata.
 
     Most items are generated in less than a millisecond; knight_swap takes half a second, futoshiki, sokoban,
     intermediate_integration and zebra_puzzles a tenth.

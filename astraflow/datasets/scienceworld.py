@@ -78,7 +78,9 @@ class ScienceWorldOptions(Config):
 
 @datasets.register("scienceworld", options=ScienceWorldOptions)
 class ScienceWorld:
-    """Fields: question (name of the task; the world describes it), answer (empty: the world decides), task, variation,
+    """Tasks of ScienceWorld in their variations.
+
+    Fields: question (name of the task; the world describes it), answer (empty: the world decides), task, variation,
     simplification (for the engine)."""
 
     def __init__(self, options: ScienceWorldOptions, _seed: int) -> None:

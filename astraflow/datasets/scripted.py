@@ -61,7 +61,7 @@ class ScriptedOptions(Config):
 
 @datasets.register("scripted", options=ScriptedOptions)
 class Scripted(GeneratedDataset):
-    """Numbered questions with the answer `right`."""
+    """Numbered questions with the answer `right`, for runs with simulated engines."""
 
     def __init__(self, options: ScriptedOptions, seed: int) -> None:
         super().__init__(options.size)

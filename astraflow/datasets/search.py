@@ -57,7 +57,10 @@ class SearchOptions(PublishedOptions):
 
 @datasets.register("search", options=SearchOptions)
 class Search(PublishedPrompts):
-    """Fields: question, answer, answers (the answer and its other forms), source."""
+    """Questions of published sets, whose answers are in a corpus.
+
+    Fields: question, answer, answers (the answer and its other forms), source.
+    """
 
     def __init__(self, options: SearchOptions, _seed: int) -> None:
         super().__init__(options, SEARCH_SETS[options.name], partial(_fields, options.template))

@@ -68,8 +68,11 @@ class TerminalOptions(Config):
 
 @datasets.register("terminal", options=TerminalOptions)
 class Terminal:
-    """Tasks in the order of their names. Fields: question (the instruction), answer (empty: the tests decide), task
-    (name of its folder), category, difficulty."""
+    """Task folders in the format of Harbor and Terminal-Bench, in the order of their names.
+
+    Fields: question (the instruction), answer (empty: the tests decide), task (name of its folder), category,
+    difficulty.
+    """
 
     def __init__(self, options: TerminalOptions, _seed: int) -> None:
         self._folder = options.folder

@@ -93,7 +93,10 @@ class Task:
 
 @datasets.register("textcraft", options=TextcraftOptions)
 class Textcraft(GeneratedDataset):
-    """Fields: question, answer (commands that reach the goal), goal, recipes, depth, crafts (in that answer)."""
+    """Generated crafting tasks.
+
+    Fields: question, answer (commands that reach the goal), goal, recipes, depth, crafts (in that answer).
+    """
 
     def __init__(self, options: TextcraftOptions, seed: int) -> None:
         super().__init__(options.size)

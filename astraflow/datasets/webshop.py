@@ -48,7 +48,10 @@ class WebshopOptions(Config):
 
 @datasets.register("webshop", options=WebshopOptions)
 class Webshop:
-    """Fields: question (what to buy), answer (empty: the shop decides), goal (its number), asin (or null)."""
+    """Goals of WebShop: products to buy.
+
+    Fields: question (what to buy), answer (empty: the shop decides), goal (its number), asin (or null).
+    """
 
     def __init__(self, options: WebshopOptions, _seed: int) -> None:
         path = str(SAMPLES / "webshop.jsonl") if options.is_sample else options.path

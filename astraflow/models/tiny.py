@@ -49,8 +49,11 @@ class TinyModelOptions(Config):
     """Sizes of the tiny model, and the warm start that gives it a useful initial accuracy."""
 
     hidden_size: int = Field(default=96, ge=8)
+    """Width of the hidden states; a multiple of 2 * `heads`."""
     layers: int = Field(default=2, ge=1)
+    """Number of layers."""
     heads: int = Field(default=4, ge=1)
+    """Number of query heads."""
     key_value_heads: int = Field(default=2, ge=1)
     """Number of key and value heads; divides `heads`."""
     intermediate_size: int = Field(default=288, ge=8)
@@ -62,6 +65,7 @@ class TinyModelOptions(Config):
     window: int = Field(default=0, ge=0)
     """Tokens, itself included, that a token attends to in every second layer, from the first; 0: all, in all layers."""
     max_context_tokens: int = Field(default=512, ge=16)
+    """Longest sequence. Tokens."""
     words: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
     """Texts with a token of their own, such as the names and phrases of an environment, so that a conversation takes
     fewer tokens than characters; of at least two characters each."""
@@ -96,7 +100,10 @@ class TinyModelOptions(Config):
 
 @models.register("tiny", options=TinyModelOptions)
 class TinyModel:
-    """Created on demand and cached in AstraFlow's home directory, in a folder named by the hash of its options."""
+    """Tiny Qwen3 that is created on demand, without a download.
+
+    Cached in AstraFlow's home directory, in a folder named by the hash of its options.
+    """
 
     def __init__(self, options: TinyModelOptions) -> None:
         self._options = options

@@ -37,7 +37,7 @@ class PolicyConfig(StreamConfig):
     """A model: its architecture, its batches and its algorithm."""
 
     model: Spec
-    """Passed unchanged to the trainer and the nodes."""
+    """Architecture, initial weights and tokenizer, for the trainer and the nodes."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     """Advantage and loss."""
     backend: Spec
@@ -50,6 +50,7 @@ class NodesConfig(RaasConfig):
     """The RaaS nodes that a run starts on this machine; others may join at any time."""
 
     count: int = Field(default=2, ge=0)
+    """Number of nodes that the run starts."""
     engine: Spec
     """Engine of these nodes, and of nodes that join later and configure no engine."""
 
@@ -58,21 +59,28 @@ class Recipe(Config):
     """Description of a run. Policies and flows are maps, also when there is only one."""
 
     name: Annotated[str, SettableBy.RECIPE]
+    """Name of the recipe, from which runs get theirs."""
     summary: Annotated[str, SettableBy.RECIPE] = ""
     """One sentence for the list of recipes."""
     card: Annotated[CardConfig, SettableBy.RECIPE] = CardConfig()
     """Further facts for the list of recipes."""
     seed: int = 0
+    """Seed of prompts, sampling and initial weights."""
     data_root: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """Folder that `astraflow fetch RECIPE --to DIR` filled: models and data sets are read from it instead of the
     network. Empty: each where its options say."""
     stop: StopConfig = StopConfig()
+    """Condition that completes the run."""
     policies: dict[str, PolicyConfig] = Field(min_length=1)
+    """Models in training, by name."""
     flows: dict[str, FlowConfig] = Field(min_length=1)
+    """Prompts with workflow and reward that feed the policies, by name."""
     evaluations: dict[str, EvaluationConfig] = Field(default_factory=dict)
     """Measure versions during training; an evaluation and a flow cannot have the same name."""
     nodes: NodesConfig
+    """Nodes that the run starts, and their engine."""
     weights: WeightsConfig = WeightsConfig()
+    """Weight store."""
     tracing: TracingConfig = TracingConfig()
     """OpenTelemetry spans of a group's processing."""
     trainer: Values = Field(default_factory=dict)

@@ -78,14 +78,19 @@ class SizerOptions(Config):
     max_nodes: Annotated[int, SettableBy.ADMIN] = Field(default=UNBOUNDED_NODES, ge=0)
     """Maximum number of nodes in all pools together."""
     max_dollars_per_hour: Annotated[float | None, SettableBy.ADMIN] = Field(default=None, ge=0)
+    """Hourly budget of all pools together in US dollars; unlimited when absent."""
     max_dollars_per_day: Annotated[float | None, SettableBy.ADMIN] = Field(default=None, ge=0)
+    """Daily budget of all pools together in US dollars; unlimited when absent."""
 
 
 class PoolOptions(Config):
     """Bounds and prices of a pool."""
 
     mode: Mode = Mode.ADVISE
+    """Extent to which recommendations are applied: `off` makes none, `advise` applies none, `up-only` applies larger
+    targets, `on` applies all."""
     min_nodes: int = Field(default=0, ge=0)
+    """Minimum number of nodes."""
     max_nodes: int = Field(ge=0)
     """Maximum number of nodes. Required, because it bounds the cost."""
     quota: int | None = Field(default=None, ge=0)

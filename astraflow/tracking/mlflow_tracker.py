@@ -21,7 +21,10 @@ class MlflowOptions(TrackerOptions):
 
 @trackers.register("mlflow", options=MlflowOptions)
 class MlflowTracker:
-    """Logs `policy/metric` at the step's number. A restarted exporter continues the run with the same id tag."""
+    """Logs `policy/metric` to MLflow at the step's number.
+
+    A restarted exporter continues the run with the same id tag.
+    """
 
     def __init__(self, options: MlflowOptions, run: TrackedRun) -> None:
         self._uri = options.uri or f"sqlite:///{(run.folder / 'mlflow.db').absolute()}"

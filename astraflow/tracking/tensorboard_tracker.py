@@ -8,7 +8,10 @@ from astraflow.tracking.base import TrackedRun, TrackedStep, TrackerOptions
 
 @trackers.register("tensorboard", options=TrackerOptions)
 class TensorBoardTracker:
-    """Writes one scalar per metric, tagged `policy/metric`. A restart adds an event file to the same folder."""
+    """Writes files for TensorBoard: one scalar per metric, tagged `policy/metric`.
+
+    A restart adds an event file to the same folder.
+    """
 
     def __init__(self, options: TrackerOptions, run: TrackedRun) -> None:
         self._folder = run.folder / options.project / run.name

@@ -10,7 +10,7 @@ from astraflow.tracking.base import TrackedRun, TrackedStep, TrackerOptions
 
 @trackers.register("trackio", options=TrackerOptions)
 class TrackioTracker:
-    """Logs `policy/metric` at the step's number."""
+    """Logs `policy/metric` to Trackio at the step's number."""
 
     def __init__(self, options: TrackerOptions, run: TrackedRun) -> None:
         self._folder = run.folder

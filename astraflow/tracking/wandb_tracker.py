@@ -20,7 +20,10 @@ class WandbOptions(TrackerOptions):
 
 @trackers.register("wandb", options=WandbOptions)
 class WandbTracker:
-    """Logs `policy/metric` over `policy/step`. A restarted exporter continues the run of the same id."""
+    """Logs `policy/metric` to Weights & Biases over `policy/step`.
+
+    A restarted exporter continues the run of the same id.
+    """
 
     def __init__(self, options: WandbOptions, run: TrackedRun) -> None:
         self._folder = run.folder

@@ -1,6 +1,25 @@
 """The generated reference pages."""
 
-from docs.generate import algorithms, errors, metrics
-from docs.generate.page import Page
+from docs.generate import (
+    algorithms,
+    commands,
+    errors,
+    events,
+    metrics,
+    openmetrics,
+    plugins,
+    recipe_options,
+    rest_api,
+)
 
-PAGES: tuple[Page, ...] = (algorithms.PAGE, errors.PAGE, metrics.PAGE)
+PAGES = (
+    algorithms.PAGE,
+    commands.PAGE,
+    errors.PAGE,
+    events.PAGE,
+    metrics.PAGE,
+    openmetrics.PAGE,
+    plugins.PAGE,
+    recipe_options.PAGE,
+    rest_api.PAGE,
+)

@@ -42,8 +42,8 @@ def _reduced(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _nearest(colours: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    distances: np.ndarray = ((colours[:, None, :] - kept[None, :, :]) ** 2).sum(axis=2)
-    return distances.argmin(axis=1).astype(np.uint8)
+    nearest: np.ndarray = ((colours[:, None, :] - kept[None, :, :]) ** 2).sum(axis=2).argmin(axis=1).astype(np.uint8)
+    return nearest
 
 
 def _chunk(name: bytes, body: bytes) -> bytes:

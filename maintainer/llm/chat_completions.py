@@ -61,7 +61,7 @@ class ChatCompletionsOptions(Config):
 
 @models.register("chat_completions", options=ChatCompletionsOptions)
 class ChatCompletions:
-    """Client of one model."""
+    """Client of one model of an endpoint for chat completions."""
 
     is_simulated = False
 

@@ -38,5 +38,6 @@ models: Registry[Llm] = Registry(
         "chat_completions": "maintainer.llm.chat_completions",
         "scripted": "maintainer.llm.scripted",
     },
+    heavy=("messages_api",),
     install_hint="pip install 'astraflow[llm]' installs the packages of hosted models",
 )

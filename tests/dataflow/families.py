@@ -1,16 +1,11 @@
-"""Prints every metric family as the table in docs/how-to/observability.md: `python -m tests.dataflow.families`."""
+"""A report in which every metric family has a sample."""
 
 from dataclasses import replace
-
-from prometheus_client.core import Metric
 
 from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports import PoolReport, Report
-from astraflow.dataflow.reporting.openmetrics import ReportCollector
 from tests import make
-
-HEAD = "| family | kind | labels | what it says |\n|---|---|---|---|\n"
 
 
 def full_report() -> Report:
@@ -36,19 +31,3 @@ def full_report() -> Report:
         recommendations=(make.pool_advice(),),
         weights=(make.weights_report(3),),
     )
-
-
-def table() -> str:
-    """Returns all families in the order in which they are served."""
-    return HEAD + "".join(_line(family) for family in ReportCollector(full_report()).collect())
-
-
-def _line(family: Metric) -> str:
-    suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-    labels = ", ".join(sorted({label for sample in family.samples for label in sample.labels})) or "none"
-    unit = f" ({family.unit.replace('_', ' ')})" if family.unit else ""
-    return f"| `{family.name}{suffix}` | {family.type} | {labels} | {family.documentation}{unit} |\n"
-
-
-if __name__ == "__main__":
-    print(table(), end="")  # noqa: T201 (prints the table)

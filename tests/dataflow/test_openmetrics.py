@@ -22,13 +22,12 @@ from astraflow.dataflow.metrics_endpoint import MetricsEndpoint, metrics_endpoin
 from astraflow.dataflow.reporting.losses import Losses
 from astraflow.dataflow.reporting.node_metric_families import NODE_COUNTER_FAMILIES, NODE_GAUGE_FAMILIES
 from tests import make
-from tests.dataflow.families import full_report, table
+from tests.dataflow.families import full_report
 from tests.dataflow.running import config, running
 
 pytestmark = pytest.mark.anyio
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-DOCS = Path(__file__).parents[2] / "docs/how-to/observability.md"
 
 
 def parsed_openmetrics(text: str) -> list[Metric]:
@@ -108,12 +107,6 @@ def test_special_characters_are_escaped_in_label_values() -> None:
 def test_every_counter_and_gauge_of_nodes_has_a_family() -> None:
     assert set(NODE_COUNTER_FAMILIES) == set(NODE_COUNTERS)
     assert set(NODE_GAUGE_FAMILIES) == set(NODE_GAUGES)
-
-
-def test_the_documentation_lists_every_family() -> None:
-    assert table() in DOCS.read_text(), (
-        "docs/how-to/observability.md: take what `python -m tests.dataflow.families` prints"
-    )
 
 
 async def test_the_endpoint_answers_in_the_requested_format() -> None:

@@ -4,86 +4,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from astraflow.contract.event_kinds import EVENT_KINDS, EventTopic
 from astraflow.contract.reports import Event
 from web.page_queries.downloads import Sheet
 from web.views.sentences import event_sentence, latest_sentence, split_cause
 
 COLUMNS = ("ordinal", "unix_s", "kind", "subject", "message", "repeats")
 
-ROUTINE_KINDS = {
-    "join_token_minted": "join tokens issued",
-    "join_token_used": "join tokens used",
-    "credential_revoked": "credentials revoked",
-    "node_joined": "nodes joined",
-    "node_left": "nodes left",
-    "node_draining": "nodes draining",
-    "node_drained": "drains requested",
-    "evaluation_started": "evaluations started",
-    "evaluation_done": "evaluations done",
-    "trainer_attached": "trainers attached",
-}
+ROUTINE_KINDS = {kind.name: kind.plural for kind in EVENT_KINDS if kind.is_routine}
 """Kinds of routine events in a healthy run, and the plural label of each."""
 
-GROUPED_KINDS = {
-    "node_lost": "nodes lost",
-    "leases_expired": "nodes with expired leases",
-    "push_refused": "results refused",
-    "node_refused": "nodes refused",
-    "join_token_refused": "join tokens refused",
-}
+GROUPED_KINDS = {kind.name: kind.plural for kind in EVENT_KINDS if kind.plural and not kind.is_routine}
 """Kinds of important events that arrive in bursts; those of one tick share a line."""
 
-KIND_LABELS = {
-    "join_token_minted": "Join token issued",
-    "credential_revoked": "Credential revoked",
-    "node_drained": "Drain requested",
-    "target_limited": "Limited",
-    "limit_ended": "Limit lifted",
-    "trainer_resumed": "Trainer resumed",
-    "problem_resolved": "Problem resolved",
-}
+KIND_LABELS = {kind.name: kind.label for kind in EVENT_KINDS if kind.label}
 """Labels of single events; other kinds are shown by their own name."""
 
 EVENT_TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "fleet": ("Fleet", ("target_moved", "target_limited", "limit_ended", "node_lost", "node_drained")),
-    "nodes": (
-        "Nodes",
-        (
-            *("node_joined", "node_left", "node_lost", "node_draining", "node_drained", "node_refused"),
-            *("leases_expired", "push_refused"),
-        ),
-    ),
-    "learning": (
-        "Learning",
-        (
-            *("trainer_attached", "trainer_stalled", "trainer_resumed", "stream_starved", "stream_supplied"),
-            *(
-                "batch_redelivered",
-                "flow_paused",
-                "flow_resumed",
-                "plugins_planned",
-                "plugins_changed",
-                "plugins_unchanged",
-            ),
-            *("evaluation_requested", "evaluation_started", "evaluation_done", "evaluation_stopped"),
-            *("run_completed", "stop_condition_met"),
-        ),
-    ),
-    "problems": (
-        "Problems",
-        (
-            *("node_lost", "trainer_stalled", "stream_starved", "leases_expired", "push_refused"),
-            *("node_refused", "join_token_refused", "batch_redelivered", "problem", "problem_resolved"),
-        ),
-    ),
-    "access": (
-        "Access",
-        ("join_token_minted", "join_token_used", "join_token_revoked", "join_token_refused", "credential_revoked"),
-    ),
+    topic.name.lower(): (topic.value, tuple(kind.name for kind in EVENT_KINDS if topic in kind.topics))
+    for topic in EventTopic
 }
 """Topics that a list can be filtered by: label and kinds."""
 
-KINDS = tuple(sorted({kind for _, kinds in EVENT_TOPICS.values() for kind in kinds} | {"service_started"}))
+KINDS = tuple(sorted(kind.name for kind in EVENT_KINDS))
 
 SAME_TICK_S = 10.0
 """Length of one tick of the sizing rule, which covers every pool. Seconds."""

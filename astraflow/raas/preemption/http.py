@@ -54,7 +54,7 @@ class HttpNoticeOptions(Config):
 
 @notices.register("http", options=HttpNoticeOptions)
 class HttpNotice:
-    """Requests over plain HTTP to this machine only: no proxies, no redirects, no other hosts."""
+    """Asks a metadata service over plain HTTP on this machine only: no proxies, no redirects, no other hosts."""
 
     def __init__(self, options: HttpNoticeOptions) -> None:
         self._options = options

@@ -11,7 +11,7 @@ class NoOptions(Config):
 
 @notices.register("none", options=NoOptions)
 class NoNotice:
-    """Returns no notice."""
+    """Returns no notice: the node is never preempted, or nothing announces it."""
 
     poll_interval_s = 3600.0
 

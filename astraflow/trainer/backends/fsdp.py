@@ -34,10 +34,10 @@ log = get_logger()
 
 @backends.register("fsdp", options=FsdpOptions)
 class FsdpBackend:
-    """First rank: plans the steps, gives every rank its share, and takes part itself.
+    """Trains on several GPUs or hosts, with the model sharded over ranks (FSDP2).
 
-    Building it prepares the model and starts the ranks. When a rank is lost, every method raises Unavailable, and the
-    process must end.
+    The first rank plans the steps, gives every rank its share, and takes part itself. Building it prepares the model
+    and starts the ranks. When a rank is lost, every method raises Unavailable, and the process must end.
     """
 
     is_simulated = False

@@ -86,9 +86,10 @@ class LocalOptions(OptimizerOptions):
 
 @backends.register("local", options=LocalOptions)
 class LocalBackend:
-    """Runs the steps of `trainer.steps` on a `LocalEngine`.
+    """Trains in the process of the trainer, on one GPU or on the CPU.
 
-    Building the backend prepares the model (finds downloaded weights, runs the warm start).
+    Runs the steps of `trainer.steps` on a `LocalEngine`. Building the backend prepares the model (finds downloaded
+    weights, runs the warm start).
     """
 
     is_simulated = False

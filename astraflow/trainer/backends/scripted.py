@@ -58,7 +58,7 @@ class ScriptedOptions(Config):
 
 @backends.register("scripted", options=ScriptedOptions)
 class ScriptedBackend:
-    """Weights on a seeded random walk in float32, published in bf16; a step sleeps.
+    """Simulated trainer: weights on a seeded random walk in float32, published in bf16; a step sleeps.
 
     As in real training only some bf16 elements change in a step, those whose float32 value crosses a rounding boundary:
     small weights, whose steps in the last place are small, far more often than large weights. The step size of the walk

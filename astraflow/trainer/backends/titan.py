@@ -29,7 +29,7 @@ class TitanOptions(FsdpOptions):
 
 @backends.register("titan", options=TitanOptions)
 class TitanBackend(FsdpBackend):
-    """First rank of a model of torchtitan."""
+    """Trains a model of torchtitan on several GPUs or hosts."""
 
     engine = "titan"
 

@@ -34,12 +34,14 @@ class OptimizerOptions(Config):
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of AdamW's moments per step."""
     epsilon: float = Field(default=1e-8, gt=0)
+    """Term of the denominator of AdamW that avoids divisions by zero."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Not applied to norms and biases."""
     moments_dtype: Literal["float32", "bfloat16", "uint8"] = "float32"
     """Element type in which the moments are stored: bfloat16 saves 4 bytes per parameter, `uint8` (AdamW only; codes
     with a scale for each 256 elements of a row) saves 6. They are computed in float32."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Momentum of Muon."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Maximum norm of the gradient; a larger gradient is scaled down to it."""
 

@@ -20,7 +20,7 @@ class DiskOptions(Config):
 
 @storages.register("disk", options=DiskOptions)
 class DiskStorage:
-    """Storage with a folder for each policy below the store's directory."""
+    """Storage on disk with a folder for each policy below the store's directory."""
 
     is_durable = True
 

@@ -37,6 +37,7 @@ class S3Options(Config):
     (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, or the role of the machine)."""
 
     bucket: Annotated[str, SettableBy.RECIPE] = Field(min_length=1)
+    """Name of the bucket."""
     prefix: Annotated[str, SettableBy.RECIPE] = ""
     """Prefix of the store's objects; one store at a time may use it."""
     region: Annotated[str | None, SettableBy.RECIPE] = None
@@ -51,7 +52,10 @@ class S3Options(Config):
 
 @storages.register("s3", options=S3Options)
 class S3Storage:
-    """Storage with a common name prefix for each policy. An object exists only after its upload is complete."""
+    """Storage in a bucket with a common name prefix for each policy.
+
+    An object exists only after its upload is complete.
+    """
 
     is_durable = True
 

@@ -58,7 +58,7 @@ _POLL_S = 0.5
 
 @providers.register(KIND, options=KubernetesOptions)
 class Kubernetes:
-    """Pods of one namespace. Stores nothing in `directory`."""
+    """Pods of one Kubernetes namespace. Stores nothing in `directory`."""
 
     def __init__(self, options: KubernetesOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options

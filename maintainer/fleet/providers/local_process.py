@@ -85,7 +85,7 @@ class LocalProcessOptions(Config):
 
 @providers.register(KIND, options=LocalProcessOptions)
 class LocalProcess:
-    """Instances under one directory, with a folder each."""
+    """Processes on this machine, each with a folder below one directory."""
 
     def __init__(self, options: LocalProcessOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options

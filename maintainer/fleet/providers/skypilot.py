@@ -72,7 +72,7 @@ class _ClusterSnapshot:
 
 @providers.register(KIND, options=SkyPilotOptions)
 class SkyPilot:
-    """Clusters of one user. `directory` holds only lock files."""
+    """SkyPilot clusters of one user. `directory` holds only lock files."""
 
     def __init__(self, options: SkyPilotOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options

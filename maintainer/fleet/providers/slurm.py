@@ -64,7 +64,7 @@ _POLL_S = 0.5
 
 @providers.register(KIND, options=SlurmOptions)
 class Slurm:
-    """Jobs of this user. `directory` holds only lock files."""
+    """Slurm jobs of this user. `directory` holds only lock files."""
 
     def __init__(self, options: SlurmOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options

@@ -111,7 +111,7 @@ class StaticSshOptions(Config):
 
 @providers.register(KIND, options=StaticSshOptions)
 class StaticSsh:
-    """Nodes on a fixed set of hosts."""
+    """Processes on a fixed set of hosts, started over SSH."""
 
     def __init__(self, options: StaticSshOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options

@@ -45,9 +45,9 @@ _ACCOUNT_MODULES = (grants, users, credentials, views, audit)
 _DOCUMENTED_MODULES = (*_FLEET_MODULES, *_RUN_MODULES, *_ACCOUNT_MODULES)
 
 DESCRIPTION = (
-    "Every query and command of the pages. Authenticate with a token (`Authorization: Bearer TOKEN`, created under "
-    "Settings) or a session. Every change needs a reason and a new `Idempotency-Key`; the actor is always the token's "
-    "user. All errors have the schema `Problem`, with the cause and what to do."
+    "The API has every query and command of the pages. Authenticate with a token (`Authorization: Bearer TOKEN`, "
+    "created under Settings) or a session. Every change needs a reason and a new `Idempotency-Key`; the actor is "
+    "always the token's user. All errors have the schema `Problem`, with the cause and what to do."
 )
 
 

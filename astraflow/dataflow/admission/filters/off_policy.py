@@ -24,7 +24,10 @@ class OffPolicyOptions(Config):
 
 @filters.register("off_policy", options=OffPolicyOptions)
 class OffPolicy:
-    """Weighs every token; finer than the staleness bound, which uses a group's first token only."""
+    """Drops groups written mostly by old versions.
+
+    Weighs every token; finer than the staleness bound, which uses a group's first token only.
+    """
 
     def __init__(self, options: OffPolicyOptions) -> None:
         self._options = options

@@ -28,7 +28,10 @@ class RepetitionOptions(Config):
 
 @filters.register("repetition", options=RepetitionOptions)
 class Repetition:
-    """Compares n-grams within each run of model-written tokens; prompt and observation tokens may repeat."""
+    """Drops groups of mostly repetitive trajectories.
+
+    Compares n-grams within each run of model-written tokens; prompt and observation tokens may repeat.
+    """
 
     def __init__(self, options: RepetitionOptions) -> None:
         self._options = options

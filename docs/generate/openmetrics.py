@@ -1,0 +1,29 @@
+"""Page of the metric families of `/metrics`, from a report in which each has a sample."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from astraflow.dataflow.reporting.openmetrics import ReportCollector
+from docs.generate.page import Page, table
+from tests.dataflow.families import full_report
+
+_HEAD = """
+Dataflow serves these families at `/metrics`, for Prometheus. How to scrape them:
+[observability](../how-to/observability.md#metrics). The metrics of a training step are values of
+`astraflow_stream_step_metric`, with the names of [training metrics](metrics.md).
+"""
+
+
+def _body() -> Iterator[str]:
+    return iter(table(("family", "kind", "labels", "meaning"), map(_row, ReportCollector(full_report()).collect())))
+
+
+def _row(family: Metric) -> tuple[str, str, str, str]:
+    suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
+    labels = ", ".join(sorted({label for sample in family.samples for label in sample.labels})) or "none"
+    unit = f" ({family.unit.replace('_', ' ')})" if family.unit else ""
+    return f"`{family.name}{suffix}`", family.type, labels, f"{family.documentation}{unit}"
+
+
+PAGE = Page(name="openmetrics", title="Which metrics does Prometheus get?", head=_HEAD, body=_body)
