@@ -21,7 +21,8 @@ from astraflow.dataflow.metrics import serving_metrics
 from astraflow.dataflow.metrics_endpoint import MetricsEndpoint
 from astraflow.dataflow.reporting.losses import Losses
 from deploy.monitoring import make_dashboard
-from tests.dataflow.families import full_report, table
+from docs.generate import openmetrics
+from tests.dataflow.families import full_report
 from tests.system.processes import running
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +64,7 @@ def families_in(query: str) -> set[str]:
 
 def documented_families() -> set[str]:
     """Returns the metrics of the table in the documentation, which another test keeps equal to the code."""
-    return set(re.findall(r"^\| `(astraflow_\w+)`", table(), flags=re.MULTILINE))
+    return set(re.findall(r"^\| `(astraflow_\w+)`", openmetrics.PAGE.text(), flags=re.MULTILINE))
 
 
 @dataclass(frozen=True, slots=True)
