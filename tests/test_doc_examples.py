@@ -67,7 +67,9 @@ def own_plugins() -> Iterator[None]:
 def test_python_blocks_run(document: str, text: str) -> None:
     code = compile(text, document, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if document in EXCERPTS:
-        imports = [node for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        imports: list[ast.stmt] = [
+            node for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
         code = compile(ast.Module(body=imports, type_ignores=[]), document, "exec")
     if document not in TESTED_ELSEWHERE:
         exec(code, {"__name__": "example"})  # noqa: S102 (a document of this project)

@@ -60,7 +60,8 @@ def _row(method: str, path: str, operation: Schema) -> tuple[str, ...]:
 
 def _response(responses: Mapping[str, Schema]) -> str:
     contents: list[Schema] = [answer.get("content", {}) for code, answer in responses.items() if code.startswith("2")]
-    kind, described = next(((kind, value) for content in contents for kind, value in content.items()), ("", {}))
+    nothing: tuple[str, Schema] = ("", {})
+    kind, described = next(((kind, value) for content in contents for kind, value in content.items()), nothing)
     return _type(described["schema"]) if described.get("schema") else f"`{kind}`" if kind else ""
 
 
