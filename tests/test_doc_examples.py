@@ -53,13 +53,13 @@ def blocks(language: str) -> list[Any]:
 
 @pytest.fixture
 def own_plugins() -> Iterator[None]:
-    """Removes the plugins that an example registers."""
+    """Removes the plugins that an example registers, and puts back those that it replaces."""
     registries = [*(slot.registry for slot in SLOTS), *ALGORITHM_SLOTS]
-    before = [set(registry._registered) for registry in registries]
+    before = [dict(registry._registered) for registry in registries]
     yield
-    for registry, kinds in zip(registries, before, strict=True):
-        for kind in registry._registered.keys() - kinds - registry._built_in.keys():
-            del registry._registered[kind]
+    for registry, plugins in zip(registries, before, strict=True):
+        built_in = {kind: plugin for kind, plugin in registry._registered.items() if kind in registry._built_in}
+        registry._registered = {**built_in, **plugins}
 
 
 @pytest.mark.usefixtures("own_plugins")

@@ -23,7 +23,7 @@ def test_the_page_of_plugins_lists_every_kind() -> None:
 @pytest.mark.parametrize("slot", SLOTS, ids=lambda slot: slot.heading)
 def test_the_page_of_plugins_has_the_options_of_kinds_that_import_quickly(slot: PluginSlot) -> None:
     text = plugins.PAGE.path.read_text()
-    for kind in slot.registry.kinds():
+    for kind in slot.registry.built_in_kinds():
         if not slot.registry.is_heavy(kind):
             [_, _, row] = table(("kind", "purpose"), [plugins.purpose_row(slot, kind)])
             assert row in text, "run `python -m docs.generate`"

@@ -128,6 +128,10 @@ class Registry(Generic[T]):
         import_named_plugins()
         return sorted({*self._built_in, *self._registered, *(entry.name for entry in self._entries())})
 
+    def built_in_kinds(self) -> list[str]:
+        """Returns the kinds that AstraFlow itself has, sorted. Imports nothing."""
+        return sorted(self._built_in)
+
     def options(self, kind: str) -> type[Config]:
         """Returns the options class of a kind. Raises: InvalidInput for an unknown kind, or one that cannot be imported
         here."""

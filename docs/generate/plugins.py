@@ -16,7 +16,7 @@ def _body() -> Iterator[str]:
     yield from overview()
     for slot in SLOTS:
         yield from (f"\n## {slot.heading}\n", slot.where, "")
-        kinds = slot.registry.kinds()
+        kinds = slot.registry.built_in_kinds()
         yield from table(("kind", "purpose"), (purpose_row(slot, kind) for kind in kinds))
         for kind in kinds:
             yield from options_of(slot, kind)
@@ -25,7 +25,7 @@ def _body() -> Iterator[str]:
 def overview() -> list[str]:
     """Returns the table of all kinds. Imports no plugin."""
     rows = (
-        (f"[{slot.heading}](#{anchor(slot.heading)})", ", ".join(f"`{kind}`" for kind in slot.registry.kinds()))
+        (f"[{slot.heading}](#{anchor(slot.heading)})", ", ".join(f"`{kind}`" for kind in slot.registry.built_in_kinds()))
         for slot in SLOTS
     )
     return table(("slot", "kinds"), rows)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.causes import Cause
+from astraflow.contract.causes import LOSSES, Cause
 from astraflow.contract.fleet import KillScope
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import LimitInEffect, Reason
@@ -79,7 +79,7 @@ async def test_the_rule_does_not_see_instances_that_crash_after_they_were_ready(
         lives = [
             record.gone_at - record.ready_at
             for record in ours
-            if record.gone_at is not None and record.ready_at is not None
+            if record.gone_at is not None and record.ready_at is not None and record.cause in LOSSES
         ]
         terms = (
             next(pool for pool in harness.cloud.constraints.pools if pool.pool == "us")
