@@ -35,7 +35,9 @@ def _body() -> Iterator[str]:
     yield from ("## Algorithm\n", *options_table(AlgorithmConfig), "\n### critic\n", *options_table(CriticConfig))
     for title, text, registry in _SECTIONS:
         yield from (f"\n## {title}\n", text, "")
-        yield from table(("kind", "formula", "source", "purpose"), (_row(registry, kind) for kind in registry.built_in_kinds()))
+        yield from table(
+            ("kind", "formula", "source", "purpose"), (_row(registry, kind) for kind in registry.built_in_kinds())
+        )
         for kind in registry.built_in_kinds():
             if own := options_table(registry.options(kind), without=_SHARED):
                 yield from (f"\n### {title.lower()}: {kind}\n", *own)

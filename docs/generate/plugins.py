@@ -25,7 +25,10 @@ def _body() -> Iterator[str]:
 def overview() -> list[str]:
     """Returns the table of all kinds. Imports no plugin."""
     rows = (
-        (f"[{slot.heading}](#{anchor(slot.heading)})", ", ".join(f"`{kind}`" for kind in slot.registry.built_in_kinds()))
+        (
+            f"[{slot.heading}](#{anchor(slot.heading)})",
+            ", ".join(f"`{kind}`" for kind in slot.registry.built_in_kinds()),
+        )
         for slot in SLOTS
     )
     return table(("slot", "kinds"), rows)
