@@ -1,5 +1,6 @@
 """Parts that all generated reference pages share: heading, tables of cells, tables of options."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -83,7 +84,10 @@ def default_of(field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True)
     if isinstance(default, BaseModel):
         return ""
-    return "none" if default is None else f"`{toml_text(default.value if isinstance(default, Enum) else default)}`"
+    if default is None:
+        return "none"
+    text = toml_text(default.value if isinstance(default, Enum) else default)
+    return "computed" if sys.executable in text else f"`{text}`"
 
 
 def type_of(field: FieldInfo) -> str:
