@@ -128,7 +128,7 @@ async def test_a_spot_instance_gets_a_notice_and_is_then_preempted(harness: Loca
     provider, launch = await harness.provider(spot_mean_life_s=3.0, notice_s=60.0), launch_id()
     handle = await provider.launch(harness.spec(is_spot=True), launch)
     instance = await until(harness, provider, handle, lambda instance: instance.notice_at is not None)
-    assert "preemption" in instance.message
+    assert "preempt" in instance.message  # it may be gone already
     assert (harness.directory / launch / "notice.json").exists()
     await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
 
