@@ -31,7 +31,7 @@ from tests.suite_selection.listed import LIST, shortened
 from tests.suite_selection.recording import FOLDER
 
 ROOT = Path(__file__).parents[2]
-CHEAP_S = 0.6
+CHEAP_S = 0.4
 """Processor time with coverage, which doubles it."""
 MIN_PER_S = 1.0
 MIN_NEW = 15
