@@ -20,7 +20,7 @@ demo-llm: $(VENV)/.installed-train ## fetch a small language model and watch it 
 	$(BIN)/astraflow fetch smollm2
 	$(BIN)/astraflow run smollm/lora --conversations 4 $(ARGS)
 
-test: $(VENV)/.installed-dev ## test every branch, on two cores with three processes, since many tests wait: make test ARGS="-k recipe"
+test: $(VENV)/.installed-dev ## run the tests, on two cores with three processes, since many tests wait: make test ARGS="-k recipe"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)
 
 test-long: $(VENV)/.installed-dev ## run what is too long for each change: random faults, comparisons of runs, more examples

@@ -15,7 +15,7 @@ from astraflow.runtime import logs
 from tests import shared_work, tools
 from tests.fakes.forking import ForkingProgram, ForkingPython
 from tests.fakes.postgres import emptied, postgres_server
-from tests.suite_selection.listed import is_listed, read_list
+from tests.suite_selection import is_listed, read_list
 
 pytest_plugins = ["tests.retries"]
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.suite_selection import is_listed, read_list, shortened, without_parameters
 from tests.suite_selection.__main__ import ROOT, Recording, moved_tests, owner_of
-from tests.suite_selection.listed import is_listed, read_list, shortened, without_parameters
 
 DEFINITION = re.compile(r"def (test_\w+)")
 

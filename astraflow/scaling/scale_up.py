@@ -47,22 +47,14 @@ def try_scale_up(tick: Tick, balance: Balance) -> bool:
         tick.reasons.append(Reason.CONFIRMING_UP)
         return True
     is_cold = is_cold_start(tick, balance)
-    missing = (
-        (balance.ordered + balance.shortfall) * COLD_START_SHARE - balance.ordered if is_cold else balance.shortfall
-    )
-    if is_cold and missing <= ROUNDING * tick.smallest_rate:
+    missing = balance.shortfall
+    if is_cold:
         tick.reasons.append(Reason.COLD_START)
-        return True
-    reason = (
-        Reason.COLD_START
-        if is_cold
-        else Reason.FAR_BELOW
-        if is_far
-        else Reason.BELOW_BAND
-        if is_below
-        else Reason.TRAINER_WAITS
-    )
-    tick.reasons.append(reason)
+        missing = (balance.ordered + balance.shortfall) * COLD_START_SHARE - balance.ordered
+        if missing <= ROUNDING * tick.smallest_rate:
+            return True
+    else:
+        tick.reasons.append(Reason.FAR_BELOW if is_far else Reason.BELOW_BAND if is_below else Reason.TRAINER_WAITS)
     return order_within_budget(tick, balance, missing) > 0 or is_temporarily_limited(tick)
 
 

@@ -27,7 +27,7 @@ import coverage
 import numpy as np
 import numpy.typing as npt
 
-from tests.suite_selection.listed import LIST, shortened
+from tests.suite_selection import LIST, shortened
 from tests.suite_selection.recording import FOLDER
 
 ROOT = Path(__file__).parents[2]
