@@ -142,14 +142,18 @@ class Session:
 
 
 def recipe(name: str) -> DataflowConfig:
-    """Returns a run with few prompts, small batches, and a gate that allows several batches."""
+    """Returns a run with few prompts, small batches, and a gate that allows several batches.
+
+    Without pacing, which measures anew after a restart: it decides when a group is issued, and never which.
+    """
     dataset, selector, sampler = RECIPES[name]
     plain = config(batch_groups=2, max_staleness=4, group_size=GROUP_SIZE, filters=("informative",), sampler=sampler)
     flows = {
         flow_id: flow.model_copy(update={"dataset": dataset, "selector": selector})
         for flow_id, flow in plain.flows.items()
     }
-    return plain.model_copy(update={"flows": flows})
+    streams = {policy: stream.model_copy(update={"pacing": False}) for policy, stream in plain.streams.items()}
+    return plain.model_copy(update={"flows": flows, "streams": streams})
 
 
 @asynccontextmanager
