@@ -107,6 +107,6 @@ def test_two_builds_are_equal_and_the_installed_wheel_runs_outside_of_a_checkout
     assert json.loads((outside / "summary.json").read_text())["balanced"]
     (port,) = free_ports(1)
     with served_page(["astraflow", "serve", "web", "--directory", "page"], port, cwd=outside, env=environment) as form:
-        statics = re.findall(r'(?:href|src)="(/static/[^"]+)"', httpx.get(form).text)
-        assert statics
-        assert all(is_served(f"http://127.0.0.1:{port}{path}") for path in statics)
+        paths = re.findall(r'(?:href|src)="(/static/[^"]+)"', httpx.get(form).text)
+        assert paths
+        assert all(is_served(f"http://127.0.0.1:{port}{path}") for path in paths)
