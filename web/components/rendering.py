@@ -17,8 +17,8 @@ from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.components import formats
 from web.components.header import HeaderView
+from web.components.layout import NAVIGATION
 from web.components.live_texts import LiveText
-from web.components.navigation import NAVIGATION
 from web.components.texts import may_scroll, visible
 from web.security.flash import read_flash
 from web.security.resources import Resource
