@@ -18,6 +18,7 @@ from web.trajectories.conversations import conversation
 from web.trajectories.episodes import episode_tree
 from web.trajectories.filters import ending_options, filter_from, outcome_named
 from web.trajectories.queries import (
+    RunSamples,
     SamplePage,
     find_sample,
     members_of_episode,
@@ -25,9 +26,9 @@ from web.trajectories.queries import (
     neighbours,
     reward_spread,
     sample_page,
+    samples_of_run,
 )
 from web.trajectories.reward_histogram import bin_rows, ending_counts, histogram
-from web.trajectories.sources import RunSamples, samples_of_run
 from web.trajectories.tokens import LEGEND
 from web.trajectories.views import group_samples
 
