@@ -98,7 +98,7 @@ TOOLS: Mapping[str, Tool] = {
     "slurm": Tool(
         tests="jobs of a real Slurm cluster",
         is_there=lambda: all(_program(name) for name in ("munged", "slurmctld", "slurmd", "sbatch")),
-        packages=("munge", "slurm-wlm"),
+        advice="apt-get install slurm-wlm munge, whose services an ordinary machine does not want",
     ),
     "systemd": Tool(tests="check of the units", is_there=partial(_program, "systemd-analyze"), packages=("systemd",)),
     "containers": Tool(
