@@ -443,6 +443,7 @@ class NodeFacts(_message.Message):
     SOFTWARE_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
+    EVALUATION_MODE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     pool: _builtins.str
     region: _builtins.str
@@ -452,6 +453,8 @@ class NodeFacts(_message.Message):
     capacity: _builtins.int
     price_per_hour: _builtins.float
     software: _builtins.str
+    evaluation_mode: _builtins.str
+    """none, second_engine, reserved, served_version."""
     @_builtins.property
     def running(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -472,10 +475,11 @@ class NodeFacts(_message.Message):
         software: _builtins.str = ...,
         running: _abc.Iterable[_builtins.str] | None = ...,
         policies: _abc.Iterable[_builtins.str] | None = ...,
+        evaluation_mode: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "policies", b"policies", "pool", b"pool", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "evaluation_mode", b"evaluation_mode", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "policies", b"policies", "pool", b"pool", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1371,6 +1371,7 @@ class EvaluationReport(_message.Message):
     REQUESTED_AT_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     FINISHED_AT_FIELD_NUMBER: _builtins.int
+    RESERVED_NODES_FIELD_NUMBER: _builtins.int
     flow: _builtins.str
     round: _builtins.int
     """Counts the rounds of all evaluations of the run from 1; 0 while it waits."""
@@ -1392,6 +1393,10 @@ class EvaluationReport(_message.Message):
     def versions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationScore]: ...
+    @_builtins.property
+    def reserved_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes reserved for the round."""
+
     def __init__(
         self,
         *,
@@ -1409,10 +1414,11 @@ class EvaluationReport(_message.Message):
         requested_at: _builtins.float = ...,
         started_at: _builtins.float | None = ...,
         finished_at: _builtins.float | None = ...,
+        reserved_nodes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_started_at", b"_started_at", "finished_at", b"finished_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_started_at", b"_started_at", "actor", b"actor", "done", b"done", "failed", b"failed", "finished_at", b"finished_at", "flow", b"flow", "masked", b"masked", "reason", b"reason", "requested_at", b"requested_at", "round", b"round", "scores", b"scores", "started_at", b"started_at", "state", b"state", "total", b"total", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_started_at", b"_started_at", "actor", b"actor", "done", b"done", "failed", b"failed", "finished_at", b"finished_at", "flow", b"flow", "masked", b"masked", "reason", b"reason", "requested_at", b"requested_at", "reserved_nodes", b"reserved_nodes", "round", b"round", "scores", b"scores", "started_at", b"started_at", "state", b"state", "total", b"total", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__finished_at: _TypeAlias = _typing.Literal["finished_at"]  # noqa: Y015
     _WhichOneofArgType__finished_at: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at"]  # noqa: Y015
