@@ -20,7 +20,7 @@ from astraflow.dataflow.issuing.groups import flow_of
 from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplus_policies
 from astraflow.dataflow.issuing.stalls import StallChange
-from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, PushResult
+from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, PushResult, with_push
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stream import BUFFERED
@@ -298,7 +298,7 @@ class NodeOperations:
             message = f"the node never held {episode.task}"
             self._run.events.add("push_refused", caller.name, message, source=caller.name)
             return flow.reject_foreign()
-        result = flow.accept(episode, versions)
+        result = flow.accept(with_push(episode, at=self._run.clock.wall()) if episode.hops else episode, versions)
         if result.outcome == RETRIED:
             self._run.records.record_unfinished(flow.unfinished_task(episode.task))
         return result
