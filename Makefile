@@ -62,7 +62,7 @@ check: $(VENV)/.installed-dev ## run all static checks
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
-	$(BIN)/djlint --lint --quiet web/templates
+	$(BIN)/djlint --lint --quiet web
 	$(BIN)/bandit --quiet --recursive --severity-level high astraflow web maintainer recipes
 
 audit: $(AUDIT)/.made ## check constraints.txt for known vulnerabilities; needs internet access to PyPI

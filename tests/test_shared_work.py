@@ -10,7 +10,7 @@ import pytest_randomly
 import torch
 
 from tests import shared_work
-from web.db import DATABASE, open_database
+from web.database.db import DATABASE, open_database
 
 
 def test_a_copied_database_equals_a_migrated_one(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import logs
 from astraflow.runtime.service import run_process
 from web.accounts.login_links import address_of, write_link
-from web.db import DATABASE_URL_VARIABLE
-from web.migration_process import migrate_in_process
+from web.database.db import DATABASE_URL_VARIABLE
+from web.database.migration_process import migrate_in_process
+from web.process_settings import Settings
 from web.service import serve
-from web.settings import Settings
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 FLEET_TOKEN = "ASTRAFLOW_FLEET_TOKEN"  # noqa: S105 (the variable's name, not a secret)

@@ -24,52 +24,21 @@ from astraflow.contract.errors import (
 )
 from astraflow.runtime.logs import get_logger
 from web.accounts.viewer import Viewer
-from web.audit.audit_log import AuditedCommand
-from web.launching.launcher import UnknownRun
-from web.request_context import AppContext, RequestContext, error_page_context
-from web.routes import (
-    api,
-    audit,
-    charts,
-    command_palette,
-    dataflow,
-    decisions,
-    events,
-    flows,
-    grants,
-    health,
-    kill_switch,
-    launches,
-    live,
-    login,
-    maintainer,
-    nodes,
-    overview,
-    pool_charts,
-    pools,
-    providers,
-    run_charts,
-    run_comparison,
-    runs,
-    settings,
-    static_files,
-    trajectories,
-    views,
-    weights,
-)
-from web.security.middleware import READ_METHODS, SecurityMiddleware, is_for_programs
-from web.security.problem_reports import REQUEST_HEADER, problem_report, request_id
+from web.api_docs import routes as api_docs
+from web.launcher.launcher import UnknownRun
+from web.middleware.middleware import SecurityMiddleware, is_for_programs
+from web.middleware.problem_reports import REQUEST_HEADER, problem_report, request_id
+from web.middleware.rate_limits import RateLimiter
+from web.middleware.request_resources import RequestResources
+from web.requests.context import AppContext, RequestContext, error_page_context
+from web.routers import API_ROUTERS, PAGE_ROUTERS
+from web.security.audit_log import AuditedCommand
 from web.security.problems import CODE_HEADER, FieldProblem, problem_response
-from web.security.rate_limits import RateLimiter
-from web.security.request_resources import RequestResources
+from web.security.request_bodies import READ_METHODS
 from web.security.resources import Resource
 from web.security.roles import Permission, RoutePermissions, least_role_with
 
-_RUN_PAGES = (launches, run_comparison, runs, run_charts, trajectories)
-_PAGES = (overview, events, *_RUN_PAGES, pool_charts, pools, nodes, dataflow, weights, decisions, maintainer)
-_MORE_PAGES = (flows, charts, audit, settings, grants, providers)
-_OTHER_ROUTES = (kill_switch, views, command_palette, login, live, health)
-ROUTERS = (static_files.router, *(module.router for module in (*_PAGES, *_MORE_PAGES, *_OTHER_ROUTES)), *api.ROUTERS)
+ROUTERS = (*PAGE_ROUTERS, *API_ROUTERS, api_docs.router)
 
 log = get_logger()
 

@@ -13,17 +13,17 @@ from astraflow.runtime.run_folders import RunFolder, active_runs
 from astraflow.runtime.toml import read_toml
 from web.accounts.accounts import open_accounts
 from web.accounts.openid_provider import PROVIDER_PATH, OpenIdConfig, OpenIdProvider
+from web.accounts.saved_views import SavedViews
 from web.app import create_app
-from web.audit.audit_log import AuditLog
-from web.audit.retention import Retention
-from web.commands.cache import ProcessCache
-from web.db import open_database
-from web.launching.catalogue import Catalogue
-from web.launching.launcher import Launcher
+from web.database.db import open_database
+from web.launcher.catalogue import Catalogue
+from web.launcher.launcher import Launcher
 from web.live.followed_run import FollowedRuns, followed_run
-from web.page_queries.saved_views import SavedViews
-from web.request_context import AppContext
-from web.settings import Settings
+from web.process_settings import Settings
+from web.requests.cache import ProcessCache
+from web.requests.context import AppContext
+from web.security.audit_log import AuditLog
+from web.security.retention import Retention
 
 log = get_logger()
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from docs.generate.page import Page, anchor, table
-from web.routes.api.api_docs import DESCRIPTION, document
-from web.routes.api.common import PREFIX
+from web.api_docs.routes import DESCRIPTION, document
+from web.rest.common import PREFIX
 
 _HEAD = f"""
 All routes are below `{PREFIX}`. {DESCRIPTION} The running page has the same with an example of each response:

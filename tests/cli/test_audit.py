@@ -15,8 +15,8 @@ from astraflow.cli.main import app
 from astraflow.cli.run_directory import RunDirectory
 from astraflow.contract.errors import InvalidInput
 from tests.fakes.clock import ManualClock
-from web.audit.audit_log import AuditedCommand, AuditLog, Author
-from web.db import Database, open_database
+from web.database.db import Database, open_database
+from web.security.audit_log import AuditedCommand, AuditLog, Author
 
 ALICE = Author(name="alice", role="operator", via="session", came_from="192.0.2.1")
 BOB = Author(name="bob", role="admin", via="session", came_from="192.0.2.2")

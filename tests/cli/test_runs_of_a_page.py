@@ -18,10 +18,10 @@ from tests.fakes.launching import FakeCatalogue, FakeLauncher
 from tests.fakes.recorded_run import fill, recorded_archive, run_folder
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web, shown_secret
-from web.db import open_database
+from web.database.db import open_database
+from web.database.tables import RunRecord
 from web.history.backfill import backfill_database
-from web.live.report_json import report_to_json
-from web.tables import RunRecord
+from web.history.report_json import report_to_json
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

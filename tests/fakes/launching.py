@@ -1,7 +1,7 @@
 """Launching with fewer processes: outputs of the command line that tests share, a recipe with a known form, and runs
 that end as soon as they begin.
 
-For tests with hundreds of launches; `tests/web/launching/test_launching.py` tests the real launcher.
+For tests with hundreds of launches; `tests/web/launches/test_launching.py` tests the real launcher.
 """
 
 import hashlib
@@ -15,9 +15,9 @@ from typing import cast
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.run_folders import RunFolder
 from tests.fakes.forking import ForkingProgram
-from web.launching.catalogue import Catalogue, FormField, FormProblem, RecipeCard, RecipeForm
-from web.launching.cli_process import cli_output
-from web.launching.launcher import LAUNCH_LOG, SUMMARY_FILE, Launcher
+from web.launcher.catalogue import Catalogue, FormField, FormProblem, RecipeCard, RecipeForm
+from web.launcher.cli_process import cli_output
+from web.launcher.launcher import LAUNCH_LOG, SUMMARY_FILE, Launcher
 
 STEPS = "stop.steps"
 

@@ -12,8 +12,8 @@ import httpx
 
 from astraflow.runtime.clock import SystemClock
 from tests.fakes.control_plane import TOKEN
+from web.process_settings import Settings
 from web.service import serve
-from web.settings import Settings
 
 
 class AdvancedClock(SystemClock):

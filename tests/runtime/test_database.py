@@ -11,7 +11,7 @@ from sqlmodel import Session
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.database import Database, open_database
 from tests.errors import raises_code
-from web import db
+from web.database import db
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from alembic.script import ScriptDirectory
 
 from astraflow.runtime.database import is_current, newest_revision, open_database
 from maintainer.fleet import ledger
-from web import db
+from web.database import db
 
 FOLDERS = [db.MIGRATIONS, Path(ledger.__file__).parent / "migrations"]
 

@@ -20,7 +20,7 @@ from astraflow.wire.channel import authority_client_tls, dial
 from tests.fakes.addresses import beyond_loopback
 from tests.fakes.ssh_server import SshServer, serving_ssh
 from tests.fakes.web import RunningWeb, running_web
-from tests.web.launching.test_launching import state_is, until
+from tests.web.launches.test_launching import state_is, until
 
 ADDRESS = beyond_loopback()
 

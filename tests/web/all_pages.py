@@ -17,7 +17,7 @@ from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, running_web
 from tests.maintainer.fleet.parts import POOL
-from tests.web.launching.test_launching import until
+from tests.web.launches.test_launching import until
 from web.app import ROUTERS
 
 PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")

@@ -13,7 +13,7 @@ from tests.fakes.control_plane import HISTORY_REPORTS, FakeControlPlane
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.launching import CliOutputs
 from tests.fakes.web import RunningWeb, running_web
-from web.launching.cli_process import cli_output
+from web.launcher.cli_process import cli_output
 
 SHORT_HISTORY = 5
 """Past reports. Count."""
@@ -44,13 +44,13 @@ def cli_outputs(forking_cli: ForkingProgram) -> CliOutputs:
 def shared_cli(cli_outputs: CliOutputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs each command of the recipe catalogue once per session, without the time of its imports; `real_cli` undoes
     it."""
-    monkeypatch.setattr("web.launching.catalogue.cli_output", partial(cli_outputs.output, folder=tmp_path))
+    monkeypatch.setattr("web.launcher.catalogue.cli_output", partial(cli_outputs.output, folder=tmp_path))
 
 
 @pytest.fixture
 def real_cli(shared_cli: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starts a process for each command of the recipe catalogue, as a real page does."""
-    monkeypatch.setattr("web.launching.catalogue.cli_output", cli_output)
+    monkeypatch.setattr("web.launcher.catalogue.cli_output", cli_output)
 
 
 @pytest.fixture(scope="module")

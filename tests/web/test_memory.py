@@ -17,8 +17,8 @@ SERVED = """
 import sys
 from pathlib import Path
 import web.__main__
-from web.db import open_database
-from web.migration_process import migrate_in_process
+from web.database.db import open_database
+from web.database.migration_process import migrate_in_process
 
 directory = Path(sys.argv[1])
 migrate_in_process(directory, "")

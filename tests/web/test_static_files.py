@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.web import RunningWeb
-from web.rendering import STATIC, build_stamp
+from web.components.rendering import STATIC, build_stamp
 from web.static_files import CACHE_CONTROL, bundle_css, minify_css
 
 pytestmark = pytest.mark.anyio

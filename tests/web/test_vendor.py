@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import re
 
-from web.rendering import STATIC, TEMPLATES
+from web.components.rendering import STATIC, TEMPLATES
 
 DRAWING = ("balance", "chart", "cursor", "formats", "gauge", "lagchart", "points", "scales")
 """Modules that draw charts."""

@@ -10,8 +10,8 @@ from typing import TypeVar
 from sqlmodel import Session
 
 from astraflow.runtime.clock import Clock
-from web.audit.audit_log import AuditLog
-from web.db import Database
+from web.database.db import Database
+from web.security.audit_log import AuditLog
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from web.accounts.sign_on import SignOn
 from web.accounts.tokens import Tokens
 from web.accounts.users import Users
 from web.accounts.viewer import Viewer
-from web.audit.audit_log import AuditLog
-from web.db import Database
+from web.database.db import Database
+from web.security.audit_log import AuditLog
 
 BEARER = "bearer "
 

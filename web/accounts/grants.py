@@ -10,10 +10,10 @@ from web.accounts import queries
 from web.accounts.account_store import AccountStore
 from web.accounts.sessions import ADMIN
 from web.accounts.viewer import Viewer
-from web.audit.audit_log import AuditedCommand
+from web.database.tables import ApiToken, RoleGrant, User
+from web.security.audit_log import AuditedCommand
 from web.security.resources import Resource
 from web.security.roles import ROLES_BY_RANK, Role
-from web.tables import ApiToken, RoleGrant, User
 
 MAX_RUN_NAME_LETTERS = 200
 MAX_GRANTS = 200

@@ -12,8 +12,8 @@ from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.service import exit_code, make_files_private
 from web.accounts.account_store import AccountStore
 from web.accounts.sessions import ADMIN, Sessions
-from web.audit.audit_log import AuditedCommand, AuditLog, Author
-from web.db import DATABASE_URL_VARIABLE, SECRET, Database, open_database
+from web.database.db import DATABASE_URL_VARIABLE, SECRET, Database, open_database
+from web.security.audit_log import AuditedCommand, AuditLog, Author
 from web.security.roles import Role
 
 LINK_FILE = "login-link"

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, and_, func, or_, update
 from sqlmodel import Session, col, delete, select
 
+from web.database.tables import ApiToken, BrowserSession, LoginToken, RoleGrant, User
 from web.security.resources import Grant, Resource
 from web.security.roles import Role
-from web.tables import ApiToken, BrowserSession, LoginToken, RoleGrant, User
 
 
 def id_of(row: User | RoleGrant | ApiToken) -> int:

@@ -9,11 +9,11 @@ from astraflow.contract.errors import Conflict, NotAuthenticated
 from web.accounts import queries
 from web.accounts.account_store import AccountStore
 from web.accounts.viewer import Viewer
-from web.audit.audit_log import AuditedCommand, Author
+from web.database.tables import BrowserSession, LoginToken, User
+from web.process_settings import SESSION_S
+from web.security.audit_log import AuditedCommand, Author
 from web.security.resources import Grant
 from web.security.roles import Role
-from web.settings import SESSION_S
-from web.tables import BrowserSession, LoginToken, User
 
 ADMIN = "admin"
 """Name of the user that starts the process."""

@@ -13,7 +13,7 @@ from web.accounts import queries
 from web.accounts.account_store import AccountStore
 from web.accounts.openid_provider import LoginFlow, OpenIdProvider, display_name
 from web.accounts.sessions import Sessions
-from web.audit.audit_log import AuditedCommand, Author
+from web.security.audit_log import AuditedCommand, Author
 from web.security.roles import Role
 
 FLOW_S = 600.0

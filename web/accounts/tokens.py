@@ -9,10 +9,10 @@ from astraflow.contract.errors import Conflict, InvalidInput
 from web.accounts import queries
 from web.accounts.account_store import AccountStore
 from web.accounts.viewer import Viewer
-from web.audit.audit_log import AuditedCommand
+from web.database.tables import ApiToken, User
+from web.security.audit_log import AuditedCommand
 from web.security.resources import Grant
 from web.security.roles import ROLE_PERMISSIONS, Role
-from web.tables import ApiToken, User
 
 PREFIX = "astraflow_pat_"
 """Prefix of every token, by which people and scanners recognise one."""

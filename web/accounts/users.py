@@ -11,9 +11,9 @@ from web.accounts.account_store import AccountStore
 from web.accounts.passwords import Passwords
 from web.accounts.sessions import ADMIN, Sessions
 from web.accounts.viewer import Viewer
-from web.audit.audit_log import AuditedCommand, Author
+from web.database.tables import User
+from web.security.audit_log import AuditedCommand, Author
 from web.security.roles import Role
-from web.tables import User
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 """Names of local users; those from a provider contain a colon, so that neither can imitate the other."""

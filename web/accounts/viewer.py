@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from web.audit.audit_log import Author
+from web.security.audit_log import Author
 from web.security.resources import EVERYWHERE, Grant, Resource, lower_role, role_on_resource
 from web.security.roles import ROLES_BY_RANK, Permission, Role
 

@@ -1,1 +1,1 @@
-"""Audit log: sealed entries of who did what, when and from where; queries and retention."""
+"""Audit page, its endpoints and downloads, and the program `python -m web.audit`."""

@@ -15,10 +15,10 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.service import EXIT_FAILED, exit_code, print_error
 from web.audit import queries as audit_queries
-from web.audit.audit_log import AuditLog
 from web.audit.queries import RESULTS, AuditFilter, filter_from
-from web.db import DATABASE, DATABASE_URL_VARIABLE, SECRET, Database, open_database
-from web.views.audit import as_csv, as_ndjson, chain_view, csv_header
+from web.audit.views import as_csv, as_ndjson, chain_view, csv_header
+from web.database.db import DATABASE, DATABASE_URL_VARIABLE, SECRET, Database, open_database
+from web.security.audit_log import AuditLog
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 from sqlalchemy import Select, or_
 from sqlmodel import Session, col, select
 
-from web.db import Database
-from web.tables import AuditEntry
+from web.database.db import Database
+from web.database.tables import AuditEntry
 
 PAGE_ENTRIES = 50
 BATCH = 1000

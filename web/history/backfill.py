@@ -20,7 +20,7 @@ from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.run_folders import RunFolder
 from astraflow.runtime.service import print_error
-from web.db import Database, open_database
+from web.database.db import Database, open_database
 from web.history.points import Point, Series
 from web.history.recorder import Recorder
 from web.history.report_checker import MAX_TEXT, ReportChecker

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlmodel import SQLModel
 
-from web.tables import SeriesFiveMinutes, SeriesSecond, SeriesTenSeconds
+from web.database.tables import SeriesFiveMinutes, SeriesSecond, SeriesTenSeconds
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

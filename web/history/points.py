@@ -8,8 +8,8 @@ from typing import Any
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report, StreamReport
-from web.live.capacity import FLEET_VALUES, FleetPoint, fleet_point
-from web.live.node_cache import node_cache
+from web.history.capacity import FLEET_VALUES, FleetPoint, fleet_point
+from web.history.node_cache import node_cache
 
 MAX_POINTS = 900
 AVERAGED_STEPS = 10

@@ -11,15 +11,15 @@ from astraflow.contract.reports import Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
-from web import run_records
-from web.db import Database
+from web.database import run_records
+from web.database.db import Database
 from web.history import series_writer
 from web.history.points import Point
 from web.history.report_checker import MAX_TEXT
+from web.history.report_json import recorded_json
 from web.history.samples import NodeBuckets, Sample, TimeShares, point_samples
 from web.history.series_writer import SeriesIds
 from web.history.training_steps import TrainingSteps
-from web.live.report_json import recorded_json
 
 log = get_logger()
 

@@ -8,9 +8,9 @@ from zlib import crc32
 
 from astraflow.contract.ids import NodeId, PolicyId
 from astraflow.contract.reports import NodeReport, Report
+from web.history.capacity import FLEET_VALUES
 from web.history.levels import SECOND_LEVEL, TEN_SECOND_LEVEL, Level
 from web.history.points import SERVING_STATES, VALUES, Point
-from web.live.capacity import FLEET_VALUES
 
 FLEET_SUBJECT = "fleet"
 """Subject of values of all pools together."""

@@ -1,1 +1,1 @@
-"""Live state of followed runs (report, fleet, maintainer), and the updates that browsers receive."""
+"""Followed runs: their connections, and the updates that browsers receive."""

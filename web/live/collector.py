@@ -11,7 +11,7 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from web.history.points import MAX_POINTS, Point
 from web.history.report_checker import MAX_TEXT, ReportChecker
-from web.live.run_state import ConnectionState, RunState
+from web.state.run_state import ConnectionState, RunState
 
 log = get_logger()
 

@@ -7,7 +7,7 @@ from astraflow.contract.fleet import FleetStatus
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import Backoff
-from web.live.fleet_state import FleetConnection, FleetState
+from web.state.fleet_state import FleetConnection, FleetState
 
 log = get_logger()
 

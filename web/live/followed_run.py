@@ -17,23 +17,23 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
 from astraflow.runtime.run_folders import RunFolder
-from web.db import Database
+from web.components.events import latest_events
+from web.components.header import header_texts, header_view
+from web.components.live_texts import LiveText
+from web.components.pool_cards import SHOWN_POOLS, pool_cards
+from web.components.rendering import PageRenderer
+from web.database.db import Database
 from web.history.points import Point
 from web.history.recorder import Recorder
 from web.live.collector import Collector
 from web.live.fleet_poller import FleetPoller
-from web.live.fleet_state import FleetState
 from web.live.frames import FrameBuilder
 from web.live.hub import Hub
 from web.live.live_nodes import LiveNodes
 from web.live.maintainer_cache import MaintainerCache
-from web.live.run_state import ConnectionState, RunState
-from web.rendering import PageRenderer
-from web.settings import Settings
-from web.views.header import header_texts, header_view
-from web.views.live_texts import LiveText
-from web.views.overview import latest_events
-from web.views.pool_cards import SHOWN_POOLS, pool_cards
+from web.process_settings import Settings
+from web.state.fleet_state import FleetState
+from web.state.run_state import ConnectionState, RunState
 
 log = get_logger()
 
@@ -288,11 +288,11 @@ def _region_renderer(
         nonlocal pools
         if not pools or report.sequence % POOL_CARDS_EVERY_REPORTS == 0:
             cards = pool_cards(report)[:SHOWN_POOLS]
-            pools = pages.fragment("overview/_pools.html", pools=cards, live_texts=live_texts)
+            pools = pages.fragment("_pool_cards.html", pools=cards, live_texts=live_texts)
         return {
             "pools": pools,
             "kill": pages.fragment("_kill.html", top=header_view(report, fleet_state)),
-            "events": pages.fragment("overview/_events.html", events=latest_events(report)),
+            "events": pages.fragment("_events.html", events=latest_events(report)),
             "problems": pages.fragment("_problems.html", problems=problems()),
         }
 

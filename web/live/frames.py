@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from astraflow.contract.reports import Report
+from web.components.live_texts import LiveText, build_live_texts
 from web.history.points import Point, point_json
-from web.live.annotations import annotation_json
-from web.live.report_json import json_value
-from web.live.run_state import RunState
-from web.views.live_texts import LiveText, build_live_texts
+from web.history.report_json import json_value
+from web.state.annotations import annotation_json
+from web.state.run_state import RunState
 
 
 class FrameBuilder:

@@ -19,9 +19,9 @@ from astraflow.contract.reports import NodeReport
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from web.history.samples import TimeShares
-from web.live.node_table import NodeQuery, NodeRow, NodeTable
-from web.live.run_state import RunState
-from web.views.node_texts import build_node_texts
+from web.live.node_texts import build_node_texts
+from web.state.node_table import NodeQuery, NodeRow, NodeTable
+from web.state.run_state import RunState
 
 log = get_logger()
 

@@ -1,1 +1,1 @@
-"""Security of every request: authentication, origin, permissions, limits, and refusals."""
+"""Roles, resources, addresses, problems, and the audit log: sealed entries of who did what, when and from where."""

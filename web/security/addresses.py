@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from web.settings import Settings
+from web.process_settings import Settings
 
 _PORTS = {"http": 80, "https": 443}
 

@@ -13,6 +13,9 @@ Fields = Mapping[str, Sequence[str]]
 """Values of a form, by field."""
 
 
+READ_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
 async def read_body(receive: Receive) -> bytes | None:
     """Whole body; None if it is too long."""
     body, is_more = bytearray(), True

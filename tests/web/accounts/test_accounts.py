@@ -15,10 +15,10 @@ from web.accounts.accounts import Accounts, open_accounts
 from web.accounts.login_attempts import FAILURES_A_MINUTE, LoginAttempts, TooManyAttempts
 from web.accounts.passwords import Passwords
 from web.accounts.viewer import Viewer
-from web.audit.audit_log import AuditLog
-from web.db import Database, open_database
+from web.database.db import Database, open_database
+from web.process_settings import SESSION_S
+from web.security.audit_log import AuditLog
 from web.security.roles import Permission, Role
-from web.settings import SESSION_S
 
 pytestmark = pytest.mark.anyio
 

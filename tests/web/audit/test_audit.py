@@ -16,10 +16,10 @@ from sqlmodel import Session, select
 from tests.fakes.clock import ManualClock
 from tests.fakes.web import RunningWeb
 from tests.web.page_elements import parsed
-from web.audit.audit_log import AuditedCommand, AuditLog, Author, entry_hash
-from web.db import Database, open_database
-from web.tables import AuditEntry
-from web.views.audit import as_csv, as_ndjson, audit_row
+from web.audit.views import as_csv, as_ndjson, audit_row
+from web.database.db import Database, open_database
+from web.database.tables import AuditEntry
+from web.security.audit_log import AuditedCommand, AuditLog, Author, entry_hash
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from tests.fakes.fleet import running_fleet
 from tests.fakes.web import RunningWeb, running_web, shown_secret
 from tests.maintainer.fleet.parts import POOL
 from web.app import ROUTERS
-from web.security.middleware import READ_METHODS
+from web.security.request_bodies import READ_METHODS
 
 pytestmark = pytest.mark.anyio
 

@@ -18,9 +18,9 @@ from tests.fakes.launching import FakeCatalogue
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.all_pages import advancing_reports
-from tests.web.page_queries.test_compared_runs import recorded
-from tests.web.page_queries.test_run_list import filled, record
-from web.launching.launcher import LAUNCH_LOG, Launcher
+from tests.web.comparison.test_compared_runs import recorded
+from tests.web.runs.test_run_list import filled, record
+from web.launcher.launcher import LAUNCH_LOG, Launcher
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 

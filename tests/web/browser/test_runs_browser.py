@@ -11,11 +11,11 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.all_pages import advancing_reports
-from tests.web.page_queries.test_compared_runs import recorded as kept
-from tests.web.page_queries.test_run_list import filled, record
-from tests.web.pages.test_trajectories import HOSTILE, recorded
-from web.views import scales
-from web.views.training import format_of
+from tests.web.comparison.test_compared_runs import recorded as kept
+from tests.web.runs.test_run_list import filled, record
+from tests.web.trajectories.test_trajectories import HOSTILE, recorded
+from web.charts import scales
+from web.runs.training import format_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 

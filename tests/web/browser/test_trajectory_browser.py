@@ -10,7 +10,7 @@ from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb
 from tests.web.all_pages import advancing_reports
-from tests.web.pages.test_trajectories import recorded
+from tests.web.trajectories.test_trajectories import recorded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 

@@ -7,8 +7,8 @@ import math
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report
 from tests.fakes.synthetic_run import SyntheticRun
+from web.history.capacity import FLEET_VALUES
 from web.history.points import MAX_CHARTED_NODES, MAX_POINTS, VALUES, Series, point_json
-from web.live.capacity import FLEET_VALUES
 
 SOLVER = PolicyId("solver")
 

@@ -10,13 +10,13 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
 from tests.fakes.clock import ManualClock
 from tests.fakes.synthetic_run import SyntheticRun
-from web import run_records
-from web.db import Database, open_database
+from web.database import run_records
+from web.database.db import Database, open_database
 from web.history import series_queries
 from web.history.points import VALUES, Series
 from web.history.recorder import Recorder
+from web.history.report_json import report_from_json, report_to_json
 from web.history.samples import policy_subject
-from web.live.report_json import report_from_json, report_to_json
 
 pytestmark = pytest.mark.anyio
 

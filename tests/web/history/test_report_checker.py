@@ -21,14 +21,14 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb
 from tests.web.live.test_live import cookie_of, next_message, socket
-from web.db import open_database
+from web.database.db import open_database
 from web.history.recorder import Recorder
 from web.history.report_checker import MAX_TEXT, ReportChecker
+from web.history.report_json import report_from_json
 from web.live.frames import FrameBuilder
-from web.live.node_table import NodeTable
-from web.live.report_json import report_from_json
-from web.live.run_state import RunState
-from web.views.node_texts import build_node_texts
+from web.live.node_texts import build_node_texts
+from web.state.node_table import NodeTable
+from web.state.run_state import RunState
 
 pytestmark = pytest.mark.anyio
 

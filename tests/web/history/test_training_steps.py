@@ -10,8 +10,8 @@ from sqlmodel import Session
 from astraflow.contract.reports import Report
 from tests.fakes.clock import ManualClock
 from tests.fakes.synthetic_run import METRICS, SyntheticRun
-from tests.web.page_queries.test_run_list import filled, record
-from web.db import Database, open_database
+from tests.web.runs.test_run_list import filled, record
+from web.database.db import Database, open_database
 from web.history import series_writer
 from web.history.levels import DAY_S, SECOND_LEVEL, TEN_SECOND_LEVEL
 from web.history.points import Series

@@ -13,7 +13,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.synthetic_run import SyntheticRun
 from web.history.points import Point
 from web.live.collector import Collector
-from web.live.run_state import ConnectionState, RunState
+from web.state.run_state import ConnectionState, RunState
 
 WORLD = SyntheticRun()
 HISTORY_S = 900

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb, shown_secret
-from web.settings import SESSION_S
+from web.process_settings import SESSION_S
 
 pytestmark = pytest.mark.anyio
 

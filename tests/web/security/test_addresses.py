@@ -19,8 +19,8 @@ from astraflow.contract.errors import InvalidInput
 from tests.errors import raises_code
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import form_token, running_web
+from web.process_settings import Settings
 from web.security.addresses import came_from, is_own_origin
-from web.settings import Settings
 
 PUBLIC = "https://astraflow.example.org"
 

@@ -1,4 +1,4 @@
-// Redraws the chart of demand and capacity from live points, with the shapes of web/views/balance.py.
+// Redraws the chart of demand and capacity from live points, with the shapes of web/overview/balance.py.
 import { drawXAxis, horizontal, nearest, shape, showReading, text } from "./chart.js";
 import { cursor, onCursor, readable } from "./cursor.js";
 import { tickText, valueText } from "./formats.js";

@@ -1,4 +1,4 @@
-// Formats numbers as web/views/formats.py does.
+// Formats numbers as web/components/formats.py does.
 const NARROW = "\u202f";
 const MISSING = "\u2013";
 

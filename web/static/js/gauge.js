@@ -1,4 +1,4 @@
-// Moves a gauge's band and needle with the live points, as web/views/gauge.py does.
+// Moves a gauge's band and needle with the live points, as web/overview/balance.py does.
 import { onPoints, points } from "./points.js";
 
 const WIDTH = 200;

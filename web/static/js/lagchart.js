@@ -1,4 +1,4 @@
-// Redraws the version lag chart from live points, with the intervals of web/views/version_lag.py.
+// Redraws the version lag chart from live points, with the intervals of web/charts/version_lag.py.
 import { drawXAxis, nearest, shape } from "./chart.js";
 import { cursor, onCursor, readable } from "./cursor.js";
 import { lagText, nodeName } from "./formats.js";

@@ -42,7 +42,7 @@ export function onPoints(listener) {
   listeners.add(listener);
 }
 
-// Converts the columns of web/views/chart_data.py to points.
+// Converts the columns of web/charts/chart_data.py to points.
 function begun() {
   const sequences = summed(column(given.sequence ?? []));
   const columns = Object.entries(given.columns).map(([name, packed]) => [name, column(packed)]);

@@ -1,4 +1,4 @@
-// Axes, ticks and paths, with the geometry of web/views/scales.py.
+// Axes, ticks and paths, with the geometry of web/charts/scales.py.
 import { duration } from "./formats.js";
 
 export const WIDTH = 1000;

@@ -1,0 +1,261 @@
+"""Texts of the pages for measured values."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.recommendations import Reason
+from astraflow.contract.reports import NodeState, Report, StreamReport
+from tests import make
+from tests.fakes.synthetic_run import SyntheticRun
+from web.charts import charts, scales
+from web.charts.chart_data import rows_of
+from web.charts.series import as_sheet, as_table
+from web.charts.version_lag import version_lag
+from web.components import findings
+from web.components.group_counts import episode_entries, flow_balance, partial_rollout_balance, stream_balance
+from web.components.live_texts import build_live_texts, visible_nodes
+from web.history.points import Series
+from web.trajectories.views import group_samples
+from web.weights.views import MAX_LINKS, PHASES, weight_page
+
+SOLVER = PolicyId("solver")
+
+
+def with_stream(report: Report, **changes: object) -> tuple[Report, StreamReport]:
+    stream = dataclasses.replace(report.streams[0], **changes)  # type: ignore[arg-type] # fields by name
+    return dataclasses.replace(report, streams=(stream,)), stream
+
+
+def _plain(text: str) -> str:
+    """Replaces narrow no-break spaces before units with ordinary ones."""
+    return text.replace("\u202f", " ")
+
+
+def series_of(synthetic_run: SyntheticRun, until: int) -> Series:
+    series = Series()
+    for second in range(1, until + 1):
+        series.add(synthetic_run.report(second))
+    return series
+
+
+@pytest.mark.parametrize(
+    ("wait", "room", "headline", "tone", "advice"),
+    [
+        (0.03, 10, "The trainer is fed", "good", ""),
+        (0.03, 0, "The trainer is fed", "good", "more nodes would not help"),
+        (0.15, 10, "The trainer is nearly fed", "warn", ""),
+        (0.6, 10, "The trainer waits for rollouts", "bad", "more rollout capacity"),
+        (0.6, 0, "The trainer waits for rollouts", "bad", "higher max_staleness"),
+    ],
+)
+def test_the_verdict_follows_wait_and_gate(wait: float, room: int, headline: str, tone: str, advice: str) -> None:
+    verdict = findings.verdict(*with_stream(SyntheticRun().report(100), wait_fraction=wait, issue_headroom=room))
+
+    assert (verdict.headline, verdict.tone) == (headline, tone)
+    assert advice in verdict.note
+
+
+def test_at_the_staleness_gate_the_verdict_recommends_max_staleness_instead_of_nodes() -> None:
+    report, stream = with_stream(SyntheticRun().report(100), wait_fraction=0.15, issue_headroom=3)
+    gated = make.pool_advice(reasons=(Reason.GATED,), inputs={"staleness_needed": 4.0})
+
+    verdict = findings.verdict(dataclasses.replace(report, recommendations=(gated,)), stream)
+
+    assert "slots are idle at the staleness gate, so more nodes would hardly help" in verdict.note
+    assert verdict.note.endswith("max_staleness 4 would let nodes run ahead")
+
+
+def test_without_rollouts_the_verdict_names_the_cause() -> None:
+    report, stream = with_stream(SyntheticRun().report(100))
+    without_nodes = dataclasses.replace(report, nodes=())
+    joining = dataclasses.replace(
+        report, nodes=tuple(dataclasses.replace(node, state=NodeState.JOINING) for node in report.nodes)
+    )
+    paused = dataclasses.replace(
+        report, flows=tuple(dataclasses.replace(flow, is_paused=True) for flow in report.flows)
+    )
+    early = SyntheticRun().report(3)
+
+    assert findings.verdict(without_nodes, stream).headline == "No node is producing rollouts"
+    assert findings.verdict(joining, stream).headline == "Nodes are starting"
+    assert findings.verdict(paused, stream).headline == "Issuing is paused"
+    assert findings.verdict(early, early.streams[0]).headline == "Filling the first batch"
+
+
+def test_chart_titles_describe_the_shown_range() -> None:
+    series = series_of(SyntheticRun(), 150)
+    report = SyntheticRun().report(150)
+    titles = findings.chart_findings(SOLVER, report.streams[0], series.window(300))
+
+    assert titles["reward"].startswith("Reward rose from 0.3")
+    assert "above consumption" in titles["rates"]
+    assert titles["wait"].startswith("Fed ")
+    assert "full batch was ready" in titles["buffer"]
+    assert "version" in titles["versions"]
+
+
+def test_chart_titles_of_an_empty_history_say_so() -> None:
+    titles = findings.chart_findings(SOLVER, SyntheticRun().report(1).streams[0], [])
+
+    assert titles == {
+        "reward": "No reward yet",
+        "rates": "Nothing produced yet",
+        "wait": "No step yet",
+        "buffer": "Nothing buffered yet",
+        "versions": "No node serves this policy yet",
+    }
+
+
+def test_every_changing_figure_has_a_live_text() -> None:
+    synthetic_run = SyntheticRun(policies=("solver", "verifier"), node_errors={"node-a": ("one", "out of memory")})
+    live_texts = build_live_texts(synthetic_run.report(150), series_of(synthetic_run, 150))
+
+    assert live_texts["policy/verifier/steps"].text == "131"
+    assert live_texts["policy/solver/reward/15m"].text.startswith("Reward rose")
+    assert live_texts["flow/train/state"].text == "issuing"
+    assert not any(key.startswith("node/") for key in live_texts), "node rows are sent only to pages that show them"
+    assert live_texts["weights/saved"].text.endswith("less")
+    assert live_texts["run/nodes"].text == "2 ready"
+
+
+def test_a_logprob_gap_above_the_limit_is_bad() -> None:
+    report = SyntheticRun().report(100)
+    node = dataclasses.replace(report.nodes[0], gauges={"logprob_gap_max": 0.02})
+    live_texts = build_live_texts(dataclasses.replace(report, nodes=(node,)), Series())
+
+    assert (live_texts["weights/gap"].text, live_texts["weights/gap"].tone) == ("2.0e-02 nats", "bad")
+
+
+def test_lost_nodes_come_first_and_gone_nodes_are_hidden() -> None:
+    report = SyntheticRun(nodes=("a", "b", "c")).report(100)
+    states = (NodeState.READY, NodeState.GONE, NodeState.LOST)
+    nodes = tuple(dataclasses.replace(node, state=state) for node, state in zip(report.nodes, states, strict=True))
+
+    assert [node.facts.name for node in visible_nodes(dataclasses.replace(report, nodes=nodes))] == ["c", "a"]
+
+
+def test_counts_balance_and_an_unbalanced_one_is_marked() -> None:
+    report = SyntheticRun().report(150)
+    flow, stream = report.flows[0], report.streams[0]
+
+    assert flow_balance(flow).is_balanced
+    assert stream_balance(stream).is_balanced
+    broken = stream_balance(dataclasses.replace(stream, trained=stream.trained - 1))
+    assert not broken.is_balanced
+    assert broken.sentence != stream_balance(stream).sentence
+    assert next(entry.label for entry in episode_entries(flow)) == "accepted"
+    handed_back = partial_rollout_balance(flow)
+    assert handed_back.is_balanced
+    assert [(entry.label, entry.count) for entry in handed_back.entries[:3]] == [
+        ("handed back", "5"),
+        ("stored", "1"),
+        ("continued", "3"),
+    ]
+    assert "1,200 tokens" in handed_back.entries[0].note
+
+
+def test_version_lag_has_an_interval_per_lag_and_a_gap_while_a_node_was_away() -> None:
+    synthetic_run = SyntheticRun(nodes=("a",))
+    series = Series()
+    for second in (*range(100, 110), *range(120, 130)):
+        series.add(synthetic_run.report(second))
+    points = series.window(300)
+    rung = version_lag(SOLVER, points, scales.window_of(points[0].at, points[-1].at, 300), bound=2)[0]
+
+    ends = [(stretch.x, stretch.x + stretch.width) for stretch in rung.intervals]
+    assert all(left[1] <= right[0] + 0.2 for left, right in itertools.pairwise(ends))
+    assert any(right[0] - left[1] > 100 for left, right in itertools.pairwise(ends)), "the gap"
+    assert {stretch.level for stretch in rung.intervals} <= {"current", "behind", "beyond"}
+
+
+def test_a_line_has_a_gap_where_nothing_was_measured() -> None:
+    spec = charts.CHARTS["wait"]
+    rows: list[charts.Row] = [(float(at), {"wait": None if at == 5 else 0.1}) for at in range(10)]
+    drawing = charts.draw(spec, rows, scales.window_of(0, 9, 300), limit=0.08)
+
+    assert drawing.lines[0].path.count("M") == 2
+    assert drawing.limit_y is not None
+    assert 0 < drawing.limit_y < spec.height
+
+
+def test_a_young_history_is_not_stretched_over_the_whole_chart() -> None:
+    window = scales.window_of(1000.0, 1006.0, 300)
+
+    assert window.end - window.start == scales.MIN_WINDOW_S
+    assert scales.x_ticks(window)[-1] == (100.0, "now")
+
+
+def test_axes_hold_negative_rewards() -> None:
+    axis = scales.y_axis([-1.0, 0.4], at_least=1.0)
+
+    assert axis.low == -1.0
+    assert axis.high == 1.0
+    assert 0.0 in axis.ticks
+
+
+def test_csv_and_table_have_the_plotted_rows() -> None:
+    series = series_of(SyntheticRun(), 130)
+    rows = rows_of(series.window(120), SOLVER)
+    heads, body = as_table(charts.CHARTS["rates"], rows)
+
+    sheet = as_sheet("rates", rows, ("produced",))
+    assert len(sheet.rows) == len(rows)
+    assert sheet.columns == ("time", "unix_s", "produced")
+    assert heads[1:] == ("produced", "consumed")
+    assert len(body) <= 61
+
+
+def test_samples_are_grouped_with_outcome_versions_and_node_names() -> None:
+    groups = group_samples(SyntheticRun().samples(150)[:16], {"n0": "node-a", "n1": "node-b"})
+
+    assert [group.id for group in groups] == ["train:49", "train:48"]
+    assert len(groups[0].members) == 8
+    assert {member.node for member in groups[0].members} == {"node-a", "node-b"}
+    step = SyntheticRun().samples(150)[0].step
+    assert step is not None
+    assert groups[0].outcome.split()[-1] == str(step)
+    assert groups[0].members[5].versions.count("\N{MULTIPLICATION SIGN}") == 2
+
+
+def test_a_group_that_scored_alike_has_no_signal() -> None:
+    samples = [dataclasses.replace(sample, reward=1.0) for sample in SyntheticRun().samples(150)[:8]]
+
+    assert not group_samples(samples, {})[0].has_signal
+
+
+def test_the_weights_page_shows_versions_newest_first_and_the_node_that_is_behind_most_first() -> None:
+    nodes = tuple(
+        dataclasses.replace(make.node_report(name), links=(make.link_report(),), versions={SOLVER: Version(version)})
+        for name, version in (("near.1", 7), ("far.1", 4), ("middle.1", 6))
+    )
+    report = make.report(make.stream_report(steps=7), nodes=nodes)
+    view = weight_page(dataclasses.replace(report, weights=(make.weights_report(5, 6, 7),)))
+
+    assert [(row.node, row.lag, row.lag_tone) for row in view.links] == [
+        ("far", "3 versions", "bad"),
+        ("middle", "1 version", ""),
+        ("near", "none", ""),
+    ]
+    link = view.links[0]
+    figures = (link.received, link.latest, link.rate, link.resumes, link.failures)
+    assert [_plain(figure) for figure in figures] == ["1.1 kB", "20 B", "40 B/s", "2", "1"]
+    assert _plain(link.phases[PHASES.index("fetch")]) == "0.5 s"
+    (table,) = view.policies
+    assert [row.version for row in table.rows] == ["v7", "v6", "v5"]
+    newest = table.rows[0]
+    shown = [_plain(text) for text in (newest.size, newest.sent, newest.saved, newest.changed)]
+    assert shown == ["1.0 kB", "20 B", "98 %", "2 %"]
+
+
+def test_the_number_of_shown_links_is_limited_with_a_note() -> None:
+    link = make.link_report()
+    nodes = tuple(
+        dataclasses.replace(make.node_report(f"n{number}.1"), links=(link,)) for number in range(MAX_LINKS + 3)
+    )
+    view = weight_page(make.report(nodes=nodes))
+
+    assert (len(view.links), view.omitted_links) == (MAX_LINKS, "3 more links")
+    assert weight_page(None).has_report is False

@@ -1,0 +1,27 @@
+"""Texts of reports become HTML without markup of their own."""
+
+from web.components.header import HeaderView
+from web.components.rendering import PageRenderer
+
+
+def problems(*texts: str) -> str:
+    """Returns the banners of a run with these problems."""
+
+    def header() -> HeaderView:
+        raise AssertionError("a fragment has no header")
+
+    return PageRenderer(dataflow="", header=header, run=str).fragment("_problems.html", problems=texts)
+
+
+def test_a_problem_links_to_the_trajectories_that_show_it() -> None:
+    html = problems("all were dropped (58 `informative`); see /trajectories?outcome=informative")
+    assert '<a href="/trajectories?outcome=informative">the trajectories</a>.' in html
+    assert "<code>informative</code>" in html
+
+
+def test_errors_in_a_problem_are_escaped_and_link_nowhere_else() -> None:
+    html = problems("<script>alert(1)</script> see /trajectories?outcome=<b> or https://example.com/trajectories?a=b")
+    assert "<script>" not in html
+    assert "<b>" not in html
+    assert "example.com/trajectories?a=b" in html
+    assert 'href="https' not in html

@@ -1,0 +1,124 @@
+"""List of recipes on the launch page and in the API: families, pictures, needs, obstacles and failures."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import DeadlineExceeded
+from tests.fakes.launching import FakeCatalogue
+from tests.fakes.web import RunningWeb, running_web
+from tests.web.page_elements import parsed
+from web.launcher.catalogue import RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
+from web.launches.recipe_cards import BOX_HEIGHT, BOX_WIDTH, MAX_POLICIES, PICTURE_WIDTH, recipe_list
+
+HERE = RecipeCard(
+    name="smoke",
+    name_or_path="smoke",
+    summary="Simulated",
+    simulated=("scripted",),
+    problem="",
+    shows="Every service of a run",
+    minutes=1,
+    measured_on="two cores",
+    needs=RecipeNeeds(memory_gb=0.8, disk_gb=1),
+    picture=RecipePicture(prompts=("letters",), policies=("solver",), workflow="single_turn", reward="exact_match"),
+)
+LARGE = HERE.model_copy(
+    update={
+        "name": "math",
+        "minutes": None,
+        "needs": RecipeNeeds(gpus=8, gpu_memory_gb=80, memory_gb=64, disk_gb=200),
+        "picture": RecipePicture(
+            prompts=("math",), policies=("a", "b", "c", "d", "e"), world="<b>search</b>", reward="math_answer"
+        ),
+        "obstacles": (RecipeObstacle(cause="it needs 8 GPUs; this machine has none", remedy="use a <larger> one"),),
+    }
+)
+BROKEN = HERE.model_copy(update={"name": "own/broken", "problem": "line 3: no value", "summary": ""})
+
+
+class Recipes(FakeCatalogue):
+    """Recipes of the test, or a failure."""
+
+    listed: tuple[RecipeCard, ...] = (HERE, LARGE, BROKEN)
+    failure: Exception | None = None
+
+    async def cards(self) -> tuple[RecipeCard, ...]:
+        if self.failure is not None:
+            raise self.failure
+        return self.listed
+
+
+@pytest.fixture
+async def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningWeb]:
+    monkeypatch.setattr("web.service.Catalogue", Recipes)
+    async with running_web(tmp_path / "web", "") as running:
+        yield running
+
+
+@pytest.mark.anyio
+async def test_the_page_and_the_api_show_the_same_needs_and_obstacles(
+    page: RunningWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with page.logged_in() as client:
+        text = (await client.get("/runs/new")).text
+        for shown in (
+            "1 of 3 recipes can run on this machine",
+            "8 GPUs with 80 GB each, at least 64 GB of memory and 200 GB of disk",
+            "on two cores",
+            "not measured",
+            "Cannot run on this machine",
+            "use a &lt;larger&gt; one",
+            "line 3: no value",
+        ):
+            assert shown in text
+        assert "<b>search" not in text
+        document = parsed(text)
+        assert document is not None
+        assert text.count('role="img"') == 2
+
+        runnable = (await client.get("/runs/new?here=true")).text
+        assert 'href="/runs/new?recipe=smoke"' in runnable
+        assert "math_answer" not in runnable
+
+        listed = (await client.get("/api/v1/recipes")).json()
+        assert [recipe["name"] for recipe in listed] == ["smoke", "math", "own/broken"]
+        assert listed[1]["needs"]["gpus"] == 8
+        assert listed[1]["obstacles"] == [{"cause": LARGE.obstacles[0].cause, "remedy": LARGE.obstacles[0].remedy}]
+
+        monkeypatch.setattr(Recipes, "listed", (LARGE,))
+        assert "No recipe can run on this machine" in (await client.get("/runs/new?here=true")).text
+
+        monkeypatch.setattr(Recipes, "failure", DeadlineExceeded("cannot run `astraflow recipes`: too slow; try again"))
+        failed = await client.get("/runs/new")
+        assert failed.status_code == 503
+        assert "too slow" in failed.text
+        assert "astraflow recipes" in failed.text
+
+
+def test_recipes_are_grouped_by_folder_and_those_that_run_here_come_first() -> None:
+    large, small = (LARGE.model_copy(update={"name": name}) for name in ("math", "smoke/full"))
+    families = recipe_list((large, small, HERE), only_runnable=False).families
+    names = [(family.name, [card.name for card in family.cards]) for family in families]
+    assert names == [("smoke", ["smoke", "smoke/full"]), ("math", ["math"])]
+
+
+@pytest.mark.parametrize("policies", [1, 2, 3, 5])
+@pytest.mark.parametrize("world", ["", "search"])
+def test_a_picture_fits_its_frame_and_its_boxes_do_not_overlap(policies: int, world: str) -> None:
+    names = tuple(f"policy-{number}" for number in range(policies))
+    drawn = RecipePicture(prompts=("a", "b"), policies=names, world=world, reward="r")
+    listed = recipe_list((HERE.model_copy(update={"picture": drawn}),), only_runnable=False)
+    picture = listed.families[0].cards[0].picture
+    assert len([box for box in picture.boxes if box.kind == "policy"]) <= MAX_POLICIES
+    assert all(
+        0 <= box.x <= PICTURE_WIDTH - BOX_WIDTH and 0 <= box.y <= picture.height - BOX_HEIGHT for box in picture.boxes
+    )
+    places = [(box.x, box.y) for box in picture.boxes]
+    assert all(
+        abs(a[0] - b[0]) >= BOX_WIDTH or abs(a[1] - b[1]) >= BOX_HEIGHT
+        for i, a in enumerate(places)
+        for b in places[:i]
+    )
+    assert all(name in picture.text for name in names)

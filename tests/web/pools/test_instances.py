@@ -1,0 +1,32 @@
+"""Outcomes of launches that never became ready: failures count separately from withdrawn launches."""
+
+from typing import Any
+
+from astraflow.contract.causes import Cause
+from astraflow.contract.fleet import Instance, InstanceState, LaunchId
+from tests.maintainer.fleet.parts import POOL
+from web.pools.instances import unfinished_launches
+
+
+def launch(number: int, state: InstanceState = InstanceState.GONE, **changes: Any) -> Instance:
+    """Returns an instance that the fleet requested."""
+    values: dict[str, Any] = {"provider": "cloud", "actor": "fleet", "reason": "more", "intended_at": 1.0}
+    return Instance(id=LaunchId(f"L{number}"), pool=POOL, state=state, expires_at=9e9, **values | changes)
+
+
+def test_failed_launches_count_separately_from_cancelled_ones() -> None:
+    reason = "orders do not arrive here."
+    back = f"fleet: eu: 4 to 3 nodes, because {reason}"
+    unfinished = unfinished_launches(
+        [
+            launch(1, gone_at=9.0, cause=Cause.FAILED, message="boot failed"),
+            launch(2, InstanceState.RETIRING, cause=Cause.FAILED, message="boot failed"),
+            launch(3, gone_at=9.0, message=back),
+            launch(4, gone_at=9.0, message=back.replace("4 to 3", "3 to 2")),
+            launch(5, gone_at=9.0, ready_at=4.0, message=back),
+            launch(6, InstanceState.READY, ready_at=4.0),
+            launch(7, InstanceState.PENDING),
+        ]
+    )
+    assert (unfinished.failed, unfinished.failure_reasons) == (2, (("boot failed", 2),))
+    assert (unfinished.cancelled, unfinished.cancel_reasons) == (2, ((reason.capitalize(), 2),))

@@ -1,0 +1,175 @@
+"""`/api/v1/audit`, `/retention`: the audit log, its verification, and its retention."""
+
+import json
+import re
+from dataclasses import asdict
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from web.audit import queries as audit_queries
+from web.audit import routes as page
+from web.audit.queries import AuditFilter, filter_from
+from web.audit.views import as_row
+from web.requests.context import RequestContextDep, ViewerDep
+from web.requests.fleet_commands import run_once_per_key
+from web.rest.common import (
+    BODY_ERRORS,
+    MAX_EXACT_INTEGER,
+    PREFIX,
+    Key,
+    Limit,
+    Reason,
+    RequestBody,
+    ResponseModel,
+    WholeNumber,
+    error_responses,
+)
+from web.security.retention import MAX_DAYS, MIN_DAYS
+from web.security.roles import Permission, needs
+
+router = APIRouter(prefix=PREFIX, tags=["audit"])
+
+Word = Annotated[str, Query(max_length=200)]
+Result = Annotated[Literal["", "done", "refused", "failed"], Query(description="Empty for any.")]
+Text = Annotated[str, Query(max_length=200, description="Part of target, reason, before or after.")]
+
+
+def _iso(value: object) -> object:
+    """Refuses days not written as 2026-11-21; pydantic would also accept Unix seconds, which is undocumented."""
+    if isinstance(value, str) and not _DAY.fullmatch(value):
+        raise ValueError("cannot read the day: not in the form YYYY-MM-DD; write it as 2026-11-21")
+    return value
+
+
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+Day = Annotated[date | None, BeforeValidator(_iso), Query(description="Day in UTC, inclusive.")]
+
+
+async def filter_of(
+    actor: Word = "", action: Word = "", result: Result = "", text: Text = "", since: Day = None, until: Day = None
+) -> AuditFilter:
+    """Returns the filter from the query, parsed as by the audit page."""
+    days = {"since": since.isoformat() if since else "", "until": until.isoformat() if until else ""}
+    return filter_from({"actor": actor, "action": action, "result": result, "text": text, **days})
+
+
+FilterOf = Annotated[AuditFilter, Depends(filter_of)]
+
+
+class AuditEntryResponse(ResponseModel):
+    """Entry of the audit log: an action that was done, refused or failed."""
+
+    sequence: int
+    at: float = Field(description="Unix seconds.")
+    actor: str
+    role: str
+    via: str = Field(description="`session`, `token NAME`, `login`, or `astraflow` for the process itself.")
+    came_from: str = Field(description="Address.")
+    action: str
+    target: str
+    before: str = Field(description="JSON; empty for nothing.")
+    after: str = Field(description="JSON; empty for nothing.")
+    result: str = Field(description="`done`, `refused` or `failed`.")
+    reason: str
+    previous_hash: str
+    entry_hash: str
+
+
+class AuditEntryList(ResponseModel):
+    """Page of entries, newest first."""
+
+    items: list[AuditEntryResponse]
+    older: int | None = Field(description="`before` of the next page; null on the last.")
+
+
+class AuditVerificationResponse(ResponseModel):
+    """Result of verifying the whole hash chain."""
+
+    checked: int = Field(description="Number of checked entries.")
+    first_sequence: int
+    last_sequence: int
+    last_hash: str
+    is_whole: bool
+    problem: str = Field(description="First error; empty if the chain is intact.")
+
+
+class RetentionRequest(RequestBody):
+    """New retention of the audit log."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"days": 365, "reason": "company policy"}]})
+
+    days: Annotated[int, Field(ge=MIN_DAYS, le=MAX_DAYS), WholeNumber]
+    reason: Reason
+
+
+class RetentionResponse(ResponseModel):
+    """Retention of the audit log."""
+
+    days: int
+
+
+@router.get("/audit", response_model=AuditEntryList, responses=error_responses())
+@needs(Permission.AUDIT)
+async def entries(
+    context: RequestContextDep,
+    filters: FilterOf,
+    before: Annotated[
+        int | None, Query(ge=0, le=MAX_EXACT_INTEGER, description="`older` of the previous page.")
+    ] = None,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """Lists entries, newest first."""
+    page_entries = await context.database.read(
+        lambda session: audit_queries.page(session, filters, before=before, limit=limit + 1)
+    )
+    shown = page_entries[:limit]
+    older = shown[-1].sequence if len(page_entries) > limit else None
+    return {"items": [as_row(entry) for entry in shown], "older": older}
+
+
+@router.get("/audit/verify", response_model=AuditVerificationResponse, responses=error_responses())
+@needs(Permission.AUDIT)
+async def verify(context: RequestContextDep) -> dict[str, Any]:
+    """Verifies the hash chain of all entries. Read only."""
+    verdict = await context.audit_log.verify()
+    return asdict(verdict) | {"is_whole": not verdict.problem}
+
+
+@router.get(
+    "/audit.{ending}",
+    response_class=Response,
+    responses={
+        **error_responses(),
+        200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/csv", "application/x-ndjson")}},
+    },
+)
+@needs(Permission.AUDIT)
+async def export(context: RequestContextDep, filters: FilterOf, ending: Literal["csv", "ndjson"]) -> Response:
+    """Exports the entries that match the filter as CSV, or as one JSON object per line."""
+    return page.file_response(context, filters, ending)
+
+
+@router.get("/retention", response_model=RetentionResponse, responses=error_responses())
+@needs(Permission.AUDIT)
+async def retention(context: RequestContextDep) -> dict[str, Any]:
+    """Returns the retention of the audit log."""
+    return {"days": await context.retention.days()}
+
+
+@router.put("/retention", response_model=RetentionResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def set_retention(
+    context: RequestContextDep, viewer: ViewerDep, body: RetentionRequest, key: Key
+) -> dict[str, Any]:
+    """Sets the retention. Older entries are deleted within a day, which is itself recorded in the log."""
+
+    async def command() -> str:
+        await context.retention.set_days(body.days, by=viewer.author, reason=body.reason)
+        return str(body.days)
+
+    asked_for = json.dumps(["retention", body.model_dump()])
+    return {"days": int(await run_once_per_key(context, viewer, command, key=key, request_text=asked_for))}

@@ -1,0 +1,1 @@
+"""Charts of several pages: specifications, scales, drawings, data for the scripts, and tables of their values."""

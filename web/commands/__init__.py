@@ -1,1 +1,0 @@
-"""Commands of viewers: executed on the planes, audited, and answered with a message."""

@@ -1,0 +1,1 @@
+"""Comparison of runs: page, charts, downloads and endpoint."""

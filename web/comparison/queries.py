@@ -1,0 +1,115 @@
+"""Comparison of two to four runs: their series over steps or time, and the settings that differ."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from astraflow.runtime.run_folders import RunFolder, runs_folder
+from web.database import run_records
+from web.database.tables import LaunchedRun, RunRecord
+from web.history import series_queries
+from web.history.points import VALUES
+from web.history.samples import policy_subject
+from web.history.series_queries import Row
+from web.history.training_steps import training_rows
+from web.requests.context import RequestContext
+
+MIN_RUNS, MAX_RUNS = 2, 4
+ROWS = 400
+
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Allowed run names. Names come from reports, so a name must be a single path component."""
+
+_MAX_RECIPE_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """Run in a comparison."""
+
+    record: RunRecord
+    policy: str
+    """Shown policy; empty for a run without recorded policies."""
+    rows: Sequence[Row]
+    training: Sequence[Row]
+    """Training metrics by step."""
+    settings: dict[str, str] | None
+    """Settings of its recipe by key; None without a snapshot."""
+
+
+async def compared_runs(
+    context: RequestContext, run_ids: Sequence[int], policy: str, *, training_at_most: int = ROWS
+) -> list[ComparedRun]:
+    """Returns the runs in the given order, without duplicates. Raises: HTTPException for a run without a record.
+
+    training_at_most: maximum rows of the training metrics of a run.
+    """
+    return [await _compared_run(context, run_id, policy, training_at_most) for run_id in dict.fromkeys(run_ids)]
+
+
+async def _compared_run(context: RequestContext, run_id: int, policy: str, training_at_most: int) -> ComparedRun:
+    record = await context.database.read(lambda session: run_records.run(session, run_id))
+    if record is None:
+        raise HTTPException(404, f"Run {run_id} not found.")
+    policies = await context.database.read(lambda session: series_queries.subjects(session, run_id, "policy"))
+    shown_policy = policy if policy in policies else next(iter(policies), "")
+    subject = policy_subject(shown_policy)
+    rows = await context.database.read(
+        lambda session: series_queries.rows(session, run_id, subject, VALUES, at_most=ROWS)
+    )
+    training = await context.database.read(
+        lambda session: training_rows(session, run_id, shown_policy, at_most=training_at_most)
+    )
+    return ComparedRun(
+        record=record,
+        policy=shown_policy,
+        rows=rows,
+        training=training,
+        settings=await _recipe_settings(context, record.name),
+    )
+
+
+async def _recipe_settings(context: RequestContext, name: str) -> dict[str, str] | None:
+    """Returns the settings of a run's snapshot, if it was launched from here or is in this user's runs folder."""
+    launched = await context.database.read(lambda session: session.get(LaunchedRun, name))
+    if launched is not None:
+        return _read(RunFolder(Path(launched.folder)).recipe_file)
+    followed = next((run for run in context.followed.all if run.name == name and run.folder is not None), None)
+    if followed is not None and followed.folder is not None:
+        return _read(followed.folder.recipe_file)
+    return _read(RunFolder(runs_folder() / name).recipe_file) if _RUN_NAME.fullmatch(name) else None
+
+
+def _read(file: Path) -> dict[str, str] | None:
+    try:
+        if file.stat().st_size > _MAX_RECIPE_BYTES:
+            return None
+        content = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+    return dict(flattened_settings(content)) if isinstance(content, dict) else None
+
+
+def flattened_settings(content: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Flattens a tree of settings into keys and values.
+
+    >>> flattened_settings({"stop": {"steps": 5}, "names": ["a", "b"]})
+    [('stop.steps', '5'), ('names', '["a", "b"]')]
+    """
+    if isinstance(content, dict) and content:
+        key_prefix = f"{prefix}." if prefix else ""
+        return [line for key, value in content.items() for line in flattened_settings(value, f"{key_prefix}{key}")]
+    return [(prefix, content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))]
+
+
+def differences(many: Sequence[ComparedRun]) -> list[tuple[str, list[str | None]]]:
+    """Returns the settings that differ between the runs, sorted by key; None for a run without the setting."""
+    by_run = [run.settings or {} for run in many]
+    keys = sorted({key for settings in by_run for key in settings})
+    lines = [(key, [settings.get(key) for settings in by_run]) for key in keys]
+    return [(key, values) for key, values in lines if len(set(values)) > 1]

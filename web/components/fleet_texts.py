@@ -1,0 +1,165 @@
+"""Live texts about the fleet: size against demand, cost, and figures of each pool."""
+
+import itertools
+from collections.abc import Sequence
+
+from astraflow.contract.reports import NodeReport, NodeState, PoolReport, Report
+from web.components import formats
+from web.history.capacity import FleetPoint, fleet_point, mean_group_size, pending_nodes, pool_dollars
+from web.history.node_cache import node_cache
+from web.history.points import Point, Series
+from web.history.time_ranges import DEFAULT_RANGE, NAMED_RANGES_S
+
+TonedTexts = dict[str, tuple[str, str]]
+"""Text and tone, by key."""
+
+PRICE_WINDOW_S = 300.0
+"""Time over which the price of trajectories is averaged, in seconds; rates over ten seconds vary too much."""
+
+
+def fleet_texts(report: Report, series: Series) -> TonedTexts:
+    """Returns all live texts about the fleet and its pools."""
+    now = fleet_point(report)
+    points = series.window(NAMED_RANGES_S[DEFAULT_RANGE])
+    live_texts: TonedTexts = {
+        "ratio": (formats.ratio(now.ratio), ratio_tone(now)),
+        "ratio_note": (ratio_note(now), ratio_tone(now)),
+        "nodes": (formats.count(now.nodes), ""),
+        "pending": (formats.count(now.pending), ""),
+        "target": (formats.count(now.target), ""),
+        "nodes_note": (nodes_note(now), ""),
+        "price": (formats.dollars(price_of(series.window(PRICE_WINDOW_S))), ""),
+        "price_note": (price_note(now, report), ""),
+        "cost": (cost_text(now), ""),
+        f"balance/{DEFAULT_RANGE}": (balance_finding(points), ""),
+    }
+    texts = {f"fleet/{name}": text for name, text in live_texts.items()}
+    for pool in report.pools:
+        texts |= _pool_texts(pool, report)
+    return texts
+
+
+def balance_finding(points: Sequence[Point]) -> str:
+    """Returns the result of the chart of demand and capacity, as a sentence."""
+    measured = [point.fleet for point in points if point.fleet.demand and point.fleet.ordered is not None]
+    if not measured:
+        return "Demand has not been measured yet"
+    below = sum(_is_below(fleet) for fleet in measured) / len(measured)
+    targets = [point.fleet.target for point in points if point.fleet.target is not None]
+    moves = sum(earlier != later for earlier, later in itertools.pairwise(targets))
+    moves_text = f"; the target moved {'once' if moves == 1 else f'{moves} times'}" if moves else ""
+    if below <= 0.005:
+        return f"Capacity covered demand the whole time{moves_text}"
+    if below >= 0.995:
+        return f"Capacity was below demand the whole time{moves_text}"
+    return f"Capacity was below demand {formats.percent(below)} of the time{moves_text}"
+
+
+def ratio_tone(now: FleetPoint) -> str:
+    """Returns the tone of the fleet's size: `bad` below the band, `warn` above it, `good` within."""
+    if now.demand is None or now.ordered is None or now.low is None or now.high is None:
+        return ""
+    return "bad" if now.ordered < now.low else "warn" if now.ordered > now.high else "good"
+
+
+def ratio_note(now: FleetPoint) -> str:
+    """Returns the comparison of capacity with demand, in words."""
+    if now.demand is None or now.ordered is None or now.low is None or now.high is None:
+        return "Not measured yet: needs the first steps"
+    if now.ordered < now.low:
+        return f"Below demand: {formats.rate(now.demand - now.ordered)} groups/s short"
+    if now.ordered > now.high:
+        return f"Unused capacity: {formats.rate(now.ordered - now.demand)} groups/s"
+    return f"Right-sized: {formats.rate(now.ordered)} for {formats.rate(now.demand)} groups/s"
+
+
+def nodes_note(now: FleetPoint) -> str:
+    """Returns the comparison of ready and pending nodes with the target."""
+    if now.target is None:
+        return "No target yet"
+    current = now.nodes + now.pending
+    if current < now.target:
+        return f"{formats.several(now.target - current, 'node')} below target"
+    if current > now.target:
+        return f"{formats.several(current - now.target, 'node')} above target"
+    return f"At target, {formats.several(now.pending, 'node')} pending" if now.pending else "At target"
+
+
+def price_of(points: Sequence[Point]) -> float | None:
+    """Returns the mean US dollars per thousand accepted trajectories over these points; None without a price."""
+    prices = [(point.fleet.dollars, point.fleet.price) for point in points]
+    priced = [(dollars, dollars / price) for dollars, price in prices if dollars and price]
+    produced = sum(amount for _, amount in priced)
+    return sum(dollars for dollars, _ in priced) / produced if produced else None
+
+
+def price_note(now: FleetPoint, report: Report) -> str:
+    """Returns the source of the price, or the setting that defines one."""
+    if now.dollars is None:
+        name = next((pool.id for pool in report.pools), "NAME")
+        return f"No price: set dataflow.pools.{name}.price_per_hour"
+    return f"Rollout nodes cost {formats.dollars(now.dollars)} an hour"
+
+
+def cost_text(now: FleetPoint) -> str:
+    """Returns the cost of all nodes per hour."""
+    return formats.MISSING if now.dollars is None else f"{formats.dollars(now.dollars)}/h"
+
+
+def pool_nodes(pool: PoolReport, report: Report) -> list[NodeReport]:
+    """Returns the nodes of a pool that are joining, ready or draining."""
+    present = (NodeState.JOINING, NodeState.READY, NodeState.DRAINING)
+    return [node for node in report.nodes if node.facts.pool == pool.id and node.state in present]
+
+
+def pool_yield(nodes: Sequence[NodeReport]) -> float | None:
+    """Returns the share of these nodes' episodes that succeeded; None without any."""
+    done = sum(node.counters.get("episodes_done", 0.0) for node in nodes)
+    failed = sum(node.counters.get("episodes_failed", 0.0) for node in nodes)
+    return done / (done + failed) if done + failed else None
+
+
+def lag_counts(nodes: Sequence[NodeReport], report: Report) -> list[int]:
+    """Returns the number of nodes that are 0, 1, 2, and 3 or more versions behind."""
+    counts = [0, 0, 0, 0]
+    for node in nodes:
+        lags = report.lag(node).values()
+        if lags:
+            counts[min(3, max(lags))] += 1
+    return counts
+
+
+def _pool_texts(pool: PoolReport, report: Report) -> TonedTexts:
+    recommendation = next((other for other in report.recommendations if other.pool == pool.id), None)
+    success, mean_lag = _of_nodes(report, pool)
+    total = sum(other.episodes_per_s for other in report.pools)
+    dollars = pool_dollars(report, pool, recommendation)
+    accepted = _accepted_per_s(pool, report, total)
+    live_texts: TonedTexts = {
+        "share": (formats.percent(pool.episodes_per_s / total) if total else formats.MISSING, ""),
+        "pending": (formats.count(pending_nodes(pool, recommendation)), ""),
+        "target": (formats.count(recommendation.target if recommendation else None), ""),
+        "yield": (formats.percent(success), ""),
+        "lag": (formats.MISSING if mean_lag is None else f"{mean_lag:.1f} versions", ""),
+        "cost": (f"{formats.dollars(dollars)}/h" if dollars else formats.MISSING, ""),
+        "price": (formats.dollars(dollars / 3600 / accepted * 1000) if dollars and accepted else formats.MISSING, ""),
+    }
+    return {f"pool/{pool.id}/{name}": text for name, text in live_texts.items()}
+
+
+@node_cache(lambda report, pool: (pool.id, tuple(stream.version for stream in report.streams)))
+def _of_nodes(report: Report, pool: PoolReport) -> tuple[float | None, float | None]:
+    """Returns a pool's share of successful episodes, and the mean number of versions its nodes are behind."""
+    nodes = pool_nodes(pool, report)
+    lags = [max(by_policy.values()) for node in nodes if (by_policy := report.lag(node))]
+    return pool_yield(nodes), sum(lags) / len(lags) if lags else None
+
+
+def _accepted_per_s(pool: PoolReport, report: Report, total: float) -> float:
+    """Returns the accepted trajectories per second of a pool: its share of the run's."""
+    accepted = sum(stream.produced_per_s for stream in report.streams) * mean_group_size(report)
+    return accepted * pool.episodes_per_s / total if total else 0.0
+
+
+def _is_below(fleet: FleetPoint) -> bool:
+    return fleet.demand is not None and fleet.ordered is not None and fleet.ordered < fleet.demand

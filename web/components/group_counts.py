@@ -1,0 +1,154 @@
+"""Counts of groups and episodes of a run, and whether they balance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from astraflow.contract.reports import FlowReport, StreamReport
+from web.components import formats
+
+REASONS = {
+    "informative": "all members scored alike: nothing to learn",
+    "failed": "too many members failed",
+    "stale": "older than max_staleness allows",
+    "full": "the buffer was full while this policy's trainer was stalled",
+}
+"""Meaning of the known drop reasons."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountEntry:
+    """One line of a balance."""
+
+    label: str
+    count: str
+    share: str
+    """Share of the total, as text."""
+    weight: float
+    """The share as a number from 0 to 1, for a bar."""
+    note: str = ""
+    is_component: bool = True
+    """Whether the line is a part of the total; False for the total itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountBalance:
+    """A total and its parts."""
+
+    title: str
+    entries: tuple[CountEntry, ...]
+    is_balanced: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFigure:
+    """A figure that a plugin reports."""
+
+    of: str
+    name: str
+    value: str
+
+
+def plugin_figures(flows: Sequence[FlowReport], streams: Sequence[StreamReport]) -> tuple[PluginFigure, ...]:
+    """Returns the figures of every flow's selector and filters, and of every stream's sampler and replays."""
+    figures: list[PluginFigure] = []
+    for flow in flows:
+        figures += _figures(f"flow {flow.id}", flow.plugins)
+    for stream in streams:
+        of = f"stream {stream.policy}"
+        if stream.replayed or stream.replayable:
+            counts = {"groups trained again": stream.replayed, "groups available for replay": stream.replayable}
+            figures += [PluginFigure(of=of, name=name, value=formats.count(number)) for name, number in counts.items()]
+        figures += _figures(of, stream.plugins)
+    return tuple(figures)
+
+
+def _figures(of: str, plugins: Mapping[str, float]) -> list[PluginFigure]:
+    return [PluginFigure(of=of, name=name.replace("_", " "), value=f"{value:.4g}") for name, value in plugins.items()]
+
+
+def flow_balance(flow: FlowReport) -> CountBalance:
+    """Returns the balance issued = open + admitted + dropped, by reason."""
+    parts = [
+        ("open", flow.open, "issued, members still out"),
+        ("admitted", flow.admitted, "complete, passed every filter"),
+        *((f"dropped: {reason}", number, REASONS.get(reason, "")) for reason, number in sorted(flow.dropped.items())),
+    ]
+    return _balance(f"Flow {flow.id}", ("issued", flow.issued, "groups issued since the run started"), parts)
+
+
+def partial_rollout_balance(flow: FlowReport) -> CountBalance:
+    """Returns the balance of partial rollouts: handed back = stored + continued + discarded + stale."""
+    counts = flow.partial_rollouts
+    parts = [
+        ("stored", counts.get("stored", 0), "waiting for a node, or assigned to one"),
+        ("continued", counts.get("continued", 0), "continued by another node"),
+        ("discarded", counts.get("discarded", 0), "not used"),
+        ("stale", counts.get("stale", 0), REASONS["stale"]),
+    ]
+    saved = f"by nodes that left; {formats.count(counts.get('tokens_saved', 0))} tokens reused"
+    return _balance(f"Partial rollouts in {flow.id}", ("handed back", counts.get("handed_back", 0), saved), parts)
+
+
+def stream_balance(stream: StreamReport) -> CountBalance:
+    """Returns the balance admitted = buffered + in batch + trained + dropped, by reason."""
+    parts = [
+        ("buffered", stream.buffered, "waiting for a batch"),
+        ("in batch", stream.in_batch, "with the trainer, not yet acknowledged"),
+        ("trained", stream.trained, "acknowledged, counted once"),
+        *((f"dropped: {reason}", number, REASONS.get(reason, "")) for reason, number in sorted(stream.dropped.items())),
+    ]
+    total = ("admitted", stream.admitted, "groups routed to this policy")
+    return _balance(f"Stream {stream.policy}", total, parts)
+
+
+def episode_entries(flow: FlowReport) -> tuple[CountEntry, ...]:
+    """Returns the results of nodes, counted by outcome."""
+    total = sum(flow.episodes.values())
+    return tuple(
+        _entry(outcome.replace("_", " "), number, total, _episode_note(outcome))
+        for outcome, number in sorted(flow.episodes.items(), key=lambda item: -item[1])
+    )
+
+
+_EPISODE_NOTES = {
+    "accepted": "counted, each task once",
+    "duplicate": "a second result of a task; the first one counts",
+    "late": "a second result of a task, after its group was complete",
+    "retried": "infrastructure failure; another node retries",
+    "superseded": "failed in an attempt that a newer one replaced",
+    "unknown": "for a task unknown to dataflow",
+}
+
+
+def _episode_note(outcome: str) -> str:
+    if outcome.startswith("failed_"):
+        return f"failed at the {outcome.removeprefix('failed_')}; counted as a failed member"
+    return _EPISODE_NOTES.get(outcome, "")
+
+
+def _balance(title: str, total: tuple[str, int, str], parts: Sequence[tuple[str, int, str]]) -> CountBalance:
+    label, whole, note = total
+    parts_total = sum(number for _, number, _ in parts)
+    total_entry = CountEntry(
+        label=label, count=formats.count(whole), share="", weight=1.0, note=note, is_component=False
+    )
+    entries = (total_entry, *(_entry(name, number, whole, meaning) for name, number, meaning in parts))
+    is_balanced = parts_total == whole
+    sentence = (
+        "The counts balance: nothing lost, nothing counted twice."
+        if is_balanced
+        else f"The parts add up to {formats.count(parts_total)}, not {formats.count(whole)}: please report this bug."
+    )
+    return CountBalance(title=title, entries=entries, is_balanced=is_balanced, sentence=sentence)
+
+
+def _entry(label: str, number: int, whole: int, note: str) -> CountEntry:
+    share = number / whole if whole else 0.0
+    return CountEntry(
+        label=label,
+        count=formats.count(number),
+        share=formats.percent(share) if whole else "",
+        weight=share,
+        note=note,
+    )

@@ -1,0 +1,173 @@
+"""Frame of every page: run, age of the data, chosen policy and time range."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from astraflow.contract.ids import PolicyId
+from web.components import formats
+from web.history.time_ranges import DEFAULT_RANGE, NAMED_RANGES_S, TimeRange, range_from
+from web.process_settings import Settings
+from web.state.run_state import ConnectionState, RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChoice:
+    """One of several links, of which one is chosen."""
+
+    label: str
+    href: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLayout:
+    """View model of the page frame."""
+
+    run: str
+    recipe: str
+    dataflow: str
+    simulated: tuple[str, ...]
+    problems: tuple[str, ...]
+    is_durable: bool
+    sequence: int
+    age_s: float | None
+    age_text: str
+    connection: ConnectionState
+    problem: str
+    next_try_s: float | None
+    """Seconds until the next connection attempt; None while connected or connecting."""
+    is_stale: bool
+    has_data: bool
+    ranges: Sequence[LinkChoice] = ()
+    custom: "CustomRange | None" = None
+    policies: Sequence[LinkChoice] = ()
+    window_s: float | None = None
+    """Length of the moving time range in seconds; None for a fixed range."""
+    window_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomRange:
+    """Form for a custom time range, filled with the shown range."""
+
+    path: str
+    policy: str
+    begin: str
+    """UTC, in the format of a date field."""
+    end: str
+    label: str
+    """Label of the custom range; empty for a moving range."""
+    moving_href: str
+    """Link back to a moving range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSelection:
+    """Selection from the address of a page."""
+
+    policy: PolicyId | None
+    """None while no policy is known."""
+    span: TimeRange
+
+    @property
+    def range(self) -> str:
+        """Name of the time range."""
+        return self.span.name
+
+    @property
+    def range_s(self) -> float:
+        """Length of the time range in seconds."""
+        return self.span.duration_s
+
+    @property
+    def query(self) -> str:
+        """Selection as a query string."""
+        return urlencode({"policy": self.policy or "", **self.span.query})
+
+
+def page_selection(state: RunState, parameters: Mapping[str, str]) -> PageSelection:
+    """Returns the policy and range of an address; the first policy and the default range where it names none."""
+    policy_names = [stream.policy for stream in state.report.streams] if state.report else []
+    policy = parameters.get("policy", "")
+    selected = next(
+        (known_id for known_id in policy_names if known_id == policy), policy_names[0] if policy_names else None
+    )
+    return PageSelection(policy=selected, span=range_from(parameters))
+
+
+def layout(state: RunState, settings: Settings, *, path: str = "", choice: PageSelection | None = None) -> PageLayout:
+    """Builds the frame; with `path` and `choice` also links to the other ranges and policies of that page."""
+    report = state.report
+    age_s = state.age_s
+    return PageLayout(
+        run=report.run if report else "",
+        recipe=settings.recipe,
+        dataflow=settings.dataflow,
+        simulated=report.simulated if report else (),
+        problems=state.problems,
+        is_durable=report.is_durable if report else True,
+        sequence=report.sequence if report else 0,
+        age_s=age_s,
+        age_text="no data yet" if age_s is None else f"{formats.duration(max(0.1, age_s))} old",
+        connection=state.connection.state,
+        problem=state.connection.problem,
+        next_try_s=state.next_try_s,
+        is_stale=state.is_stale,
+        has_data=report is not None,
+        ranges=_ranges(path, choice) if choice else (),
+        custom=_custom(state, path, choice) if choice else None,
+        policies=_policies(state, path, choice) if choice else (),
+        window_s=choice.range_s if choice and choice.span.is_moving else None,
+        window_name=choice.range if choice else "",
+    )
+
+
+def _ranges(path: str, choice: PageSelection) -> list[LinkChoice]:
+    return [
+        LinkChoice(
+            label=name,
+            href=_href(path, {"policy": choice.policy or "", "range": name}),
+            is_chosen=name == choice.range,
+        )
+        for name in NAMED_RANGES_S
+    ]
+
+
+def _custom(state: RunState, path: str, choice: PageSelection) -> CustomRange:
+    span, report = choice.span, state.report
+    end = span.end if span.end is not None else report.at if report else 0.0
+    moving = span.name if span.is_moving else DEFAULT_RANGE
+    begin_text, end_text = (datetime_field_text(at) for at in (end - span.duration_s, end))
+    return CustomRange(
+        path=path,
+        policy=choice.policy or "",
+        begin=begin_text,
+        end=end_text,
+        label="" if span.is_moving else f"{begin_text[5:16]} to {end_text[5:16]} UTC".replace("T", " "),
+        moving_href=_href(path, {"policy": choice.policy or "", "range": moving}),
+    )
+
+
+def datetime_field_text(at: float) -> str:
+    """Returns a time in UTC, in the format of a date field."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _policies(state: RunState, path: str, choice: PageSelection) -> list[LinkChoice]:
+    streams = state.report.streams if state.report else ()
+    if len(streams) < 2:
+        return []
+    return [
+        LinkChoice(
+            label=stream.policy,
+            href=_href(path, {"policy": stream.policy, **choice.span.query}),
+            is_chosen=stream.policy == choice.policy,
+        )
+        for stream in streams
+    ]
+
+
+def _href(path: str, query: Mapping[str, str]) -> str:
+    return f"{path}?{urlencode({key: value for key, value in query.items() if value})}"

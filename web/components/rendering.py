@@ -1,0 +1,165 @@
+"""Templates: one environment with autoescaping and the globals of every page."""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from astraflow.runtime.clock import SystemClock
+from web.accounts.viewer import Viewer
+from web.components import formats
+from web.components.header import HeaderView
+from web.components.live_texts import LiveText
+from web.components.navigation import NAVIGATION
+from web.components.texts import may_scroll, visible
+from web.security.flash import read_flash
+from web.security.resources import Resource
+from web.security.roles import Permission
+from web.state.sentences import event_sentence
+
+WEB_FOLDER = Path(__file__).parents[1]
+STATIC = WEB_FOLDER / "static"
+SHARED_TEMPLATES = Path(__file__).parent / "templates"
+
+THEMES = ("system", "light", "dark")
+THEME_COOKIE = "astraflow_theme"
+
+
+class PageRenderer:
+    """Renders templates. dataflow: address for the commands on pages. header: header of every page.
+
+    run: name of the run shown, on which roles apply.
+    """
+
+    def __init__(self, *, dataflow: str, header: Callable[[], HeaderView], run: Callable[[], str]) -> None:
+        self.build = build_stamp()
+        self._dataflow = dataflow
+        self._header = header
+        self._run = run
+        self._environment = _environment()
+
+    def compile_templates(self) -> None:
+        """Compiles every template, so that the first request does not wait for it."""
+        for name in self._environment.list_templates(extensions=("html",)):
+            self._environment.get_template(name)
+
+    def fragment(self, template: str, **context: Any) -> str:
+        """Renders a fragment of a page."""
+        return self._environment.get_template(template).render(dataflow_address=self._dataflow, **context)
+
+    def page(
+        self,
+        request: Request,
+        template: str,
+        *,
+        live_texts: Mapping[str, LiveText] | None = None,
+        status: int = 200,
+        **context: Any,
+    ) -> HTMLResponse:
+        """Renders a page, or the answer to a request for a fragment."""
+        flash = read_flash(request)
+        theme = request.cookies.get(THEME_COOKIE, "system")
+        viewer: Viewer | None = getattr(request.state, "viewer", None)
+        run = self._run()
+
+        def may(need: Permission, *, pool: str = "") -> bool:
+            """True if the viewer has the permission on the shown run or one of its pools."""
+            return viewer is not None and viewer.may(need, run=run, pool=pool)
+
+        def role_on(pool: str = "") -> str:
+            """Role of the viewer on the shown run or one of its pools."""
+            return viewer.effective_role(Resource(run=run, pool=pool)).value if viewer is not None else ""
+
+        text = self.fragment(
+            template,
+            request=request,
+            live_texts=live_texts or {},
+            viewer=viewer,
+            may=may,
+            role_on=role_on,
+            may_operate=may(Permission.OPERATE),
+            may_operate_some=viewer is not None and viewer.may_somewhere(Permission.OPERATE, run=run),
+            theme=theme if theme in THEMES else "system",
+            next_theme=THEMES[(THEMES.index(theme if theme in THEMES else "system") + 1) % len(THEMES)],
+            flash=flash,
+            status=status,
+            top=self._header(),
+            **context,
+        )
+        response = HTMLResponse(text, status)
+        if flash is not None:
+            flash.clear(response)
+        return response
+
+
+@cache
+def build_stamp() -> str:
+    """Hash of the static files and templates; part of their URLs, so that browsers cache them indefinitely."""
+    digest = hashlib.sha256()
+    for path in sorted((*STATIC.rglob("*"), *WEB_FOLDER.glob("*/templates/*.html"))):
+        if path.is_file():
+            digest.update(path.relative_to(WEB_FOLDER).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _with_inline_code(text: str) -> Markup:
+    """Escaped text with backtick spans as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (the text is escaped; only our tags are added)
+
+
+def _with_links(text: str) -> Markup:
+    """Escaped text with inline code, and with addresses of the run's trajectories as links."""
+    pattern = r"(?<!\S)(/trajectories\?[a-z_]+=[\w%+-]*)"
+    return Markup(re.sub(pattern, r'<a href="\1">the trajectories</a>', str(_with_inline_code(text))))  # noqa: S704 (escaped; only our tags are added)
+
+
+def _feature_templates() -> dict[str, BaseLoader]:
+    """Loaders by package: `pools/page.html` is `web/pools/templates/page.html`."""
+    folders = (folder for folder in WEB_FOLDER.glob("*/templates") if folder != SHARED_TEMPLATES)
+    return {folder.parent.name: FileSystemLoader(folder) for folder in folders}
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=ChoiceLoader([FileSystemLoader(SHARED_TEMPLATES), PrefixLoader(_feature_templates())]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        auto_reload=False,  # otherwise every `include` checks the file on disk
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+    build, clock = build_stamp(), SystemClock()
+    environment.globals |= {
+        "build": build,
+        "navigation": NAVIGATION,
+        "themes": THEMES,
+        "needed": Permission,
+        "static": lambda path: f"/static/{build}/{path}",
+    }
+    environment.filters |= {
+        "part": lambda text: quote(str(text), safe=""),
+        "several": formats.several,
+        "number": formats.count,
+        "size": formats.size,
+        "duration": formats.duration,
+        "node_name": formats.node_name,
+        "visible": visible,
+        "may_scroll": may_scroll,
+        "short_names": formats.with_short_names,
+        "bare": event_sentence,
+        "ticked": _with_inline_code,
+        "with_links": _with_links,
+        "since": lambda at: formats.since(clock.wall() - at),
+        "ahead": lambda at: formats.duration(max(0.1, at - clock.wall())),
+    }
+    return environment

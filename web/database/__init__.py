@@ -1,0 +1,1 @@
+"""Database of the web process: tables, migrations, and records of runs."""

@@ -1,0 +1,271 @@
+"""`/api/v1/flows`, `/policies`: flow and stream state, pausing flows, and changing plugins."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.ids import FlowId, PolicyId
+from astraflow.contract.plugins import PluginChange, PluginSpec
+from astraflow.contract.reports import FlowReport, Pace, Report, StreamReport
+from web.accounts.viewer import Viewer
+from web.dataflow import commands as flow_commands
+from web.dataflow.stream_cards import pressure
+from web.dataflow.views import finding
+from web.history.report_json import json_value
+from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.rest.common import (
+    BODY_ERRORS,
+    NAME,
+    PREFIX,
+    Key,
+    Reason,
+    ReasonRequest,
+    RequestBody,
+    ResponseModel,
+    error_responses,
+)
+from web.security.roles import Permission, ResourceKind, needs
+from web.state.dataflow_graph import build_graph
+
+router = APIRouter(prefix=PREFIX, tags=["flows"])
+
+FlowName = Annotated[str, Path(pattern=NAME, description="Name of the flow.", examples=["train"])]
+PolicyName = Annotated[str, Path(pattern=NAME, description="Name of the policy.", examples=["solver"])]
+
+
+class PluginRequest(BaseModel):
+    """Plugin: its `kind` and the options of that kind."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [{"kind": "replay", "ratio": 0.3}]})
+
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+    kind: str = Field(min_length=1, max_length=100)
+
+    @property
+    def spec(self) -> PluginSpec:
+        """Plugin table as in a recipe."""
+        return self.model_dump()
+
+
+class PlannedPluginsResponse(ResponseModel):
+    """Plugins of one slot that become active with the next version."""
+
+    slot: str
+    specs: list[dict[str, Any]]
+    actor: str
+    reason: str
+    version: int = Field(description="Version at the time of the request.")
+
+
+class FlowResponse(ResponseModel):
+    """Flow. Counts are since the run began."""
+
+    id: str
+    is_paused: bool
+    issued: int
+    open: int = Field(description="Groups that are issued and incomplete.")
+    admitted: int
+    dropped: dict[str, int] = Field(description="Groups by reason: a filter's kind, or `failed`.")
+    tasks_queued: int
+    tasks_leased: int
+    selector: dict[str, Any] = Field(description="Active selector; empty if dataflow does not report it.")
+    filters: list[dict[str, Any]] = Field(description="Active filters, in order.")
+    planned: list[PlannedPluginsResponse]
+
+
+class StreamResponse(ResponseModel):
+    """Stream: the groups that one policy's trainer consumes."""
+
+    policy: str
+    version: int
+    buffered: int
+    in_batch: int
+    trained: int
+    dropped: dict[str, int]
+    issue_headroom: int = Field(description="Groups that may be issued now within the staleness bound.")
+    pace: Pace | None = Field(description="Groups that may be outstanding; null while only the staleness bound limits.")
+    produced_per_s: float
+    consumed_per_s: float
+    staleness: dict[str, int] = Field(description="Rows of the last ten batches by staleness in versions.")
+    back_pressure: str = Field(description="Current limit on issuing groups, in one sentence.")
+    sampler: dict[str, Any]
+    planned: list[PlannedPluginsResponse]
+
+
+class ArrowResponse(ResponseModel):
+    """Edge of the dataflow graph: groups passed from one stage to the next."""
+
+    source: str
+    target: str
+    groups: int
+    per_s: float | None = Field(description="Groups per second over the last minute; null until the second report.")
+
+
+class DataflowResponse(ResponseModel):
+    """Dataflow graph, flows and streams."""
+
+    finding: str
+    flows: list[FlowResponse]
+    streams: list[StreamResponse]
+    arrows: list[ArrowResponse]
+    age_s: float | None = Field(description="Seconds since the report arrived.")
+
+
+class FlowPluginsRequest(RequestBody):
+    """New plugins of a flow; omitted slots are unchanged."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"filters": [{"kind": "informative"}], "reason": "most groups are solved"}]}
+    )
+
+    selector: PluginRequest | None = None
+    filters: Annotated[list[PluginRequest], Field(max_length=16, description="Complete list, in order.")] | None = None
+    reason: Reason
+
+
+class SamplerRequest(RequestBody):
+    """New sampler of a policy's stream."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"sampler": {"kind": "replay", "ratio": 0.3}, "reason": "rollouts are expensive"}]
+        }
+    )
+
+    sampler: PluginRequest
+    reason: Reason
+
+
+class FlowChangeResponse(ResponseModel):
+    """Result of a change."""
+
+    message: str
+
+
+@router.get("/flows", response_model=DataflowResponse, responses=error_responses())
+@needs(Permission.READ)
+async def flows(context: RequestContextDep) -> dict[str, Any]:
+    """Returns flows, streams, and the graph's edges with counts and rates."""
+    report = _report(context)
+    graph = build_graph(report.flows, report.streams, context.state.recent_counts.earliest, report.at)
+    return {
+        "finding": finding(graph, "run"),
+        "flows": [_to_response(FlowResponse, flow) for flow in report.flows],
+        "streams": [
+            _to_response(StreamResponse, stream) | {"back_pressure": pressure(report, stream)[0]}
+            for stream in report.streams
+        ],
+        "arrows": [_to_response(ArrowResponse, arrow) for arrow in graph.edges],
+        "age_s": context.state.age_s,
+    }
+
+
+@router.post(
+    "/flows/{flow:path}/pause", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def pause(
+    context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Pauses a flow: no new group is issued; leased tasks finish and their results are kept."""
+    return await _set(context, viewer, flow, is_paused=True, key=key, reason=body.reason)
+
+
+@router.post(
+    "/flows/{flow:path}/resume", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def resume(
+    context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Resumes a paused flow."""
+    return await _set(context, viewer, flow, is_paused=False, key=key, reason=body.reason)
+
+
+@router.post(
+    "/flows/{flow:path}/plugins", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def flow_plugins(
+    context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: FlowPluginsRequest, key: Key
+) -> dict[str, Any]:
+    """Replaces a flow's selector or filters from the next version on.
+
+    Requesting the active plugins cancels a planned change. Returns 409 for an unknown kind or option, and for an
+    empty change.
+    """
+    change = PluginChange(
+        flow=_flow(_report(context), flow).id,
+        selector=None if body.selector is None else body.selector.spec,
+        filters=None if body.filters is None else tuple(filter_.spec for filter_ in body.filters),
+        actor=viewer.name,
+        reason=body.reason,
+    )
+    return await _change(context, viewer, change, key)
+
+
+@router.post(
+    "/policies/{policy:path}/sampler", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def sampler(
+    context: RequestContextDep, viewer: ViewerDep, policy: PolicyName, body: SamplerRequest, key: Key
+) -> dict[str, Any]:
+    """Replaces a policy's sampler from the next version on. Returns 409 as for a flow's plugins."""
+    policy_id = _stream(_report(context), policy).policy
+    change = PluginChange(policy=policy_id, sampler=body.sampler.spec, actor=viewer.name, reason=body.reason)
+    return await _change(context, viewer, change, key)
+
+
+async def _set(
+    context: RequestContext, viewer: Viewer, name: str, *, is_paused: bool, key: str, reason: str
+) -> dict[str, Any]:
+    flow = _flow(_report(context), name).id
+    message = await flow_commands.pause_flow(context, viewer, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
+    return {"message": message}
+
+
+async def _change(context: RequestContext, viewer: Viewer, change: PluginChange, key: str) -> dict[str, Any]:
+    if not change.specs_by_slot():
+        raise HTTPException(409, "cannot change plugins: the request names none; send a selector or filters")
+    try:
+        return {"message": await flow_commands.change_plugins(context, viewer, change, key=key)}
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
+
+
+def _report(context: RequestContext) -> Report:
+    if context.state.report is None:
+        raise Unavailable(
+            "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
+        )
+    return context.state.report
+
+
+def _flow(report: Report, name: str) -> FlowReport:
+    flow_report = next((flow for flow in report.flows if flow.id == name), None)
+    if flow_report is None:
+        raise HTTPException(
+            404,
+            f"cannot find flow {name!r}: it does not exist; use one of {', '.join(flow.id for flow in report.flows)}",
+        )
+    return flow_report
+
+
+def _stream(report: Report, name: str) -> StreamReport:
+    stream_report = next((stream for stream in report.streams if stream.policy == PolicyId.unchecked(name)), None)
+    if stream_report is None:
+        policy_names = ", ".join(stream.policy for stream in report.streams)
+        raise HTTPException(404, f"cannot find policy {name!r}: it does not exist; use one of {policy_names}")
+    return stream_report
+
+
+def _to_response(kind: type[ResponseModel], value: Any) -> dict[str, Any]:
+    """Converts a row of a report to the response schema `kind`."""
+    values = {name: getattr(value, name) for name in kind.model_fields if hasattr(value, name)}
+    if "planned" in values:
+        values["planned"] = [_to_response(PlannedPluginsResponse, plugin) for plugin in values["planned"]]
+    return dict(json_value({name: dict(item) if hasattr(item, "keys") else item for name, item in values.items()}))

@@ -1,0 +1,123 @@
+"""Stream cards: buffer depth, age of trained rows, and back-pressure of each policy."""
+
+from dataclasses import dataclass
+
+from astraflow.contract.reports import Pace, Report, StreamReport
+from web.components import formats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgeBar:
+    """Rows of the latest batches with one age."""
+
+    label: str
+    rows: str
+    share: str
+    height: float
+    """Height from 0 to 1."""
+    level: str
+    """CSS class: `current`, `behind`, or `beyond` the staleness bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamView:
+    """Consumption of one policy's trainer: depth, age, version mix, back-pressure."""
+
+    policy: str
+    depth: str
+    depth_share: float
+    """Share of a batch, at most 1."""
+    depth_note: str
+    age: str
+    produced: str
+    consumed: str
+    pressure: str
+    pressure_tone: str
+    finding: str
+    bars: tuple[AgeBar, ...]
+
+
+def stream_view(stream: StreamReport, report: Report) -> StreamView:
+    """Builds the card of a policy."""
+    batches = stream.buffered / max(1, stream.batch_groups)
+    rate = stream.consumed_per_s
+    text, tone = pressure(report, stream)
+    return StreamView(
+        policy=stream.policy,
+        depth=formats.several(stream.buffered, "group"),
+        depth_share=min(1.0, batches),
+        depth_note=f"{formats.percent(batches)} of a batch of {formats.count(stream.batch_groups)}",
+        age=formats.duration(stream.buffered / rate) if rate > 0 else formats.MISSING,
+        produced=formats.rate(stream.produced_per_s),
+        consumed=formats.rate(stream.consumed_per_s),
+        pressure=text,
+        pressure_tone=tone,
+        finding=_mix(stream),
+        bars=_bars(stream),
+    )
+
+
+def pressure(report: Report, stream: StreamReport) -> tuple[str, str]:
+    """Returns what limits the issue of new groups, in words, with a tone."""
+    paused = [flow.id for flow in report.flows if flow.is_paused]
+    if report.flows and len(paused) == len(report.flows):
+        return f"Nothing is issued: {', '.join(paused)} is paused.", "warn"
+    if report.memory_bytes and report.held_bytes >= report.memory_bytes:
+        held = f"{formats.size(report.held_bytes)} of {formats.size(report.memory_bytes)}"
+        return f"Nothing is issued: results have reached the memory limit ({held}).", "bad"
+    is_short = stream.is_waiting and stream.buffered < stream.batch_groups
+    if is_short and stream.issue_headroom <= 0:
+        return (
+            "The staleness gate is closed while the trainer waits: issued groups have yet to return, and more nodes "
+            "would not speed that up.",
+            "bad",
+        )
+    if is_short:
+        buffered = f"{formats.count(stream.buffered)} of {formats.several(stream.batch_groups, 'group')}"
+        return f"None: the trainer waits for rollouts. The buffer has {buffered} of a batch.", "bad"
+    if stream.issue_headroom <= 0:
+        steps = formats.several(stream.max_staleness + 1, "version")
+        return f"The staleness gate is closed: issued groups already fill the trainer's next {steps}.", "warn"
+    if stream.pace is not None:
+        return _pacing(stream.pace)
+    return f"None: the staleness gate admits {formats.several(stream.issue_headroom, 'more group')} now.", "good"
+
+
+def _pacing(pace: Pace) -> tuple[str, str]:
+    """Returns why no more groups are issued, or how many more will be, with a tone."""
+    ahead = formats.several(round(pace.limit), "group")
+    reason = f"a group takes {formats.duration(pace.group_s)}, a step {formats.duration(pace.step_s)}"
+    if pace.is_reached:
+        return f"Pacing: {ahead} ahead supply the trainer, and more would only age ({reason}).", "good"
+    more = formats.several(max(1, round(pace.limit - pace.outstanding)), "more group")
+    return f"None: pacing admits {more} now, up to {ahead} ahead ({reason}).", "good"
+
+
+def _mix(stream: StreamReport) -> str:
+    rows = sum(stream.staleness.values())
+    if not rows:
+        return "No batch served yet"
+    beyond = sum(number for age, number in stream.staleness.items() if age > stream.max_staleness)
+    if beyond:
+        return f"{formats.percent(beyond / rows)} of rows exceed the bound of {stream.max_staleness}: report this bug"
+    newest = formats.percent(stream.staleness.get(0, 0) / rows)
+    mean = sum(age * number for age, number in stream.staleness.items()) / rows
+    return f"{newest} of rows come from the newest version; {formats.rate(mean)} versions old on average"
+
+
+def _bars(stream: StreamReport) -> tuple[AgeBar, ...]:
+    rows = sum(stream.staleness.values())
+    if not rows:
+        return ()
+    ages = range(max(stream.max_staleness, *stream.staleness) + 1)
+    most = max(stream.staleness.values())
+    return tuple(
+        AgeBar(
+            label="newest" if age == 0 else f"{formats.several(age, 'version')} old",
+            rows=formats.count(stream.staleness.get(age, 0)),
+            share=formats.percent(stream.staleness.get(age, 0) / rows),
+            height=stream.staleness.get(age, 0) / most,
+            level="current" if age == 0 else "behind" if age <= stream.max_staleness else "beyond",
+        )
+        for age in ages
+    )

@@ -1,0 +1,1 @@
+"""Decisions about the fleet: list, single decision, downloads and endpoints."""

@@ -1,0 +1,62 @@
+"""`/api/v1/decisions`: the journal of decisions with reasons and input figures."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from starlette.exceptions import HTTPException
+
+from web.decisions.queries import (
+    CURSOR_PATTERN,
+    ENTRY_ID_PATTERN,
+    DecisionFilter,
+    decision,
+    decision_page,
+    recommendation_at,
+)
+from web.decisions.schemas import DecisionDetail, DecisionList, decision_response, recommendation_response
+from web.requests.context import RequestContextDep
+from web.rest.common import PREFIX, error_responses
+from web.security.roles import Permission, needs
+
+router = APIRouter(prefix=PREFIX, tags=["decisions"])
+
+Word = Annotated[str, Query(max_length=128)]
+
+
+@router.get("/decisions", response_model=DecisionList, responses=error_responses())
+@needs(Permission.READ)
+async def decisions(
+    context: RequestContextDep,
+    pool: Word = "",
+    kind: Word = "",
+    actor: Word = "",
+    text: Annotated[str, Query(max_length=200, description="Part of the decision or its reason.")] = "",
+    source: Annotated[Literal["", "fleet", "rule"], Query(description="Only this journal; empty for both.")] = "",
+    before: Annotated[str | None, Query(pattern=CURSOR_PATTERN, description="`older` of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> dict[str, Any]:
+    """Lists decisions, newest first: pool changes, overrides, refusals, failed launches, and target changes."""
+    filters = DecisionFilter(pool=pool, kind=kind, actor=actor, source=source, text=text)
+    page = await decision_page(context, filters, before=before or "", limit=limit)
+    return {
+        "items": [decision_response(entry) for entry in page.entries],
+        "older": page.older or None,
+        "problems": list(page.problems),
+    }
+
+
+@router.get("/decisions/{decision_id}", response_model=DecisionDetail, responses=error_responses(404))
+@needs(Permission.READ)
+async def get_decision(
+    context: RequestContextDep, decision_id: Annotated[str, Path(pattern=ENTRY_ID_PATTERN, examples=["fleet-12"])]
+) -> dict[str, Any]:
+    """Returns a decision with the sizing rule's recommendation at that time."""
+    entry = await decision(context, decision_id)
+    if entry is None:
+        raise HTTPException(
+            404,
+            f"cannot find decision {decision_id!r}: it is not in its journal; list them with GET {PREFIX}/decisions",
+        )
+    return decision_response(entry) | {
+        "recommendation": recommendation_response(await recommendation_at(context, entry))
+    }

@@ -1,0 +1,313 @@
+"""Decisions page: a line for each decision, and one decision with the figures it was based on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from astraflow.contract.fleet import Finding, Verdict
+from astraflow.contract.recommendations import RECOMMENDATION_INPUTS, PoolRecommendation
+from web.components import formats
+from web.components.downloads import Sheet
+from web.components.formats import usd
+from web.decisions.queries import RULE, DecisionEntry
+from web.state.sentences import split_cause, without_subject
+
+COLUMNS = ("id", "time", "unix_s", "source", "kind", "pool", "actor", "role", "message", "reason", "key", "guard")
+
+KINDS = {
+    "apply": ("applied", "good"),
+    "refuse": ("refused", "bad"),
+    "spec": ("changed", "busy"),
+    "override": ("override", "warn"),
+    "escalate": ("escalated", "warn"),
+    "kill_switch": ("kill switch", "bad"),
+    "alarm": ("alarm", "bad"),
+    "alarm_over": ("alarm cleared", "good"),
+    "replace": ("replaced", "busy"),
+    "orphan": ("orphan", "warn"),
+    "launch_failed": ("launch failed", "bad"),
+    "target_moved": ("target moved", "good"),
+    "target_limited": ("limited", "warn"),
+    "limit_ended": ("limit lifted", "good"),
+    "propose": ("proposed", "warn"),
+    "reject": ("rejected", "bad"),
+    "note": ("note", "good"),
+    "maintainer_mode": ("mode", "busy"),
+}
+"""Label and tone of each kind; other kinds are shown by their own name."""
+
+VERDICT_TONES = {Verdict.ALLOWED: "good", Verdict.NEEDS_APPROVAL: "warn", Verdict.REFUSED: "bad"}
+
+VERDICT_TEXTS = {
+    Verdict.ALLOWED: "allowed by the guard",
+    Verdict.NEEDS_APPROVAL: "needs approval",
+    Verdict.REFUSED: "refused by the guard",
+}
+
+
+_TIMES = "\N{MULTIPLICATION SIGN}"
+SAME_TICK_S = 10.0
+"""Length of one tick of the sizing rule with its follow-up events, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingRow:
+    """Finding of one rule of the guard."""
+
+    code: str
+    tone: str
+    verdict: str
+    message: str
+    numbers: str
+    """Figures behind the finding: names and values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRow:
+    """One line of the table."""
+
+    id: str
+    at: float
+    time_text: str
+    kind: str
+    kind_label: str
+    tone: str
+    pool: str
+    actor: str
+    role: str
+    message: str
+    reason: str
+    key: str
+    summary: str
+    """Message without its cause."""
+    cause: str
+    """Cause, from the message or the reason; empty for none. Pools that one tick moved alike have the same text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another size of the pool, evaluated with the same figures."""
+
+    nodes: int
+    ratio: str
+    usd_per_hour: str
+    verdict: str
+    tone: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """One line of the calculation, with its numbers."""
+
+    name: str
+    text: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionView:
+    """One decision with its inputs."""
+
+    row: DecisionRow
+    sentence: str
+    recommendation_note: str
+    """States whether the figures come from the tick of the decision."""
+    formulas: tuple[Formula, ...]
+    inputs: tuple[tuple[str, str, str], ...]
+    """Name, value and meaning."""
+    alternatives: tuple[Alternative, ...]
+    limits_in_effect: tuple[str, ...]
+    victims: tuple[str, ...]
+    input_hash: str
+    findings: tuple[FindingRow, ...]
+    """Findings of the guard about the plan."""
+    problem: str
+
+
+def decision_row(entry: DecisionEntry) -> DecisionRow:
+    """Returns the table row of a decision."""
+    label, tone = KINDS.get(entry.kind, (entry.kind.replace("_", " "), "off"))
+    summary, cause = split_cause(_message(entry))
+    reason = without_subject(entry.reason, entry.pool) if entry.reason.startswith(f"{entry.pool}: ") else entry.reason
+    _, reason_cause = split_cause(reason)
+    return DecisionRow(
+        id=entry.id,
+        at=entry.at,
+        time_text=datetime.fromtimestamp(entry.at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        kind=entry.kind,
+        kind_label=label,
+        tone=tone,
+        pool=entry.pool,
+        actor=entry.actor,
+        role=entry.role,
+        message=_message(entry),
+        reason=reason,
+        key=entry.key,
+        summary=summary,
+        cause=cause or reason_cause or reason[:1].upper() + reason[1:],
+    )
+
+
+def decision_groups(rows: Sequence[DecisionRow]) -> tuple[tuple[DecisionRow, ...], ...]:
+    """Groups neighbouring rows of one tick that share a cause, so that the cause is shown once."""
+    groups: list[list[DecisionRow]] = []
+    for row in rows:
+        first = groups[-1][0] if groups else None
+        if first is not None and row.cause and row.cause == first.cause and abs(first.at - row.at) <= SAME_TICK_S:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return tuple(map(tuple, groups))
+
+
+def decision_sheet(entries: Sequence[DecisionEntry]) -> Sheet:
+    """Returns the table as a sheet for download."""
+    rows = [
+        (
+            entry.id,
+            datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="milliseconds"),
+            round(entry.at, 3),
+            entry.source,
+            entry.kind,
+            entry.pool,
+            entry.actor,
+            entry.role,
+            entry.message,
+            entry.reason,
+            entry.key,
+            " ".join(finding.code for finding in entry.findings),
+        )
+        for entry in entries
+    ]
+    return Sheet(name="astraflow-decisions", columns=COLUMNS, rows=rows)
+
+
+def decision_view(
+    entry: DecisionEntry, recommendation: PoolRecommendation | None, *, problem: str = ""
+) -> DecisionView:
+    """Builds the view of a decision; figures are empty without a recommendation."""
+    inputs = recommendation.inputs if recommendation else {}
+    return DecisionView(
+        row=decision_row(entry),
+        sentence=recommendation.sentence if recommendation and recommendation.sentence not in entry.message else "",
+        recommendation_note=_recommendation_note(entry, recommendation),
+        formulas=tuple(_formulas(recommendation)) if recommendation else (),
+        inputs=tuple(
+            (name, _number(inputs[name]), text) for name, text in RECOMMENDATION_INPUTS.items() if name in inputs
+        ),
+        alternatives=tuple(_alternatives(recommendation)) if recommendation else (),
+        limits_in_effect=tuple(cap.value.replace("_", " ") for cap in recommendation.limited_by)
+        if recommendation
+        else (),
+        victims=tuple(map(str, recommendation.victims)) if recommendation else (),
+        input_hash=recommendation.input_hash if recommendation else "",
+        findings=tuple(finding_row(finding) for finding in entry.findings),
+        problem=problem,
+    )
+
+
+def _message(entry: DecisionEntry) -> str:
+    """Returns the message without the pool name, which has its own column."""
+    return without_subject(entry.message, entry.pool)
+
+
+def _recommendation_note(entry: DecisionEntry, recommendation: PoolRecommendation | None) -> str:
+    if recommendation is None:
+        return ""
+    if entry.source == RULE and recommendation.sentence and recommendation.sentence in entry.message:
+        return "Figures from the tick of the decision."
+    apart = formats.duration(max(1.0, abs(recommendation.at - entry.at)))
+    return f"Recommendation from {apart} {'before' if recommendation.at < entry.at else 'after'}."
+
+
+def _formulas(recommendation: PoolRecommendation) -> list[Formula]:
+    """Returns the calculation of the sizing rule; lines with unmeasured figures are left out."""
+    get = recommendation.inputs.get
+    lines = []
+    if _has_all(
+        recommendation.inputs, "groups_per_step", "compute_s", "produced_per_usable", "trim", "demand_groups_per_s"
+    ):
+        text = (
+            f"{_number(get('groups_per_step'))} groups a step ÷ {_number(get('compute_s'))} s of compute {_TIMES} "
+            f"{_number(get('produced_per_usable'))} produced per usable {_TIMES} {_number(get('trim'))} trim"
+        )
+        lines.append(Formula(name="Demand", text=text, result=f"{_number(get('demand_groups_per_s'))} groups/s"))
+    if _has_all(recommendation.inputs, "capacity_groups_per_s", "capacity_ordered_groups_per_s"):
+        text = f"{_number(get('capacity_groups_per_s'))} groups/s of active nodes, plus pending nodes"
+        result = f"{_number(get('capacity_ordered_groups_per_s'))} groups/s"
+        lines.append(Formula(name="Requested capacity", text=text, result=result))
+    if _has_all(recommendation.inputs, "ratio", "band_low", "band_high", "noise"):
+        text = (
+            f"requested capacity ÷ demand, median of five ticks; band {_number(get('band_low'))} to "
+            f"{_number(get('band_high'))}, noise {_number(get('noise'))}"
+        )
+        lines.append(Formula(name="Ratio", text=text, result=_number(get("ratio"))))
+    if _has_all(recommendation.inputs, "band_aim", "demand_groups_per_s", "node_groups_per_s") and get(
+        "node_groups_per_s"
+    ):
+        aim, demand, rate = (
+            recommendation.inputs[name] for name in ("band_aim", "demand_groups_per_s", "node_groups_per_s")
+        )
+        text = f"{_number(aim)} aim {_TIMES} {_number(demand)} groups/s ÷ {_number(rate)} groups/s per node, all pools"
+        lines.append(Formula(name="Nodes needed", text=text, result=f"{aim * demand / rate:.1f}"))
+    pending_text = f", {recommendation.pending} of them pending" if recommendation.pending else ""
+    text = f"{formats.several(recommendation.present, 'node')} present{pending_text}; reasons: " + ", ".join(
+        reason.value.replace("_", " ") for reason in recommendation.reasons
+    )
+    lines.append(Formula(name="Target", text=text, result=formats.several(recommendation.target, "node")))
+    return lines
+
+
+def _alternatives(recommendation: PoolRecommendation) -> list[Alternative]:
+    """Returns sizes around the target with the ratio, the cost and the verdict of each."""
+    needed = ("ratio", "demand_groups_per_s", "node_groups_per_s", "band_low", "band_high")
+    if not _has_all(recommendation.inputs, *needed) or not recommendation.inputs["demand_groups_per_s"]:
+        return []
+    step = recommendation.inputs["node_groups_per_s"] / recommendation.inputs["demand_groups_per_s"]
+    sizes = sorted({recommendation.present, *(recommendation.target + more for more in (-2, -1, 0, 1, 2))})
+    price = recommendation.inputs.get("price_per_hour", 0.0)
+    return [
+        _alternative(
+            recommendation, nodes, recommendation.inputs["ratio"] + (nodes - recommendation.present) * step, price
+        )
+        for nodes in sizes
+        if nodes >= 0
+    ]
+
+
+def _alternative(recommendation: PoolRecommendation, nodes: int, ratio: float, price: float) -> Alternative:
+    low, high = recommendation.inputs["band_low"], recommendation.inputs["band_high"]
+    if ratio < low:
+        verdict, tone = f"too few: {formats.percent(1 - ratio)} of the demand is not met", "bad"
+    elif ratio > high:
+        verdict, tone = f"above the band by {formats.percent(ratio - high)}", "warn"
+    else:
+        verdict, tone = "in the band", "good"
+    return Alternative(
+        nodes=nodes,
+        ratio=f"{max(0.0, ratio):.2f}",
+        usd_per_hour=usd(nodes * price) if price else formats.MISSING,
+        verdict=verdict,
+        tone=tone,
+        is_chosen=nodes == recommendation.target,
+    )
+
+
+def _has_all(inputs: Mapping[str, float], *names: str) -> bool:
+    return all(name in inputs for name in names)
+
+
+def _number(value: float | None) -> str:
+    return formats.MISSING if value is None else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def finding_row(finding: Finding) -> FindingRow:
+    """Returns a finding of the guard as a row, with its figures apart."""
+    return FindingRow(
+        code=finding.code,
+        tone=VERDICT_TONES[finding.verdict],
+        verdict=VERDICT_TEXTS[finding.verdict],
+        message=finding.message[:1].upper() + finding.message[1:],
+        numbers=", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in sorted(finding.numbers.items())),
+    )

@@ -1,0 +1,1 @@
+"""Events of the run: list, single event and downloads."""

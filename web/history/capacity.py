@@ -1,0 +1,137 @@
+"""Capacity of the fleet against demand, from one report."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from astraflow.contract.ids import PoolId
+from astraflow.contract.recommendations import PoolRecommendation
+from astraflow.contract.reports import NodeState, PoolReport, Report
+from web.history.node_cache import node_cache
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPoint:
+    """Figures of the fleet at one second. None where nothing is measured yet."""
+
+    demand: float | None = None
+    """Groups per second that keep every trainer busy."""
+    ready: float | None = None
+    """Groups per second that ready nodes can produce."""
+    ordered: float | None = None
+    """Groups per second that ready and pending nodes can produce."""
+    low: float | None = None
+    """Groups per second below which the fleet scales up."""
+    high: float | None = None
+    """Groups per second above which the fleet scales down."""
+    aimed: float | None = None
+    """Groups per second that the recommended nodes would produce."""
+    ratio: float | None = None
+    """Requested capacity over demand."""
+    nodes: int = 0
+    """Ready nodes."""
+    pending: int = 0
+    """Pending nodes."""
+    target: int | None = None
+    """Recommended nodes of all pools."""
+    dollars: float | None = None
+    """Cost of the nodes in US dollars per hour; None while no price is known."""
+    price: float | None = None
+    """US dollars per thousand trajectories that were accepted for training."""
+
+
+FLEET_VALUES = (
+    "demand",
+    "ready",
+    "ordered",
+    "low",
+    "high",
+    "aimed",
+    "ratio",
+    "nodes",
+    "pending",
+    "target",
+    "dollars",
+    "price",
+)
+"""Names of the figures of a `FleetPoint`, in the order in which they are sent to the page."""
+
+
+def fleet_point(report: Report) -> FleetPoint:
+    """Returns the figures of a report. Demand and capacity are those of the sizer's last tick."""
+    by_pool = {recommendation.pool: recommendation for recommendation in report.recommendations}
+    pending = sum(pending_nodes(pool, by_pool.get(pool.id)) for pool in report.pools)
+    dollars = sum(pool_dollars(report, pool, by_pool.get(pool.id)) for pool in report.pools)
+    accepted_per_s = sum(stream.produced_per_s for stream in report.streams) * mean_group_size(report)
+    return FleetPoint(
+        **_balance(report.recommendations[0].inputs if report.recommendations else {}),
+        aimed=_target_capacity(report.recommendations),
+        nodes=sum(pool.ready for pool in report.pools),
+        pending=pending,
+        target=sum(recommendation.target for recommendation in report.recommendations)
+        if report.recommendations
+        else None,
+        dollars=dollars or None,
+        price=dollars / HOUR_S / accepted_per_s * 1000 if dollars and accepted_per_s > 0 else None,
+    )
+
+
+def pending_nodes(pool: PoolReport, recommendation: PoolRecommendation | None) -> int:
+    """Returns the pending nodes of a pool: joining ones, and those requested at the last tick."""
+    requested = min(recommendation.pending, max(0, recommendation.present - pool.ready)) if recommendation else 0
+    return max(pool.joining, requested)
+
+
+def pool_dollars(report: Report, pool: PoolReport, recommendation: PoolRecommendation | None) -> float:
+    """Returns the cost of a pool's nodes in US dollars per hour; 0 while no price is known."""
+    price = recommendation.inputs.get("price_per_hour", 0.0) if recommendation else 0.0
+    nodes = pool.ready + pool.joining + pool.draining
+    if price > 0:
+        return nodes * price
+    return _reported_dollars(report, pool.id)
+
+
+@node_cache(lambda _, pool: pool)
+def _reported_dollars(report: Report, pool: PoolId) -> float:
+    """Returns the cost per hour that a pool's nodes report."""
+    prices = (node.facts.price_per_hour for node in report.nodes if node.facts.pool == pool and _is_paid(node.state))
+    return sum(prices)
+
+
+def mean_group_size(report: Report) -> float:
+    """Returns the mean number of trajectories per group over the run."""
+    trained = [flow for flow in report.flows if flow.admitted or flow.dropped]
+    groups = sum(flow.admitted + sum(flow.dropped.values()) for flow in trained)
+    return sum(flow.episodes.get("accepted", 0) for flow in trained) / groups if groups else 0.0
+
+
+def _balance(inputs: Mapping[str, float]) -> dict[str, float | None]:
+    demand = _measured(inputs, "demand_groups_per_s")
+    low, high = inputs.get("band_low"), inputs.get("band_high")
+    return {
+        "demand": demand,
+        "ready": _measured(inputs, "capacity_groups_per_s"),
+        "ordered": _measured(inputs, "capacity_ordered_groups_per_s"),
+        "low": demand * low if demand is not None and low is not None else None,
+        "high": demand * high if demand is not None and high is not None else None,
+        "ratio": _measured(inputs, "ratio"),
+    }
+
+
+def _target_capacity(recommendations: tuple[PoolRecommendation, ...]) -> float | None:
+    """Returns the capacity of the recommended nodes; None while the rate of a pool with a target is not measured."""
+    used = [recommendation for recommendation in recommendations if recommendation.target > 0]
+    if not used or any("node_groups_per_s" not in recommendation.inputs for recommendation in used):
+        return None
+    return sum(recommendation.target * recommendation.inputs["node_groups_per_s"] for recommendation in used)
+
+
+def _measured(inputs: Mapping[str, float], name: str) -> float | None:
+    value = inputs.get(name)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _is_paid(state: NodeState) -> bool:
+    return state in (NodeState.JOINING, NodeState.READY, NodeState.DRAINING)

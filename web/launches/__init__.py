@@ -1,0 +1,1 @@
+"""Pages and endpoints that launch, stop and resume runs: forms from recipes, previews and logs."""

@@ -1,0 +1,238 @@
+"""`/api/v1/launches`: launches runs from recipes, and lists, stops and resumes them."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.errors import InvalidInput, NotPermitted
+from web.accounts.viewer import Viewer
+from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState, UnknownRun, log_tail
+from web.launcher.options import LaunchOptions
+from web.launches import commands, launch_choice
+from web.launches.launch_choice import LaunchRequest, Purpose
+from web.launches.schemas import (
+    ClonePreviewRequest,
+    CloneRunRequest,
+    LaunchList,
+    LaunchPreviewRequest,
+    LaunchPreviewResponse,
+    LaunchResponse,
+    LaunchRunRequest,
+    LaunchSettings,
+    LogResponse,
+    RecipeResponse,
+)
+from web.launches.source import launch_source
+from web.launches.views import LAUNCHES_PATH, LaunchChoice
+from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.rest.common import BODY_ERRORS, PREFIX, Key, Limit, ReasonRequest, error_responses
+from web.security.roles import Permission, ResourceKind, needs
+
+router = APIRouter(prefix=PREFIX, tags=["launches"])
+
+RunName = Annotated[
+    str,
+    Path(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        description="Name of the run.",
+        examples=["smoke-20260101"],
+    ),
+]
+
+
+@router.get("/launches", response_model=LaunchList, responses=error_responses())
+@needs(Permission.READ)
+async def launches(
+    context: RequestContextDep,
+    state: Annotated[LaunchState | None, Query()] = None,
+    page: Annotated[int, Query(ge=1, le=1_000_000, description="Page number from 1; empty beyond the last.")] = 1,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """Lists launched runs, newest first."""
+    matching = [run for run in await context.launcher.launches() if state is None or run.state is state]
+    return {
+        "items": [_to_response(run) for run in matching[(page - 1) * limit : page * limit]],
+        "total": len(matching),
+        "page": page,
+        "pages": max(1, -(-len(matching) // limit)),
+    }
+
+
+@router.get("/recipes", response_model=list[RecipeResponse], responses=error_responses())
+@needs(Permission.OPERATE)
+async def recipes(context: RequestContextDep) -> list[dict[str, Any]]:
+    """Lists the recipes that can be launched, with what each needs and why this machine cannot run it."""
+    cards = await context.catalogue.cards()
+    return [card.model_dump(include=set(RecipeResponse.model_fields)) for card in cards]
+
+
+@router.post("/launches", status_code=201, response_model=LaunchResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.OPERATE)
+async def launch(
+    context: RequestContextDep, viewer: ViewerDep, body: LaunchRunRequest | CloneRunRequest, key: Key
+) -> dict[str, Any]:
+    """Launches a run in its own process, which outlives the web process.
+
+    Returns 403 for settings that the role may not override, 404 for an unknown recipe or run, and 409 for settings
+    that the recipe refuses.
+    """
+    try:
+        choice = await _chosen(context, viewer, body, Purpose.LAUNCH, key=key)
+        name = await commands.launch(context, viewer, choice, reason=body.reason, key=key)
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
+    return _to_response(await context.launcher.launch(name))
+
+
+@router.post("/launch-preview", response_model=LaunchPreviewResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.OPERATE)
+async def preview(
+    context: RequestContextDep, viewer: ViewerDep, body: LaunchPreviewRequest | ClonePreviewRequest
+) -> dict[str, Any]:
+    """Previews a launch: effective recipe, problems, preflight checks, instances and cost.
+
+    Starts nothing. Runs the providers' preflight checks, which takes as long as the providers need. Invalid settings
+    are reported in `problems`: check `is_ready`. The request is written to the audit log. Returns 403 for settings
+    that the role may not override (then no provider is queried), 404 for an unknown recipe or run, and 409 for one
+    that cannot be read.
+    """
+    try:
+        choice = await _chosen(context, viewer, body, Purpose.PREFLIGHT)
+        if choice.refusals:
+            raise NotPermitted(choice.refusal_text, code="launch.refused")
+        return _preview(choice)
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
+
+
+@router.get("/launches/{name}", response_model=LaunchResponse, responses=error_responses(404))
+@needs(Permission.READ)
+async def get_launch(context: RequestContextDep, name: RunName) -> dict[str, Any]:
+    """Returns one launched run."""
+    return _to_response(await context.launcher.launch(name))
+
+
+@router.post(
+    "/launches/{name}/stop",
+    status_code=202,
+    response_model=LaunchResponse,
+    responses=error_responses(404, *BODY_ERRORS),
+)
+@needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
+async def stop(
+    context: RequestContextDep, viewer: ViewerDep, name: RunName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Stops a run: its nodes return unfinished tasks, and it can be resumed. Returns 409 if it has ended."""
+    await commands.stop(context, viewer, name, reason=body.reason, key=key)
+    return _to_response(await context.launcher.launch(name))
+
+
+@router.post(
+    "/launches/{name}/resume",
+    status_code=202,
+    response_model=LaunchResponse,
+    responses=error_responses(404, *BODY_ERRORS),
+)
+@needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
+async def resume(
+    context: RequestContextDep, viewer: ViewerDep, name: RunName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Resumes a stopped run. Returns 409 while it is running, or if it never started."""
+    try:
+        await commands.resume(context, viewer, name, reason=body.reason, key=key)
+    except UnknownRun:
+        raise
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
+    return _to_response(await context.launcher.launch(name))
+
+
+@router.get("/launches/{name}/log", response_model=LogResponse, responses=error_responses(404))
+@needs(Permission.READ)
+async def log(
+    context: RequestContextDep,
+    name: RunName,
+    program: Annotated[str, Query(max_length=128, description="Name of one of the run's `logs`.")] = LAUNCH_LOG,
+    after: Annotated[int | None, Query(ge=0, le=2**53, description="`end` of the previous response.")] = None,
+) -> dict[str, Any]:
+    """Returns the end of a process's log (at most 64 KiB), or the text after the offset `after`."""
+    run = await context.launcher.launch(name)
+    try:
+        text, end = log_tail(run.folder, program, after=after)
+    except InvalidInput as problem:
+        raise HTTPException(404, str(problem)) from problem
+    return {"program": program, "text": text, "end": end}
+
+
+async def _chosen(
+    context: RequestContext, viewer: Viewer, body: LaunchSettings, purpose: Purpose, *, key: str = ""
+) -> LaunchChoice:
+    """Returns the requested launch. Raises: HTTPException for an unknown recipe or run, InvalidInput if unreadable."""
+    recipe, of = getattr(body, "recipe", ""), getattr(body, "of", "")
+    try:
+        source = await launch_source(context, recipe, of)
+    except InvalidInput as problem:
+        raise HTTPException(404, str(problem)) from problem
+    launch_request = LaunchRequest(
+        source=source,
+        values={name: launch_choice.field_text(value) for name, value in body.set.items()},
+        options_from=lambda usual: _options(body, usual),
+        key=key,
+        reason=getattr(body, "reason", ""),
+    )
+    return await launch_choice.choose_launch(context, viewer, launch_request, purpose)
+
+
+def _options(body: LaunchSettings, usual: LaunchOptions) -> LaunchOptions:
+    """Returns the requested options, with defaults for omitted ones."""
+    return LaunchOptions(
+        has_fleet=usual.has_fleet if body.fleet is None else body.fleet,
+        ends_by_itself=usual.ends_by_itself if body.ends_by_itself is None else body.ends_by_itself,
+        limit_s=body.limit_s if "limit_s" in body.model_fields_set else usual.limit_s,
+    )
+
+
+def _to_response(launch: Launch) -> dict[str, Any]:
+    return {
+        "name": launch.name,
+        "recipe": launch.recipe,
+        "state": launch.state.value,
+        "actor": launch.actor,
+        "launched_at": launch.launched_at,
+        "final_message": launch.final_message,
+        "folder": str(launch.folder.path),
+        "fleet": launch.options.has_fleet,
+        "ends_by_itself": launch.options.ends_by_itself,
+        "limit_s": launch.options.limit_s,
+        "can_resume": launch.can_resume,
+        "logs": launch.folder.logs(),
+    }
+
+
+def _preview(choice: LaunchChoice) -> dict[str, Any]:
+    form = choice.form
+    pools = choice.preflight.pools if choice.preflight is not None else form.pools
+    checks = [check.model_dump() for check in choice.provider_checks]
+    return {
+        "recipe": choice.source.recipe,
+        "of": choice.source.earlier_run,
+        "is_ready": choice.is_ready,
+        "problem": choice.problem,
+        "problems": [problem.model_dump() for problem in form.problems],
+        "checks": [check.model_dump() for check in form.checks],
+        "machines": choice.machines,
+        "cost": choice.cost,
+        "pools": [pool.model_dump() for pool in pools] if choice.has_pools else [],
+        "usd_per_hour": 0.0 if choice.has_pools else form.usd_per_hour,
+        "usd_per_hour_max": form.usd_per_hour_max,
+        "usd_per_day_max": form.usd_per_day_max,
+        "provider_checks": [{**check, "pool": check["pool"] or None} for check in checks],
+        "provider_problem": choice.preflight_problem,
+        "toml": form.toml,
+        "command": choice.command,
+        "request": {"method": "POST", "address": LAUNCHES_PATH, "body": choice.body},
+        "fleet": choice.options.has_fleet,
+        "ends_by_itself": choice.options.ends_by_itself,
+        "limit_s": choice.options.limit_s,
+    }

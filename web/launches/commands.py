@@ -1,0 +1,94 @@
+"""Launches, stops and resumes runs for a viewer: once per idempotency key, with an entry in the audit log.
+
+Pages and the API both use these functions.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from astraflow.contract.errors import AstraFlowError, Conflict
+from web.accounts.viewer import Viewer
+from web.launcher.options import with_join_address
+from web.launches.views import LaunchChoice
+from web.requests.context import RequestContext
+from web.requests.fleet_commands import own_key
+from web.security.audit_log import AuditedCommand
+
+
+async def launch(context: RequestContext, viewer: Viewer, choice: LaunchChoice, *, reason: str, key: str = "") -> str:
+    """Starts a run and returns its name.
+
+    Raises: NotPermitted or InvalidInput for a choice that is not ready, Conflict for a key of another change.
+    """
+    choice.check()
+    source, overrides, options = choice.source, choice.overrides, choice.options
+    after = {"set": " ".join(overrides)} if overrides else {}
+    command = AuditedCommand(action="run.launch", target=source.location, after=after, reason=reason)
+
+    async def start() -> str:
+        launched = await context.launcher.start(
+            source.name, source.location, overrides, options, actor=viewer.name, needs_admin=choice.needs_admin
+        )
+        return launched.name
+
+    return await _run_once_per_key(
+        context, viewer, command, key, ["launch", source.location, *options.arguments(), *overrides], start
+    )
+
+
+async def stop(context: RequestContext, viewer: Viewer, name: str, *, reason: str, key: str = "") -> str:
+    """Stops a run gracefully and returns its name. Raises: UnknownRun, Conflict."""
+
+    async def ask() -> str:
+        return (await context.launcher.stop(name)).name
+
+    return await _run_once_per_key(
+        context, viewer, AuditedCommand(action="run.stop", target=name, reason=reason), key, ["stop", name], ask
+    )
+
+
+async def resume(context: RequestContext, viewer: Viewer, name: str, *, reason: str, key: str = "") -> str:
+    """Resumes a run and returns its name. Raises: UnknownRun, Conflict, InvalidInput."""
+
+    async def ask() -> str:
+        launched = await context.launcher.launch(name)
+        options = launched.options
+        if launched.can_resume and options.has_fleet:  # the join address of this service may have changed
+            form = await context.catalogue.form(str(launched.folder.recipe_file))
+            options = with_join_address(options, form, context.settings)
+        return (await context.launcher.resume(name, options)).name
+
+    return await _run_once_per_key(
+        context, viewer, AuditedCommand(action="run.resume", target=name, reason=reason), key, ["resume", name], ask
+    )
+
+
+async def _run_once_per_key(
+    context: RequestContext,
+    viewer: Viewer,
+    command: AuditedCommand,
+    key: str,
+    request: list[str],
+    act: Callable[[], Awaitable[str]],
+) -> str:
+    """Runs the command and logs it in the audit log; a key that was used before returns the earlier result."""
+    own = own_key(viewer, key) if key else ""
+    async with context.cache.launch_lock:
+        previous = context.cache.launches.get(own) if own else None
+        if previous is not None and previous[0] != request:
+            raise Conflict(
+                f"cannot run the command: the idempotency key {key!r} belongs to another change; use a new key",
+                code="request.key_reused",
+            )
+        if previous is not None:
+            return previous[1]
+        try:
+            name = await act()
+        except AstraFlowError as error:
+            failed = replace(command, result="failed", after={**command.after, "problem": str(error)})
+            await context.audit_log.write(viewer.author, failed)
+            raise
+        await context.audit_log.write(viewer.author, replace(command, after={**command.after, "run": name}))
+        if own:
+            context.cache.launches.put(own, (request, name))
+        return name

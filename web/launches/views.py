@@ -1,0 +1,300 @@
+"""Launch page: the form of a recipe with its values, and launched runs."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from astraflow.contract.errors import InvalidInput, NotPermitted
+from astraflow.runtime.setting_permissions import SettableBy
+from web.launcher.catalogue import FleetPreflightCheck, FormField, FormProblem, RecipeForm, RecipePreflight
+from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState
+from web.launcher.options import LaunchOptions
+from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text
+from web.launches.source import LaunchSource
+
+LAUNCHES_PATH = "/api/v1/launches"
+"""Address of launches in the API."""
+
+SETTING_PREFIX = "set."
+"""Prefix of form fields that are settings of the recipe."""
+
+TONES = {LaunchState.STARTING: "warn", LaunchState.RUNNING: "good", LaunchState.ENDED: "off"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldGroup:
+    """Settings of one table of the recipe."""
+
+    title: str
+    """Key of the table, in words."""
+    key: str
+    fields: tuple[FormField, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchChoice:
+    """A recipe, the chosen values, and the result of checking them."""
+
+    source: LaunchSource
+    form: RecipeForm
+    overrides: tuple[str, ...]
+    options: LaunchOptions
+    problem: str
+    """Problem that is not about a setting; empty for none."""
+    refusals: tuple[FormProblem, ...]
+    """Settings and options that the role may not use; those about a setting are among the form's problems."""
+    role: str
+    """Role of the user."""
+    data_paths: tuple[str, ...]
+    """Folders from which data paths may be chosen."""
+    key: str
+    """Idempotency key of the form; two requests with it launch one run."""
+    preflight: RecipePreflight | None = None
+    """Preflight check of the providers; None before it ran."""
+    preflight_problem: str = ""
+    """Cause why the preflight check could not run; empty otherwise."""
+
+    @property
+    def title(self) -> str:
+        """Title of the launch."""
+        return self.source.recipe or f"a run like {self.source.earlier_run}"
+
+    @property
+    def _source_field(self) -> dict[str, str]:
+        return {"recipe": self.source.recipe} if self.source.recipe else {"of": self.source.earlier_run}
+
+    @property
+    def main_fields(self) -> tuple[FormField, ...]:
+        """Settings that most launches change."""
+        return tuple(field for field in self.form.fields if field.is_basic)
+
+    @property
+    def groups(self) -> list[FieldGroup]:
+        """All other settings, by the table that contains them."""
+        groups: dict[str, list[FormField]] = {}
+        for field in self.form.fields:
+            if not field.is_basic:
+                parts = field.key.split(".")
+                groups.setdefault(".".join(parts[:2] if len(parts) > 2 else parts[:1]), []).append(field)
+        return [
+            FieldGroup(title=key.replace(".", ": ").replace("_", " ").capitalize(), key=key, fields=tuple(fields))
+            for key, fields in groups.items()
+        ]
+
+    def problem_of(self, key: str) -> str:
+        """Returns the problems of a setting, including those of entries of a list; empty for none."""
+        lists = {field.key for field in self.form.fields if field.kind == "plugins"}
+        return "; ".join(
+            problem.message
+            for problem in self.form.problems
+            if problem.key == key or (key in lists and problem.key.startswith(f"{key}."))
+        )
+
+    @property
+    def other_problems(self) -> Sequence[FormProblem]:
+        """Problems that belong to no field of the form."""
+        return [problem for problem in self.form.problems if not self._is_of_a_field(problem)]
+
+    def _is_of_a_field(self, problem: FormProblem) -> bool:
+        return any(
+            problem.key == field.key or (field.kind == "plugins" and problem.key.startswith(f"{field.key}."))
+            for field in self.form.fields
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be launched without changes."""
+        return not self.problem and not self.form.problems and not self.refusals
+
+    @property
+    def refusal_text(self) -> str:
+        """All refusals as a sentence; empty for none."""
+        return "; ".join(
+            f"cannot override {refusal.key}: {refusal.message}" if refusal.key else refusal.message
+            for refusal in self.refusals
+        )
+
+    @property
+    def status(self) -> int:
+        """HTTP status of the page that shows it."""
+        return 403 if self.refusals else 200 if self.is_ready else 422
+
+    def check(self) -> None:
+        """Checks that it can be launched. Raises: NotPermitted, InvalidInput."""
+        if self.refusals:
+            raise NotPermitted(self.refusal_text, code="launch.refused")
+        if not self.is_ready:
+            raise InvalidInput(self.problem_text, code="launch.invalid")
+
+    def may_set(self, field: FormField) -> bool:
+        """Returns whether the form lets the user change a setting; the server decides again on submission."""
+        if field.settable_by == "data_location":
+            return bool(self.data_paths)
+        return SettableBy(field.settable_by).allows(self.role)
+
+    @property
+    def needs_admin(self) -> bool:
+        """Whether it overrides settings that only an admin may override."""
+        admins = {field.key for field in self.form.fields if field.settable_by == SettableBy.ADMIN.value}
+        return self.source.needs_admin or any(override.partition("=")[0] in admins for override in self.overrides)
+
+    @property
+    def problem_text(self) -> str:
+        """All problems as a sentence; empty for none."""
+        problems = [
+            f"{problem.key}: {problem.message}" if problem.key else problem.message for problem in self.form.problems
+        ]
+        return "; ".join([self.problem, *problems] if self.problem else problems)
+
+    @property
+    def command(self) -> str:
+        """Equivalent command line."""
+        sets = [part for override in self.overrides for part in ("--set", override)]
+        return shlex.join(["astraflow", "run", self.source.location, *self.options.arguments(), *sets])
+
+    @property
+    def body(self) -> dict[str, object]:
+        """Equivalent request body of the API, with each changed setting."""
+        fields = {field.key: field for field in self.form.fields}
+        changed = [override.partition("=")[0] for override in self.overrides]
+        return {
+            **self._source_field,
+            **({"set": {key: _as_json(fields[key]) for key in changed if key in fields}} if changed else {}),
+            "fleet": self.options.has_fleet,
+            "ends_by_itself": self.options.ends_by_itself,
+            "limit_s": self.options.limit_s,
+            "reason": "why",
+        }
+
+    @property
+    def request(self) -> str:
+        """Equivalent request of the API, as text."""
+        return f"POST {LAUNCHES_PATH}\nIdempotency-Key: {self.key}\n\n{json.dumps(self.body, indent=2)}"
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether its nodes come from pools of the recipe."""
+        return self.options.has_fleet and bool(self.form.pools)
+
+    @property
+    def needs_preflight(self) -> bool:
+        """Whether its providers still have to be checked."""
+        return self.has_pools and self.is_ready and self.preflight is None and not self.preflight_problem
+
+    @property
+    def provider_checks(self) -> tuple[FleetPreflightCheck, ...]:
+        """Results of the preflight check of its providers."""
+        return self.preflight.checks if self.preflight is not None else ()
+
+    @property
+    def machines(self) -> str:
+        """Source of its nodes, in a sentence."""
+        if self.has_pools:
+            return f"a fleet service starts them: {instances_text(self.form.pools)}"
+        if self.options.has_fleet:
+            return "a fleet service starts them as processes on this machine"
+        left_out = "; the recipe's pools are not used" if self.form.pools else ""
+        return f"processes on this machine{left_out}"
+
+    @property
+    def cost(self) -> str:
+        """Cost of the nodes, in a sentence."""
+        if not self.has_pools:
+            return cost_of_nodes(self.form.usd_per_hour)
+        return cost_of_pools(
+            self.preflight.pools if self.preflight is not None else self.form.pools,
+            usd_per_hour_max=self.form.usd_per_hour_max,
+            usd_per_day_max=self.form.usd_per_day_max,
+            is_asked=not self.needs_preflight,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRow:
+    """A launched run in the list."""
+
+    name: str
+    recipe: str
+    state: str
+    tone: str
+    actor: str
+    launched_at: float
+    final_message: str
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchView:
+    """View model of the page of a launched run."""
+
+    row: LaunchRow
+    folder: str
+    options: str
+    programs: tuple[str, ...]
+    """Processes that have a log."""
+    program: str
+    """Process whose log is shown."""
+    can_resume: bool
+
+
+def _as_json(field: FormField) -> bool | int | float | str | None:
+    """Returns a setting as JSON; text that does not parse stays text."""
+    text = field.text
+    if field.kind in ("text", "plugins"):
+        return text
+    if field.kind == "boolean":
+        return {"true": True, "false": False}.get(text, text)
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if isfinite(number) else text
+    return text or None
+
+
+def launch_row(launch: Launch) -> LaunchRow:
+    """Returns the table row of a launch."""
+    return LaunchRow(
+        name=launch.name,
+        recipe=launch.recipe,
+        state=launch.state.value,
+        tone=TONES[launch.state],
+        actor=launch.actor,
+        launched_at=launch.launched_at,
+        final_message=launch.final_message,
+        is_active=launch.state is not LaunchState.ENDED,
+    )
+
+
+def launch_view(launch: Launch, program: str) -> LaunchView:
+    """Returns the page of a launch."""
+    programs = tuple(launch.folder.logs())
+    chosen = program if program in programs else LAUNCH_LOG
+    return LaunchView(
+        row=launch_row(launch),
+        folder=str(launch.folder.path),
+        options=_start_options_text(launch),
+        programs=programs,
+        program=chosen,
+        can_resume=launch.can_resume,
+    )
+
+
+def _start_options_text(launch: Launch) -> str:
+    """Returns the start options in a sentence."""
+    options = launch.options
+    parts = ["ends when its stop condition is met" if options.ends_by_itself else "runs until it is stopped"]
+    if options.has_fleet:
+        parts.append("a fleet service starts its nodes")
+    if options.limit_s:
+        parts.append(f"ends after {options.limit_s:g} s at most")
+    try:
+        enroll = launch.folder.facts.enroll
+    except InvalidInput:
+        enroll = ""  # the run has not started
+    if enroll:
+        parts.append(f"remote nodes join at {enroll} over TLS")
+    return "; ".join(parts)

@@ -1,0 +1,1 @@
+"""Login with a link, a password or an OpenID provider, and logout."""

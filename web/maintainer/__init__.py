@@ -1,0 +1,1 @@
+"""Page and endpoints of the maintainer: mode, proposals, budgets and transcript."""

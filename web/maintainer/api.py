@@ -1,0 +1,133 @@
+"""`/api/v1/maintainer`: status, proposals and transcript of the maintainer, and decisions about them."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.fleet import PlanId
+from web.decisions.schemas import DecisionResponse, fleet_decision_response
+from web.live.maintainer_cache import MaintainerSnapshot
+from web.maintainer import commands as maintainer_commands
+from web.maintainer.schemas import (
+    MaintainerModeRequest,
+    MaintainerResponse,
+    ProposalList,
+    ProposalResponse,
+    TranscriptResponse,
+    maintainer_response,
+    proposal_response,
+    transcript_response,
+)
+from web.requests import fleet_commands
+from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.rest.common import BODY_ERRORS, MAX_EXACT_INTEGER, NAME, PREFIX, Key, ReasonRequest, error_responses
+from web.rest.fleet_schemas import AppliedPlanResponse, applied_plan_response
+from web.security.roles import Permission, ResourceKind, needs
+
+router = APIRouter(prefix=f"{PREFIX}/maintainer", tags=["maintainer"])
+
+PlanName = Annotated[
+    str, Path(pattern=NAME, description="Id of the proposed plan.", examples=["01KAN8Q0000000000000000000"])
+]
+
+
+@router.get("", response_model=MaintainerResponse, responses=error_responses())
+@needs(Permission.READ)
+async def maintainer(context: RequestContextDep) -> dict[str, Any]:
+    """Returns the mode that people set, and the reported status: model, state, budgets, counters, problems."""
+    snapshot = await _snapshot(context)
+    assert snapshot.maintainer is not None  # noqa: S101 (`_snapshot` raises without one)
+    return maintainer_response(snapshot.maintainer)
+
+
+@router.put("/mode", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.APPROVE, on=ResourceKind.RUN)
+async def set_mode(
+    context: RequestContextDep, viewer: ViewerDep, body: MaintainerModeRequest, key: Key
+) -> dict[str, Any]:
+    """Sets the maintainer's mode, which it applies within a second; `off` also ends a running wake."""
+    return fleet_decision_response(
+        await maintainer_commands.set_mode(context, viewer, body.mode, key=key, reason=body.reason)
+    )
+
+
+@router.get("/proposals", response_model=ProposalList, responses=error_responses())
+@needs(Permission.READ)
+async def proposals(context: RequestContextDep) -> dict[str, Any]:
+    """Lists waiting proposals, then the latest decided ones; at most twenty of each."""
+    return {"items": [proposal_response(item) for item in (await _snapshot(context)).proposals]}
+
+
+@router.get("/proposals/{plan}", response_model=ProposalResponse, responses=error_responses(404))
+@needs(Permission.READ)
+async def proposal(context: RequestContextDep, plan: PlanName) -> dict[str, Any]:
+    """Returns a proposal with its plan."""
+    item = (await _snapshot(context)).proposal(PlanId.unchecked(plan))
+    if item is None:
+        raise HTTPException(
+            404,
+            f"cannot find proposal {plan!r}: only the latest are stored; see GET {PREFIX}/maintainer/proposals",
+        )
+    return proposal_response(item)
+
+
+@router.post("/proposals/{plan}/approve", response_model=AppliedPlanResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.APPROVE, on=ResourceKind.PLAN)
+async def approve(
+    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Approves a proposal and applies its plan. Instances start and end after the response.
+
+    Returns 409 if the proposal is not waiting, or the pool has changed since.
+    """
+    await _snapshot(context)
+    return applied_plan_response(
+        await maintainer_commands.approve(context, viewer, PlanId(plan), key=key, reason=body.reason)
+    )
+
+
+@router.post("/proposals/{plan}/reject", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.APPROVE, on=ResourceKind.PLAN)
+async def reject(
+    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Rejects a proposal, which can then not be applied. Returns 409 if it is not waiting."""
+    await _snapshot(context)
+    try:
+        done = await maintainer_commands.reject(context, viewer, PlanId(plan), key=key, reason=body.reason)
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
+    return fleet_decision_response(done)
+
+
+@router.get("/transcript", response_model=TranscriptResponse, responses=error_responses())
+@needs(Permission.READ)
+async def transcript(
+    context: RequestContextDep,
+    chain: Annotated[
+        str,
+        Query(pattern=r"^[0-9a-f]{0,64}$", description="Hash that identifies the transcript; empty for the latest."),
+    ] = "",
+    wake: Annotated[str, Query(max_length=128, description="Only this wake.")] = "",
+    before: Annotated[
+        int | None, Query(ge=0, le=MAX_EXACT_INTEGER, description="`older` of the previous page.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> dict[str, Any]:
+    """Lists transcript entries (input, instructions, tool calls, results), newest first, linked by hashes."""
+    page = await fleet_commands.fleet_of(context).transcript(chain=chain, wake=wake, before=before, limit=limit)
+    return transcript_response(page, wake=wake)
+
+
+async def _snapshot(context: RequestContext) -> MaintainerSnapshot:
+    """Returns the newest snapshot. Raises: Unavailable without one."""
+    fleet_commands.fleet_of(context)
+    snapshot = await context.maintainer.snapshot()
+    if snapshot.maintainer is None:
+        raise Unavailable(
+            snapshot.problem or "cannot show the maintainer: the fleet service has not answered yet; try again",
+            code="maintainer.no_status",
+        )
+    return snapshot

@@ -1,0 +1,1 @@
+"""Middleware of every request: authentication, permissions, limits, refusals, and reports of problems."""

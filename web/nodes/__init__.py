@@ -1,0 +1,1 @@
+"""Node pages and endpoints: table, map, single node and drains."""

@@ -1,0 +1,1 @@
+"""Overview page of the run, and its charts at full width."""

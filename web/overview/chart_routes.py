@@ -1,0 +1,88 @@
+"""`/charts/{name}`: one chart with its values as a table."""
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.reports import Report
+from web.charts import charts
+from web.charts.chart_data import chart_data, rows_of
+from web.charts.scales import span_of
+from web.charts.series import as_table
+from web.charts.version_lag import lag_table
+from web.components.layout import PageSelection, layout, page_selection
+from web.history.points import Point
+from web.overview.balance import balance, published_versions
+from web.overview.views import chart_titles, draw_chart, overview
+from web.requests.context import RequestContext, RequestContextDep
+from web.requests.range_points import points_in_range
+from web.security.roles import Permission, needs
+
+router = APIRouter()
+
+
+@router.get("/charts/{name}")
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep, name: str) -> Response:
+    """Shows the chart in full width with its table."""
+    report, choice = context.state.report, page_selection(context.state, request.query_params)
+    spec = charts.ALL_CHARTS.get(name)
+    if spec is None and name != charts.VERSION_LAG:
+        raise HTTPException(404)
+    frame = layout(context.state, context.settings, path=f"/charts/{name}", choice=choice)
+    if report is None or choice.policy is None:
+        return context.pages.page(request, "overview/waiting.html", page="overview", layout=frame)
+    points = await points_in_range(context, choice)
+    if spec is None:
+        return _version_lag_page(request, context, report, points, choice)
+    rows, annotations = rows_of(points, choice.policy), context.state.annotation_log.annotations
+    heads, body = as_table(spec, rows)
+    window = span_of([at for at, _ in rows], choice.span)
+    return context.pages.page(
+        request,
+        "overview/chart.html",
+        page="overview",
+        layout=frame,
+        live_texts={**context.frames.live_texts, **chart_titles(report, points, choice)},
+        spec=spec,
+        choice=choice,
+        points=chart_data(
+            choice.policy,
+            rows,
+            [spec],
+            sequences=[point.sequence for point in points if choice.policy in point.policies],
+            annotations=annotations,
+            is_moving=choice.span.is_moving,
+        ),
+        drawing=draw_chart(report, points, choice, name) if name in charts.LINE_CHARTS else None,
+        balance=balance(rows, window, annotations),
+        published_versions=published_versions(rows, window) if name == charts.BALANCE.name else None,
+        listed={
+            version.version
+            for weights in report.weights
+            if weights.policy == choice.policy
+            for version in weights.versions
+        },
+        heads=heads,
+        rows=body,
+    )
+
+
+def _version_lag_page(
+    request: Request, context: RequestContext, report: Report, points: Sequence[Point], choice: PageSelection
+) -> Response:
+    """Shows the version lag chart: the version that each node served over time."""
+    heads, body = lag_table(points, choice.policy or "")
+    return context.pages.page(
+        request,
+        "overview/versions.html",
+        page="overview",
+        layout=layout(context.state, context.settings, path=f"/charts/{charts.VERSION_LAG}", choice=choice),
+        live_texts={**context.frames.live_texts, **chart_titles(report, points, choice)},
+        choice=choice,
+        view=overview(report, points, choice, context.state.annotation_log.annotations),
+        heads=heads,
+        rows=body,
+    )

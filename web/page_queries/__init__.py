@@ -1,1 +1,0 @@
-"""Queries of pages: live and recorded runs, decisions, samples and comparisons, also as downloads."""

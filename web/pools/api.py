@@ -1,0 +1,265 @@
+"""`/api/v1/fleet`, `/pools`, `/plans`, `/kill-switch`: status and size of pools, and changes."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.fleet import FleetStatus, LaunchId, PlanId, PlanRequest, Pool
+from astraflow.contract.ids import PoolId
+from web.decisions.schemas import DecisionResponse, FaultInjectionResponse, fleet_decision_response
+from web.history.report_json import json_value
+from web.pools.requests import (
+    FaultInjectionRequest,
+    KillSwitchRequest,
+    OverrideRequest,
+    PoolChange,
+    ResizeRequest,
+    RetireRequest,
+    WhatIfBoundsRequest,
+)
+from web.pools.what_if import BoundsComparison, compare_bounds, figures
+from web.requests import fleet_commands
+from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests.fleet_commands import fleet_of
+from web.rest.common import BODY_ERRORS, NAME, PREFIX, Key, Limit, PoolName, ReasonRequest, error_responses
+from web.rest.fleet_schemas import (
+    AppliedPlanResponse,
+    FleetResponse,
+    InstanceList,
+    PlanResponse,
+    PoolList,
+    PoolResponse,
+    WhatIfComparison,
+    applied_plan_response,
+    instance_response,
+    plan_response,
+    pool_response,
+)
+from web.security.roles import Permission, ResourceKind, needs
+
+router = APIRouter(prefix=PREFIX, tags=["fleet"])
+
+PlanName = Annotated[str, Path(pattern=NAME, description="Id of the plan.", examples=["01KAN8Q0000000000000000000"])]
+
+
+@router.get("/fleet", response_model=FleetResponse, responses=error_responses())
+@needs(Permission.READ)
+async def fleet(context: RequestContextDep) -> dict[str, Any]:
+    """Returns the fleet service's status: cost, kill switch, and problems that need attention."""
+    status = _status(context)
+    return {
+        "cluster": status.cluster,
+        "at": status.at,
+        "age_s": context.fleet_state.age_s,
+        "kill": status.kill.value,
+        "kill_reason": status.kill_reason,
+        "usd_per_hour": status.usd_per_hour,
+        "usd_today": status.usd_today,
+        "last_sweep_at": status.last_sweep_at,
+        "orphans": status.orphans,
+        "waiting": status.waiting,
+        "problems": list(status.problems),
+        "pools": len(status.pools),
+    }
+
+
+@router.get("/pools", response_model=PoolList, responses=error_responses())
+@needs(Permission.READ)
+async def pools(context: RequestContextDep) -> dict[str, Any]:
+    """Lists pools with spec, size, cost and recommendation."""
+    return {"items": [pool_response(pool) for pool in _status(context).pools], "age_s": context.fleet_state.age_s}
+
+
+@router.post(
+    "/pools/{pool:path}/plans",
+    status_code=201,
+    response_model=PlanResponse,
+    responses=error_responses(404, *BODY_ERRORS),
+)
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
+async def plan(
+    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: ResizeRequest | RetireRequest
+) -> dict[str, Any]:
+    """Plans a change without applying it: launches, removed instances, duration, cost, and the guard's findings.
+
+    A plan is valid for five minutes. Send a `target`, or the instances to `retire`. Returns 409 if the change cannot be
+    planned: an instance of another pool, or a spec that the provider refuses.
+    """
+    pool_id = _pool(context, pool).spec.id
+    request = PlanRequest(
+        pool=pool_id,
+        actor=fleet_commands.actor_of(context, viewer, pool=pool_id),
+        reason=body.reason,
+        target=body.target if isinstance(body, ResizeRequest) else None,
+        retire=tuple(LaunchId(launch) for launch in body.retire) if isinstance(body, RetireRequest) else (),
+        is_kill=body.is_kill,
+    )
+    try:
+        return plan_response(await fleet_commands.plan_change(context, request))
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
+
+
+@router.post(
+    "/pools/{pool:path}/override", response_model=DecisionResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
+async def set_override(
+    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: OverrideRequest, key: Key
+) -> dict[str, Any]:
+    """Sets a manual override, during which no node of the pool is removed; 0 minutes ends it."""
+    pool_id = _pool(context, pool).spec.id
+    done = await fleet_commands.set_pool_override(
+        context, viewer, pool_id, minutes=body.minutes, key=key, reason=body.reason
+    )
+    return fleet_decision_response(done)
+
+
+@router.post(
+    "/pools/{pool:path}/inject-fault",
+    response_model=FaultInjectionResponse,
+    responses=error_responses(404, *BODY_ERRORS),
+)
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def inject_fault(
+    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: FaultInjectionRequest, key: Key
+) -> dict[str, Any]:
+    """Injects a fault: terminates a share of the pool's nodes at once, as if their instances had failed.
+
+    Returns 409 if the provider does not support fault injection, or no node is ready.
+    """
+    pool_id = _pool(context, pool).spec.id
+    try:
+        done = await fleet_commands.inject_fault(
+            context, viewer, pool_id, share=body.share, key=key, reason=body.reason
+        )
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
+    return {"lost": list(done.lost), "decision": fleet_decision_response(done.decision)}
+
+
+@router.post(
+    "/pools/{pool:path}/what-if", response_model=WhatIfComparison, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.READ)
+async def what_if(context: RequestContextDep, pool: PoolName, body: WhatIfBoundsRequest) -> dict[str, Any]:
+    """Replays the recorded reports under other bounds and returns the recommendations. Changes nothing.
+
+    Returns 409 without recorded reports, and if the minimum exceeds the maximum.
+    """
+    stored_pool = _pool(context, pool)
+    changed_fields = body.model_dump(mode="json", exclude={"hours", "headroom"}, exclude_none=True)
+    bounds = {"min_nodes": stored_pool.spec.min_nodes, "max_nodes": stored_pool.spec.max_nodes} | changed_fields
+    if bounds["min_nodes"] > bounds["max_nodes"]:
+        raise HTTPException(
+            409, f"cannot replay: min_nodes {bounds['min_nodes']} exceeds max_nodes {bounds['max_nodes']}; change one"
+        )
+    options = {} if body.headroom is None else {"headroom": body.headroom}
+    try:
+        return _what_if(await compare_bounds(context, stored_pool.spec.id, bounds, options=options, hours=body.hours))
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
+
+
+@router.get("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(404))
+@needs(Permission.READ)
+async def pool(context: RequestContextDep, pool: PoolName) -> dict[str, Any]:
+    """Returns a pool."""
+    return pool_response(_pool(context, pool))
+
+
+@router.put("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def put_pool(
+    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: PoolChange, key: Key
+) -> dict[str, Any]:
+    """Creates a pool or changes its bounds, mode or spec. Returns 409 if `observed_version` is outdated."""
+    done = await fleet_commands.put_pool(
+        context, viewer, body.spec(pool), observed_version=body.observed_version, key=key, reason=body.reason
+    )
+    return pool_response(done)
+
+
+@router.post("/plans/{plan}/apply", response_model=AppliedPlanResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.OPERATE, on=ResourceKind.PLAN)
+async def apply(
+    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Applies a plan. Instances start and end after the response; `/api/v1/instances` lists them.
+
+    Returns 409 if the pool has changed since, or the plan is unknown or expired: plan again.
+    """
+    done = await fleet_commands.apply_plan(context, viewer, PlanId(plan), key=key, reason=body.reason)
+    return applied_plan_response(done)
+
+
+@router.put("/kill-switch", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def kill_switch(
+    context: RequestContextDep, viewer: ViewerDep, body: KillSwitchRequest, key: Key
+) -> dict[str, Any]:
+    """Sets the kill switch, which blocks changes of pools by agents or all actors. Only admins may relax it."""
+    done = await fleet_commands.set_kill_switch(context, viewer, body.scope, key=key, reason=body.reason)
+    return fleet_decision_response(done)
+
+
+def _status(context: RequestContext) -> FleetStatus:
+    """Returns the newest status. Raises: Unavailable without one."""
+    if context.fleet_state.status is None:
+        fleet_commands.fleet_of(context)
+        raise Unavailable(
+            context.fleet_state.problem or "cannot show the fleet: the fleet service has not answered yet; try again",
+            code="fleet.no_status",
+        )
+    return context.fleet_state.status
+
+
+def _pool(context: RequestContext, name: str) -> Pool:
+    status = _status(context)
+    found_pool = context.fleet_state.pool(PoolId(name))
+    if found_pool is None:
+        pool_names = ", ".join(pool.spec.id for pool in status.pools) or "none yet"
+        raise HTTPException(404, f"cannot find pool {name!r}: it does not exist; use one of {pool_names}")
+    return found_pool
+
+
+def _what_if(answers: BoundsComparison) -> dict[str, Any]:
+    response: dict[str, Any] = {
+        "pool": answers.pool,
+        "reports": answers.changed.reports,
+        "began_at": answers.changed.began_at,
+        "ended_at": answers.changed.ended_at,
+    }
+    for name, answer in (("now", answers.current), ("then", answers.changed)):
+        response[name] = [
+            {"at": size.at, "target": size.target, "sentence": size.sentence}
+            for size in answers.recommendations(answer)
+        ]
+    for name in ("node_hours", "usd", "wait"):
+        then, now, recorded = figures(answers, name)
+        response |= {name: then, f"{name}_now": now, f"{name}_recorded": recorded}
+    return dict(json_value(response))
+
+
+@router.get("/instances", response_model=InstanceList, responses=error_responses())
+@needs(Permission.READ)
+async def instances(
+    context: RequestContextDep,
+    pool: Annotated[str | None, Query(pattern=NAME, description="Only instances of this pool.")] = None,
+    gone: Annotated[
+        Literal["without", "with"], Query(description="Whether terminated instances are included.")
+    ] = "without",
+    before: Annotated[str | None, Query(pattern=NAME, description="`older` of the previous page.")] = None,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """Lists instances, newest first."""
+    page = await fleet_of(context).instances(
+        pool=PoolId(pool) if pool else None,
+        with_gone=gone == "with",
+        before=LaunchId(before) if before else None,
+        limit=limit,
+    )
+    older = str(page[-1].id) if len(page) == limit else None
+    return {"items": [instance_response(instance) for instance in page], "older": older}

@@ -1,0 +1,62 @@
+"""`/kill`: sets the kill switch, which stops agents or all actors from changing pools."""
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.fleet import KillScope
+from web.components.layout import layout
+from web.pools.views import fleet_view
+from web.requests import fleet_commands
+from web.requests.context import RequestContextDep, ViewerDep
+from web.requests.redirects import redirect_with_flash
+from web.security.flash import Flash
+from web.security.roles import Permission, ResourceKind, needs
+
+router = APIRouter()
+
+HOLD_BUTTON_REASON = "button held on the page"
+"""Default reason when the hold-to-confirm button is used."""
+
+
+@router.get("/kill")
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def ask(request: Request, context: RequestContextDep) -> Response:
+    """Shows the confirmation page, for browsers without scripts and for a short press of the hold button."""
+    return context.pages.page(
+        request,
+        "pools/kill_switch.html",
+        page="pools",
+        layout=layout(context.state, context.settings),
+        fleet=fleet_view(context.fleet_state, context.settings, now=context.clock.wall()),
+        admins=await context.accounts.users.admins(),
+        key=fleet_commands.form_key("kill", time.time_ns()),
+    )
+
+
+@router.post("/kill")
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def switch(
+    context: RequestContextDep,
+    viewer: ViewerDep,
+    scope: Annotated[str, Form(max_length=20)] = "",
+    reason: Annotated[str, Form(max_length=2000)] = "",
+    key: Annotated[str, Form(max_length=100)] = "",
+) -> Response:
+    """Sets the kill switch and redirects with the result."""
+    try:
+        if scope not in {kill_scope.value for kill_scope in KillScope}:
+            raise InvalidInput(
+                f"cannot set the kill switch: unknown scope {scope!r}; use none, agents or all",
+                code="kill_switch.unknown_scope",
+            )
+        key = key or fleet_commands.form_key("kill", viewer.name, time.time_ns())
+        done = await fleet_commands.set_kill_switch(
+            context, viewer, KillScope(scope), key=key, reason=reason.strip() or HOLD_BUTTON_REASON
+        )
+    except AstraFlowError as problem:
+        return redirect_with_flash(Flash.failure("The kill switch was not changed", problem), page="/kill")
+    return redirect_with_flash(Flash(text=done.message, tone="good" if scope == "none" else "bad"), page="/pools")

@@ -1,0 +1,95 @@
+"""Plan of a pool change, for review before it is applied."""
+
+from dataclasses import dataclass
+
+from astraflow.contract.fleet import Plan, Pool, Verdict
+from astraflow.contract.recommendations import Mode
+from web.components import formats
+from web.components.formats import usd
+from web.decisions.views import VERDICT_TEXTS, VERDICT_TONES, FindingRow, finding_row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """Effects of applying a plan."""
+
+    id: str
+    pool: str
+    title: str
+    sentence: str
+    facts: tuple[tuple[str, str], ...]
+    victims: tuple[str, ...]
+    findings: tuple[FindingRow, ...]
+    verdict: str
+    tone: str
+    reason: str
+    planner: str
+    expires_at: float
+    is_refused: bool
+    is_empty: bool
+    """Whether it changes nothing."""
+    requires_pool_name: bool
+    """Whether applying it requires typing the pool's name: it empties the pool, or ends instances without a drain."""
+
+
+def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
+    """Builds the view of a plan."""
+    request, change = plan.request, plan.usd_per_hour_change
+    before = pool.usd_per_hour if pool else 0.0
+    is_empty = not plan.launches and not plan.victims
+    facts = [
+        ("Nodes", f"{plan.nodes} → {plan.target}"),
+        ("Launches", formats.count(plan.launches)),
+        ("Instances removed", formats.count(len(plan.victims))),
+        ("Estimated time", formats.duration(plan.eta_s)),
+        ("Cost", f"{usd(before)} → {usd(max(0.0, before + change))} an hour"),
+        *_override_fact(plan),
+    ]
+    return PlanView(
+        id=plan.id,
+        pool=request.pool,
+        title=f"{'Terminate' if request.is_kill else 'Resize'} {request.pool}: {plan.nodes} to {plan.target} nodes?",
+        sentence=_plan_sentence(plan, pool, is_empty=is_empty),
+        facts=tuple(facts),
+        victims=tuple(map(str, plan.victims)),
+        findings=tuple(finding_row(finding) for finding in plan.findings),
+        verdict=VERDICT_TEXTS[plan.verdict],
+        tone=VERDICT_TONES[plan.verdict],
+        reason=request.reason,
+        planner=f"{request.actor.name} ({request.actor.role.value})",
+        expires_at=plan.expires_at,
+        is_refused=plan.verdict is Verdict.REFUSED,
+        is_empty=is_empty,
+        requires_pool_name=request.is_kill or (plan.target == 0 and plan.nodes > 0),
+    )
+
+
+def _override_fact(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Returns the manual override that the plan sets, with the target of the sizing rule."""
+    if not plan.override_s:
+        return ()
+    return (("Manual override", f"{formats.duration(plan.override_s)}; the rule's target is {plan.rule_target}"),)
+
+
+def _plan_sentence(plan: Plan, pool: Pool | None, *, is_empty: bool) -> str:
+    if is_empty:
+        return "No changes: the pool already has this size."
+    parts = []
+    if plan.launches:
+        parts.append(f"{formats.several(plan.launches, 'instance')} would be started.")
+    if plan.victims and plan.request.is_kill:
+        parts.append("Instances end at once; their tasks go to other nodes when the leases expire.")
+    elif plan.victims:
+        parts.append("Instances drain first: they finish or return their tasks, so no work is lost.")
+    if plan.victims and pool is not None and _is_reverted_by_rule(plan, pool):
+        parts.append(
+            f"The rule's target is {plan.rule_target} nodes; at its next tick it starts instances again. For a lasting "
+            "size, change the pool's bounds or its mode."
+        )
+    return " ".join(parts)
+
+
+def _is_reverted_by_rule(plan: Plan, pool: Pool) -> bool:
+    """Returns whether the sizing rule would raise the pool above the plan's target by itself."""
+    rule = min(max(plan.rule_target or 0, pool.spec.min_nodes), pool.spec.max_nodes)
+    return pool.spec.mode in (Mode.ON, Mode.UP_ONLY) and plan.target < rule

@@ -1,0 +1,295 @@
+"""`/pools`: size and bounds of each pool, and changes: bounds, target size, manual override, drain all."""
+
+import time
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.fleet import KillScope, Plan, PlanId, PlanRequest, Role
+from astraflow.contract.ids import PoolId
+from web.accounts.viewer import Viewer
+from web.components.downloads import FileFormat, sheet_response
+from web.components.layout import layout
+from web.pools.plans import plan_view
+from web.pools.pool_form import MOST_TEXT, number_from, spec_from
+from web.pools.queries import pool_context, pool_page_response, require_pool, source_tag
+from web.pools.views import fleet_view, pool_row, pool_sheet
+from web.requests import conditional_requests, fleet_commands
+from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests.redirects import redirect_with_flash
+from web.security.flash import Flash, Undo
+from web.security.roles import Permission, ResourceKind, needs
+
+router = APIRouter()
+
+Reason = Annotated[str, Form(max_length=MOST_TEXT)]
+
+
+@router.get("/pools")
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep) -> Response:
+    """Shows all pools."""
+    return context.pages.page(request, "pools/page.html", page="pools", **_fleet(context))
+
+
+@router.get("/pools/table")
+@needs(Permission.READ)
+async def table(request: Request, context: RequestContextDep) -> Response:
+    """Returns the figures and the table as a fragment, for the live page."""
+    return conditional_requests.with_etag(request, context.pages.page(request, "pools/_fleet.html", **_fleet(context)))
+
+
+@router.get("/pools.{ending}")
+@needs(Permission.READ)
+async def export(context: RequestContextDep, ending: FileFormat) -> Response:
+    """Returns the table as a file."""
+    status = context.fleet_state.status
+    return sheet_response(pool_sheet(status.pools if status else (), now=context.clock.wall()), ending)
+
+
+@router.get("/pools/{pool:path}/plans/{plan}")
+@needs(Permission.OPERATE, on=ResourceKind.PLAN)
+async def show_plan(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str, plan: str) -> Response:
+    """Shows the changes of a plan and the button that applies it."""
+    stored_plan = _plan(context, pool, plan)
+    return context.pages.page(
+        request,
+        "pools/plan.html",
+        page="pools",
+        layout=layout(context.state, context.settings),
+        view=plan_view(stored_plan, context.fleet_state.pool(pool)),
+        may_apply=_may_apply(context, viewer, stored_plan),
+        admins=await context.accounts.users.admins(),
+        key=fleet_commands.form_key("apply", plan),
+    )
+
+
+@router.post("/pools/{pool:path}/plans/{plan}/apply")
+@needs(Permission.OPERATE, on=ResourceKind.PLAN)
+async def apply(
+    context: RequestContextDep,
+    viewer: ViewerDep,
+    pool: str,
+    plan: str,
+    key: Annotated[str, Form(max_length=100)] = "",
+    name: Annotated[str, Form(max_length=200)] = "",
+    reason: Reason = "",
+) -> Response:
+    """Applies a plan."""
+    stored_plan = _plan(context, pool, plan)
+    if plan_view(stored_plan, None).requires_pool_name and name.strip() != stored_plan.request.pool:
+        problem = InvalidInput(
+            f"cannot confirm the plan: the name does not match; type the name of the pool, {stored_plan.request.pool}",
+            code="pool.name_not_confirmed",
+        )
+        flash = Flash.failure("The plan was not applied", problem)
+        return redirect_with_flash(flash, page=f"{_path(pool)}/plans/{plan}")
+    reason = reason.strip() or stored_plan.request.reason
+
+    async def command() -> str:
+        done = await fleet_commands.apply_plan(context, viewer, PlanId(plan), key=key, reason=reason)
+        return f"Pool {pool}: {done.message or 'no change'}"
+
+    return await _message_response(command(), if_failed="The plan was not applied", back=_path(pool))
+
+
+@router.post("/pools/{pool:path}/plans")
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
+async def plan(
+    context: RequestContextDep,
+    viewer: ViewerDep,
+    pool: str,
+    target: Annotated[int, Form(ge=0, le=1_000_000)] = 0,
+    is_kill: Annotated[bool, Form()] = False,
+    reason: Reason = "",
+) -> Response:
+    """Plans a target size and redirects to the plan's page."""
+    try:
+        request = PlanRequest(
+            pool=PoolId(pool),
+            actor=fleet_commands.actor_of(context, viewer, pool=pool),
+            reason=reason,
+            target=target,
+            is_kill=is_kill,
+        )
+        new_plan = await fleet_commands.plan_change(context, request)
+    except AstraFlowError as problem:
+        return redirect_with_flash(Flash.failure("Nothing was planned", problem), page=_path(pool))
+    return RedirectResponse(f"{_path(pool)}/plans/{new_plan.id}", 303)
+
+
+@router.get("/pools/{pool:path}/drain-all")
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
+async def ask_drain_all(request: Request, context: RequestContextDep, pool: str) -> Response:
+    """Shows the confirmation page for draining a whole pool."""
+    stored_pool = require_pool(context, pool)
+    return context.pages.page(
+        request,
+        "pools/drain_all.html",
+        page="pools",
+        layout=layout(context.state, context.settings),
+        pool=stored_pool.spec,
+        row=pool_row(stored_pool, now=context.clock.wall()),
+        admins=await context.accounts.users.admins(),
+    )
+
+
+@router.get("/pools/{pool:path}/inject-fault")
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def ask_fault(
+    request: Request, context: RequestContextDep, pool: str, back: Literal["", "overview"] = ""
+) -> Response:
+    """Shows the confirmation page for fault injection."""
+    stored_pool = require_pool(context, pool)
+    return context.pages.page(
+        request,
+        "pools/inject_fault.html",
+        page="pools",
+        layout=layout(context.state, context.settings),
+        pool=stored_pool.spec,
+        row=pool_row(stored_pool, now=context.clock.wall()),
+        back=back,
+        key=fleet_commands.form_key("inject-fault", pool, time.time_ns()),
+    )
+
+
+@router.post("/pools/{pool:path}/inject-fault")
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def inject_fault(
+    context: RequestContextDep,
+    viewer: ViewerDep,
+    pool: str,
+    percent: Annotated[float, Form(gt=0, le=100)] = 30.0,
+    back: Annotated[Literal["", "overview"], Form()] = "",
+    key: Annotated[str, Form(max_length=100)] = "",
+    reason: Reason = "",
+) -> Response:
+    """Injects a fault: terminates this percentage of the ready nodes."""
+
+    async def command() -> str:
+        done = await fleet_commands.inject_fault(
+            context, viewer, PoolId(pool), share=percent / 100, key=key, reason=reason.strip() or "fault injection test"
+        )
+        return f"Pool {pool}, {done.decision.message}; the rule's recommendation follows within 30 seconds"
+
+    return await _message_response(command(), if_failed="No fault was injected", back="/" if back else _path(pool))
+
+
+@router.post("/pools/{pool:path}/override")
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
+async def set_override(
+    context: RequestContextDep,
+    viewer: ViewerDep,
+    pool: str,
+    minutes: Annotated[float, Form(ge=0, le=60)] = 30.0,
+    reason: Reason = "",
+    key: Annotated[str, Form(max_length=100)] = "",
+) -> Response:
+    """Sets a manual override for so many minutes, during which no node is removed; 0 ends it."""
+
+    async def command() -> str:
+        why = reason.strip() or ("override set on the page" if minutes else "override ended on the page")
+        return (
+            await fleet_commands.set_pool_override(context, viewer, PoolId(pool), minutes=minutes, key=key, reason=why)
+        ).message
+
+    undo = Undo.RELEASE if minutes else None
+    return await _message_response(
+        command(), if_failed="The override was not changed", back=_path(pool), undo=undo, of=pool
+    )
+
+
+@router.post("/pools/{pool:path}/spec")
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def change(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str) -> Response:
+    """Changes bounds, mode or spec; with `undo`, restores the previous ones."""
+    form = {name: str(value) for name, value in (await request.form(max_fields=40)).items()}
+
+    async def command() -> str:
+        stored_pool = require_pool(context, pool)
+        observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
+        before = context.cache.previous_specs.get((context.run, pool, observed)) if "undo" in form else None
+        if "undo" in form and before is None:
+            raise InvalidInput(
+                "cannot undo: the previous bounds are no longer stored; set them in the form",
+                code="pool.undo_expired",
+            )
+        spec = before or spec_from(stored_pool.spec, form)
+        reason = form.get("reason", "").strip()[:MOST_TEXT] or ("undone on the page" if before else "")
+        done = await fleet_commands.put_pool(
+            context, viewer, spec, observed_version=observed, key=form.get("key", ""), reason=reason
+        )
+        bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
+        return f"Pool {pool} is {'again ' if before else ''}{bounds} (version {done.version})"
+
+    return await _message_response(command(), if_failed="The pool was not changed", back=_path(pool))
+
+
+@router.get("/pools/{pool:path}/now")
+@needs(Permission.READ)
+async def show_now(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str) -> Response:
+    """Returns the live parts of the pool's page. Reads instances and journal only when the source tag has changed."""
+    stored_pool = require_pool(context, pool)
+    tag = source_tag(context, viewer, stored_pool)
+    return conditional_requests.not_modified(request, tag) or conditional_requests.with_etag(
+        request,
+        context.pages.page(
+            request,
+            "pools/_live.html",
+            live_texts=context.frames.live_texts,
+            **await pool_context(context, stored_pool),
+        ),
+        source=tag,
+    )
+
+
+@router.get("/pools/{pool:path}")
+@needs(Permission.READ)
+async def show_pool(request: Request, context: RequestContextDep, pool: str) -> Response:
+    """Shows a pool's page."""
+    return await pool_page_response(request, context, require_pool(context, pool))
+
+
+def _fleet(context: RequestContext) -> dict[str, Any]:
+    return {
+        "layout": layout(context.state, context.settings),
+        "fleet": fleet_view(context.fleet_state, context.settings, now=context.clock.wall()),
+        "scopes": KillScope,
+    }
+
+
+def _path(pool: str) -> str:
+    return f"/pools/{quote(pool)}"
+
+
+async def _message_response(
+    command: Any, *, if_failed: str, back: str, undo: Undo | None = None, of: str = ""
+) -> Response:
+    """Awaits the command and redirects with its result; the command has written the audit entry."""
+    try:
+        return redirect_with_flash(Flash(text=await command, tone="good", undo=undo, of=of), page=back)
+    except AstraFlowError as problem:
+        return redirect_with_flash(Flash.failure(if_failed, problem), page=back)
+
+
+def _plan(context: RequestContext, pool: str, plan: str) -> Plan:
+    """Returns a plan of the pool. Raises: HTTPException for an unknown plan or a plan of another pool."""
+    stored_plan = context.cache.plans.get((context.run, PlanId.unchecked(plan)))
+    if stored_plan is None or stored_plan.request.pool != pool:
+        raise HTTPException(404, "No plan with this id. Plans expire after five minutes: plan again.")
+    return stored_plan
+
+
+def _may_apply(context: RequestContext, viewer: Viewer, plan: Plan) -> bool:
+    """Predicts the fleet service's answer; it only selects what the page offers."""
+    pool = plan.request.pool
+    is_admin = viewer.may(Permission.ADMINISTER, run=context.run, pool=pool)
+    if plan.request.is_kill:
+        return is_admin
+    is_from_program = plan.request.actor.role in (Role.AGENT, Role.RULE)
+    may_approve = viewer.may(Permission.APPROVE, run=context.run, pool=pool) and is_from_program
+    return not plan.needs_approval or is_admin or may_approve

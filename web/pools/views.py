@@ -1,0 +1,244 @@
+"""Pools page: the fleet service, the table of pools, and the state of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astraflow.contract.causes import Cause
+from astraflow.contract.fleet import InstanceState, KillScope, Pool
+from astraflow.contract.recommendations import Mode
+from web.components import formats
+from web.components.causes import cause_counts
+from web.components.downloads import Sheet
+from web.components.formats import usd
+from web.process_settings import Settings, start_command, web_command
+from web.state.fleet_state import FleetConnection, FleetState
+
+PENDING = (InstanceState.INTENDED, InstanceState.PENDING, InstanceState.RUNNING)
+TERMINATING = (InstanceState.DRAINING, InstanceState.RETIRING)
+
+MODE_TEXTS = {
+    Mode.OFF: "changed by people only",
+    Mode.ADVISE: "recommendations are shown, not applied",
+    Mode.UP_ONLY: "raised to the rule's target, never lowered",
+    Mode.ON: "follows the rule's target",
+}
+MODE_TONES = {Mode.OFF: "off", Mode.ADVISE: "busy", Mode.UP_ONLY: "good", Mode.ON: "good"}
+
+KILL_TEXTS = {
+    KillScope.NONE: "off",
+    KillScope.AGENTS: "on for agents",
+    KillScope.ALL: "on for all",
+}
+
+COLUMNS = (
+    "pool",
+    "mode",
+    "ready",
+    "pending",
+    "terminating",
+    "target",
+    "min_nodes",
+    "max_nodes",
+    "rule_target",
+    "usd_per_hour",
+    "usd_today",
+    "launch_delay_s",
+    "state",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRow:
+    """One line of the table of pools."""
+
+    id: str
+    mode: str
+    mode_tone: str
+    ready: int
+    pending: int
+    terminating: int
+    target: int
+    bounds: str
+    recommended_nodes: str
+    usd_per_hour: str
+    usd_today: str
+    launch_delay: str
+    state: str
+    tone: str
+    simulated: tuple[str, ...]
+    losses: str
+    """Nodes lost or preempted within the last hour, by cause; empty for none."""
+    segments: tuple[tuple[str, float, float], ...]
+    """Bar of the pool's size: kind, start and width in per cent of the widest value."""
+    target_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetView:
+    """Fleet service and its pools."""
+
+    connection: str
+    problem: str
+    age: str
+    is_stale: bool
+    next_try_at: float | None
+    """Time of the next connection attempt in Unix seconds; None while connected."""
+    address: str
+    start_command: str
+    web_command: str
+    cluster: str = ""
+    usd_per_hour: str = formats.MISSING
+    usd_today: str = formats.MISSING
+    kill: str = ""
+    kill_text: str = ""
+    kill_reason: str = ""
+    swept_at: float | None = None
+    orphans: int = 0
+    problems: tuple[str, ...] = ()
+    rows: tuple[PoolRow, ...] = ()
+    nodes: str = ""
+    finding: str = ""
+    finding_tone: str = ""
+
+    @property
+    def has_status(self) -> bool:
+        """Whether a status of the service was received."""
+        return bool(self.cluster)
+
+
+def fleet_view(state: FleetState, settings: Settings, *, now: float) -> FleetView:
+    """Builds the view. now: Unix seconds."""
+    status, age_s = state.status, state.age_s
+    connection_view = FleetView(
+        connection=state.connection.value,
+        problem=state.problem,
+        age="" if age_s is None else formats.duration(max(0.1, age_s)),
+        is_stale=state.connection is not FleetConnection.ABSENT and state.is_stale,
+        next_try_at=None if (next_s := state.next_try_s) is None else now + next_s,
+        address=settings.fleet,
+        start_command=start_command(settings),
+        web_command=web_command(settings),
+    )
+    if status is None:
+        return connection_view
+    rows = tuple(pool_row(pool, now=now) for pool in status.pools)
+    finding, tone = _finding(status.kill, rows, status.problems)
+    return FleetView(
+        connection=connection_view.connection,
+        problem=connection_view.problem,
+        age=connection_view.age,
+        is_stale=connection_view.is_stale,
+        next_try_at=connection_view.next_try_at,
+        address=connection_view.address,
+        start_command=connection_view.start_command,
+        web_command=connection_view.web_command,
+        cluster=status.cluster,
+        usd_per_hour=usd(status.usd_per_hour),
+        usd_today=usd(status.usd_today),
+        kill=status.kill.value,
+        kill_text=KILL_TEXTS[status.kill],
+        kill_reason=status.kill_reason,
+        swept_at=status.last_sweep_at,
+        orphans=status.orphans,
+        problems=status.problems,
+        rows=rows,
+        nodes=f"{sum(row.ready for row in rows)} of {sum(row.target for row in rows)}",
+        finding=finding,
+        finding_tone=tone,
+    )
+
+
+def pool_row(pool: Pool, *, now: float) -> PoolRow:
+    """Returns the table row of a pool."""
+    counts = {
+        "ready": pool.nodes.get(InstanceState.READY, 0),
+        "pending": sum(pool.nodes.get(state, 0) for state in PENDING),
+        "terminating": sum(pool.nodes.get(state, 0) for state in TERMINATING),
+        "suspect": pool.nodes.get(InstanceState.SUSPECT, 0),
+    }
+    widest = max(1, pool.spec.max_nodes, pool.target, sum(counts.values()))
+    segments, start = [], 0.0
+    for kind, number in counts.items():
+        segments.append((kind, start, 100 * number / widest))
+        start += 100 * number / widest
+    state, tone = pool_state(pool, now=now)
+    return PoolRow(
+        id=pool.spec.id,
+        mode=pool.spec.mode.value,
+        mode_tone=MODE_TONES[pool.spec.mode],
+        ready=counts["ready"],
+        pending=counts["pending"],
+        terminating=counts["terminating"],
+        target=pool.target,
+        bounds=f"{pool.spec.min_nodes} to {pool.spec.max_nodes}",
+        recommended_nodes=formats.count(pool.rule_target),
+        usd_per_hour=usd(pool.usd_per_hour),
+        usd_today=usd(pool.usd_today),
+        launch_delay=formats.duration(pool.launch_delay_s),
+        state=state,
+        tone=tone,
+        simulated=pool.simulated,
+        losses=cause_counts(pool.losses),
+        segments=tuple(segment for segment in segments if segment[2]),
+        target_at=min(100.0, 100 * pool.target / widest),
+    )
+
+
+def pool_state(pool: Pool, *, now: float) -> tuple[str, str]:
+    """Returns the state of a pool in a few words, with its tone."""
+    current = sum(number for state, number in pool.nodes.items() if state not in TERMINATING)
+    pending = sum(pool.nodes.get(state, 0) for state in PENDING)
+    if pool.breaker_until is not None:
+        return f"launches failing, retry in {formats.duration(max(0.0, pool.breaker_until - now))}", "bad"
+    if pool.nodes.get(InstanceState.SUSPECT, 0):
+        return f"{formats.several(pool.nodes[InstanceState.SUSPECT], 'instance')} unhealthy", "bad"
+    if pool.override_until_at is not None:
+        return f"manual override for {formats.duration(max(0.0, pool.override_until_at - now))}", "warn"
+    if pending:
+        return f"scaling up: {formats.count(pending)} pending", "busy"
+    if current < pool.target:
+        return f"{formats.several(pool.target - current, 'node')} below target", "warn"
+    if any(pool.nodes.get(state, 0) for state in TERMINATING):
+        unrequested: dict[Cause, int] = {**pool.terminating}
+        unrequested.pop(Cause.REQUESTED, None)
+        return f"draining: {cause_counts(unrequested)}" if unrequested else "draining", "warn"
+    return ("at target", "good") if pool.target else ("scaled to zero", "off")
+
+
+def pool_sheet(pools: Sequence[Pool], *, now: float) -> Sheet:
+    """Returns the table of pools as a sheet for download."""
+    rows = []
+    for pool in pools:
+        row = pool_row(pool, now=now)
+        rows.append(
+            (
+                row.id,
+                row.mode,
+                row.ready,
+                row.pending,
+                row.terminating,
+                row.target,
+                pool.spec.min_nodes,
+                pool.spec.max_nodes,
+                pool.rule_target,
+                round(pool.usd_per_hour, 4),
+                round(pool.usd_today, 4),
+                round(pool.launch_delay_s, 1),
+                row.state,
+            )
+        )
+    return Sheet(name="astraflow-pools", columns=COLUMNS, rows=rows)
+
+
+def _finding(kill: KillScope, rows: Sequence[PoolRow], problems: Sequence[str]) -> tuple[str, str]:
+    if kill is not KillScope.NONE:
+        return f"The kill switch is {KILL_TEXTS[kill]}", "bad"
+    if problems:
+        return "The fleet needs attention", "bad"
+    bad = [row.id for row in rows if row.tone == "bad"]
+    if bad:
+        return f"Pool {bad[0]} needs attention", "bad"
+    moving = [row.id for row in rows if row.tone in ("busy", "warn")]
+    if moving:
+        return f"Pool {moving[0]} is changing" if len(moving) == 1 else f"{len(moving)} pools are changing", "warn"
+    return ("All pools are at target", "good") if rows else ("No pool yet", "warn")

@@ -1,0 +1,1 @@
+"""Parts of routes that several features use: context, lookups, redirects, caches, and fleet commands."""

@@ -1,0 +1,51 @@
+"""Cache of the process, for minutes: shown plans, pool specs before a change, answers by idempotency key.
+
+A restart loses it at the cost of planning again; the services themselves ensure that nothing is done twice.
+"""
+
+import asyncio
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+from astraflow.contract.fleet import Plan, PlanId, PoolSpec
+from web.history.run_summary import RunSummary
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+MAX_ENTRIES = 2000
+
+
+class BoundedCache(Generic[K, V]):
+    """Latest `MAX_ENTRIES` values by key."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def put(self, key: K, value: V) -> None:
+        """Stores a value; drops the oldest beyond the limit."""
+        self._values[key] = value
+        while len(self._values) > MAX_ENTRIES:
+            self._values.popitem(last=False)
+
+    def get(self, key: K) -> V | None:
+        """Value of the key; None if it is unknown or was dropped."""
+        return self._values.get(key)
+
+
+class ProcessCache:
+    """Caches of one process."""
+
+    def __init__(self) -> None:
+        self.plans: BoundedCache[tuple[str, PlanId], Plan] = BoundedCache()
+        """Plan by run and plan id."""
+        self.previous_specs: BoundedCache[tuple[str, str, int], PoolSpec] = BoundedCache()
+        """Spec before the change, by run, pool and new version; restored by undo."""
+        self.answers: BoundedCache[tuple[str, str], tuple[str, str]] = BoundedCache()
+        """Request text and answer, by run and idempotency key."""
+        self.launches: BoundedCache[str, tuple[list[str], str]] = BoundedCache()
+        """Request and run name of a launch, by idempotency key."""
+        self.summaries: BoundedCache[tuple[int, int], RunSummary] = BoundedCache()
+        """Summary by run record and sequence of its last report."""
+        self.launch_lock = asyncio.Lock()
+        """Serializes launching, stopping and resuming runs, so that two requests with one key act once."""

@@ -1,0 +1,1 @@
+"""Schemas and parameters of the REST API that several features use."""

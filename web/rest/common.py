@@ -1,0 +1,115 @@
+"""Parameters and schemas shared by the API's routes: names, paging, idempotency keys, reasons, and error responses."""
+
+from typing import Annotated, Any
+
+from fastapi import Header, Path, Query
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from starlette.convertors import Convertor, register_url_convertor  # codespell:ignore convertors,convertor
+
+from web.security.problems import MEDIA_TYPE
+
+PREFIX = "/api/v1"
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
+MAX_EXACT_INTEGER = 2**53
+"""Numbers beyond this are not exact in every language that reads JSON."""
+
+_ERROR_DESCRIPTIONS = {
+    400: "The body is not valid JSON.",
+    401: "No session or token, or the token is invalid, expired or revoked.",
+    403: "The role or the token's scope lacks the permission, or the fleet's guard refuses the change.",
+    404: "The resource does not exist.",
+    409: "The resource has changed since it was read, or the Idempotency-Key was used for another change.",
+    413: "The body is larger than 1 MiB.",
+    422: "The request is invalid; `fields` lists the errors.",
+    429: "Too many requests; retry after the seconds in the header Retry-After.",
+    431: "Too many headers, or too long.",
+    502: "A service of the run failed.",
+    503: "A service of the run cannot be reached or is not configured.",
+    504: "A service of the run did not answer in time.",
+}
+
+
+def error_responses(*more: int) -> dict[int | str, dict[str, Any]]:
+    """Returns the documented error responses of a route. more: 400, 404, 409, 413, besides the common ones."""
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {"description": _ERROR_DESCRIPTIONS[status], "content": {MEDIA_TYPE: {"schema": schema}}}
+        for status in sorted({401, 403, 422, 429, 431, 502, 503, 504, *more})
+    }
+
+
+class _NameWithSlashes(Convertor[str]):  # codespell:ignore convertor
+    """Name that may contain slashes, without a trailing action: `/pools/eu/west/plans` names the pool `eu/west`."""
+
+    regex = r"(?!.+/(?:plans|override|what-if|inject-fault|drain)$).+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("resource", _NameWithSlashes())
+
+BODY_ERRORS = (400, 409, 413)
+"""Additional error statuses of routes that accept a body."""
+
+WholeNumber = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+"""Accepts 3.0 as an integer, as JSON does not distinguish the two."""
+
+
+class RequestBody(BaseModel):
+    """Base of request bodies: refuses unknown fields and does not convert strings to numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+Reason = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=2000,
+        pattern=r"[!-~]",
+        description="Reason for the change, recorded with your name in the journal and the audit log.",
+        examples=["the trainer waits since demand doubled"],
+    ),
+]
+PoolName = Annotated[str, Path(pattern=NAME, description="Name of the pool.", examples=["eu"])]
+NodeName = Annotated[
+    str, Path(pattern=NAME, description="Id of the node, from the list of nodes.", examples=["node-1.1"])
+]
+Key = Annotated[
+    str,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=100,
+        pattern=r"^[!-~]{1,100}$",
+        description="Unique key of your choice for each change, such as a UUID. A request repeated with the key is "
+        "applied once and returns the first response.",
+        examples=["0f4d5a0e-7f3c-4a47-9a4f-1c3d0c7f5a11"],
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")]
+
+
+class ResponseModel(BaseModel):
+    """Base of response bodies: every field is present."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class MessageResponse(ResponseModel):
+    """Result of a command."""
+
+    message: str
+
+
+class ReasonRequest(RequestBody):
+    """Reason for a change."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "agreed in the morning"}]})
+
+    reason: Reason

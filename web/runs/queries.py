@@ -1,0 +1,108 @@
+"""View of one run over a time range, from recorded data, for its pages and downloads."""
+
+from collections.abc import Mapping, Sequence
+
+from sqlmodel import Session
+
+from astraflow.contract.reports import Report
+from web.database.tables import RunRecord
+from web.history import series_queries as history
+from web.history.points import MAX_CHARTED_NODES, VALUES
+from web.history.report_json import report_from_json
+from web.history.samples import node_subject, policy_subject
+from web.history.series_queries import Row
+from web.history.time_ranges import TimeRange, range_from
+from web.history.training_steps import STEP, step_values, training_rows
+from web.requests.context import RequestContext
+from web.requests.run_lookup import annotations_of, is_live, require_record
+from web.runs.views import SHOWN_POINTS, RunHistory, RunView, run_view
+from web.state.annotations import Annotation, annotation_of
+
+MAX_STEPS = 20_000
+"""Maximum rows of a file with training metrics; of more steps, each row has the means of several."""
+
+
+async def load_run_view(
+    context: RequestContext, run_id: int, policy: str, *, span: TimeRange | None = None, at_most: int = SHOWN_POINTS
+) -> RunView:
+    """Returns the view model of the page. Raises: HTTPException for an unknown run."""
+    return (await load_run_view_and_history(context, run_id, policy, span=span, at_most=at_most))[0]
+
+
+async def load_run_view_and_history(
+    context: RequestContext,
+    run_id: int,
+    policy: str,
+    *,
+    span: TimeRange | None = None,
+    at_most: int = SHOWN_POINTS,
+    training_at_most: int = 0,
+) -> tuple[RunView, RunHistory]:
+    """Returns the view model with the figures behind it. Raises: HTTPException for an unknown run.
+
+    at_most, training_at_most: maximum rows of the charts over time, and of training metrics.
+    """
+    record, shown_policy, past = await _load_history(
+        context, run_id, policy, span=span, at_most=at_most, training_at_most=training_at_most
+    )
+    live = context.state.report if is_live(context, run_id) else None
+    return run_view(record, past, policy=shown_policy, live=live, dataflow=record.dataflow), past
+
+
+async def _load_history(
+    context: RequestContext, run_id: int, policy: str, *, span: TimeRange | None, at_most: int, training_at_most: int
+) -> tuple[RunRecord, str, RunHistory]:
+    """Returns the record, the shown policy, and the figures. Raises: as `load_run_view`."""
+    record = await require_record(context, run_id)
+    live = context.state.report if is_live(context, run_id) else None
+    end = record.last_at if span is None or span.end is None else span.end
+    since = None if span is None else end - span.duration_s
+    shown_policy, rows, lags = await context.database.read(
+        lambda session: _read_history(session, run_id, policy, since=since, until=end + 1.0, at_most=at_most)
+    )
+    training: list[Row] = []
+    if training_at_most:
+        training = await context.database.read(
+            lambda session: training_rows(
+                session, run_id, shown_policy, since=since, until=end + 1.0, at_most=training_at_most
+            )
+        )
+        if live is not None and (span is None or span.is_moving):
+            training = _with_latest_step(training, live, shown_policy)
+    if live is not None and at_most > 1:
+        annotations: Sequence[Annotation] = await annotations_of(context)
+    else:
+        events = report_from_json(record.report_json).events
+        annotations = [annotation for event in events if (annotation := annotation_of(event)) is not None]
+    past = RunHistory(rows=rows, lags=lags, training=training, annotations=annotations, span=span)
+    return record, shown_policy, past
+
+
+def _with_latest_step(rows: list[Row], live: Report, policy: str) -> list[Row]:
+    """Adds the step of the newest report if it is not recorded yet."""
+    stream = next((stream for stream in live.streams if stream.policy == policy), None)
+    if stream is None or stream.steps <= (rows[-1][1][STEP] or 0 if rows else 0):
+        return rows
+    return [*rows, (live.at, step_values(stream))]
+
+
+def _read_history(
+    session: Session, run_id: int, policy: str, *, since: float | None, until: float, at_most: int
+) -> tuple[str, list[Row], dict[str, list[Row]]]:
+    """Returns the shown policy, its figures, and the version lag of the nodes that lag most."""
+    policies = history.subjects(session, run_id, "policy")
+    shown_policy = policy if policy in policies else next(iter(policies), "")
+    rows = history.rows(
+        session, run_id, policy_subject(shown_policy), VALUES, since=since, until=until, at_most=at_most
+    )
+    names = history.highest_subjects(session, run_id, "node", "lag", at_most=MAX_CHARTED_NODES) if at_most > 1 else []
+    lags = {
+        name: history.rows(session, run_id, node_subject(name), ("lag",), since=since, until=until, at_most=at_most)
+        for name in names
+    }
+    return shown_policy, rows, lags
+
+
+def time_range_from(query: Mapping[str, str]) -> TimeRange | None:
+    """Returns the time range of an address; None for the whole run."""
+    return range_from(query) if query.get("range") or query.get("from") else None

@@ -1,0 +1,200 @@
+"""`/api/v1/report`, `/reports` and `/series`: dataflow's reports and time series."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import ConfigDict, Field
+
+from astraflow.contract.errors import Unavailable
+from astraflow.contract.training_metrics import training_metric
+from web.charts import charts
+from web.charts.chart_data import rows_of
+from web.charts.series import as_sheet
+from web.charts.version_lag import lag_sheet
+from web.components.downloads import FileFormat, sheet_response
+from web.components.layout import page_selection
+from web.history.capacity import FLEET_VALUES
+from web.history.points import VALUES
+from web.history.report_json import json_value, report_to_json
+from web.requests.context import RequestContext, RequestContextDep
+from web.requests.range_points import points_in_range
+from web.requests.run_lookup import showing
+from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ResponseModel, error_responses
+from web.runs.queries import MAX_STEPS, load_run_view_and_history, time_range_from
+from web.runs.sheets import LABELS, TIMELINE, has_chart, run_sheet
+from web.runs.training import TRAINING
+from web.security.roles import Permission, needs
+
+router = APIRouter(prefix=PREFIX, tags=["reports"])
+
+RangeName = Literal["", "15m", "1h", "6h", "24h"]
+MAX_REPORTS = 900
+
+Chart = Annotated[
+    str,
+    Query(
+        max_length=80,
+        pattern="^[A-Za-z0-9_.-]*$",
+        description=f"Chart whose series to return: {', '.join((*charts.ALL_CHARTS, charts.VERSION_LAG))}; of a run "
+        f"also {TIMELINE}, a training metric, or {TRAINING} for all training metrics by step; empty for the series "
+        "over time.",
+    ),
+]
+Policy = Annotated[str, Query(max_length=128, description="Policy; the first if empty or unknown.")]
+Range = Annotated[RangeName, Query(description="Time range back from now; empty for 15m.")]
+Begin = Annotated[
+    str,
+    Query(
+        alias="from", max_length=40, description="Begin of the range, instead of `range`: Unix seconds or a UTC time."
+    ),
+]
+RunFilter = Annotated[
+    int | None,
+    Query(
+        ge=1,
+        le=MAX_EXACT_INTEGER,
+        description="Id of a recorded run, whole without a range; default: the live run.",
+    ),
+]
+End = Annotated[str, Query(alias="to", max_length=40, description="End of the range; send both or neither.")]
+
+
+class RunReport(ResponseModel):
+    """Report of the run at one second, with the tables of `astraflow report --json`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run: str
+    sequence: int = Field(description="Increases by one per second, also across restarts.")
+    at: float = Field(description="Unix seconds.")
+    uptime_s: float
+    simulated: list[str] = Field(description="Simulated components of the run.")
+    flows: list[dict[str, Any]]
+    streams: list[dict[str, Any]]
+    pools: list[dict[str, Any]]
+    nodes: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    recommendations: list[dict[str, Any]]
+    problems: list[str]
+
+
+class NewestReport(RunReport):
+    """Newest report."""
+
+    age_s: float | None = Field(description="Seconds since the report arrived.")
+
+
+class ReportList(ResponseModel):
+    """Reports, oldest first."""
+
+    items: list[RunReport]
+
+
+class LoginStatusResponse(ResponseModel):
+    """Validity of a session or token."""
+
+    status: Literal["ok"]
+
+
+@router.get("/report", response_model=NewestReport, responses=error_responses())
+@needs(Permission.READ)
+async def report(context: RequestContextDep) -> Response:
+    """Returns the newest report and its age."""
+    if context.state.report is None:
+        raise Unavailable(
+            "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
+        )
+    content = json.loads(report_to_json(context.state.report)) | {"age_s": context.state.age_s}
+    return JSONResponse(content)
+
+
+@router.get("/reports", response_model=ReportList, responses=error_responses())
+@needs(Permission.READ)
+async def reports(
+    context: RequestContextDep,
+    after_sequence: Annotated[int, Query(ge=0, le=MAX_EXACT_INTEGER, description="Only newer reports.")] = 0,
+    resolution_s: Annotated[
+        Literal["1", "60"], Query(description="1: each second of the last 15 minutes; 60: each minute.")
+    ] = "60",
+    limit: Annotated[int, Query(ge=1, le=MAX_REPORTS, description="Maximum number; the latest are returned.")] = 60,
+) -> Response:
+    """Lists recorded reports, oldest first, without node errors and events."""
+    history = await context.control.history(after_sequence=after_sequence, limit=limit, resolution_s=int(resolution_s))
+    return JSONResponse({"items": [json_value(asdict(item)) for item in history]})
+
+
+@router.get("/session", response_model=LoginStatusResponse, responses=error_responses())
+@needs(Permission.READ)
+async def session() -> Response:
+    """Checks the session or token; responds with 401 if it is invalid."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get(
+    "/series.{ending}",
+    response_class=Response,
+    responses={
+        **error_responses(404),
+        200: {
+            "content": {
+                "text/csv": {"schema": {"type": "string"}},
+                "application/json": {"schema": {"type": "array", "items": {"type": "object"}}},
+            }
+        },
+    },
+)
+@needs(Permission.READ)
+async def series(
+    request: Request,
+    context: RequestContextDep,
+    ending: FileFormat,
+    chart: Chart = "",
+    policy: Policy = "",
+    range: Range = "",  # noqa: A002 (the name in the address)
+    begin: Begin = "",
+    end: End = "",
+    run_id: RunFilter = None,
+) -> Response:
+    """Returns a chart's series, or all series, as CSV or JSON with one row per time or step."""
+    if run_id is not None:
+        return await _of_run(request, context, run_id, policy, chart, ending)
+    live_charts = (*charts.ALL_CHARTS, charts.VERSION_LAG)
+    if chart and chart not in live_charts:
+        names = ", ".join(live_charts)
+        raise HTTPException(
+            404, f"cannot return chart {chart!r}: without a run there are {names}; send run_id, from GET {PREFIX}/runs"
+        )
+    choice = page_selection(context.state, request.query_params)
+    if choice.policy is None:
+        raise Unavailable(
+            "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
+        )
+    points = await points_in_range(context, choice)
+    if chart == charts.VERSION_LAG:
+        return sheet_response(lag_sheet(points, choice.policy), ending)
+    values = tuple(line.value for line in charts.ALL_CHARTS[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
+    name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}".replace("/", "_").replace(":", "_")
+    return sheet_response(as_sheet(name, rows_of(points, choice.policy), values), ending)
+
+
+async def _of_run(
+    request: Request, context: RequestContext, run_id: int, policy: str, chart: str, ending: FileFormat
+) -> Response:
+    """Returns a recorded run's series. Raises: HTTPException for an unknown chart or run."""
+    view, past = await load_run_view_and_history(
+        showing(context, run_id),
+        run_id,
+        policy,
+        span=time_range_from(request.query_params),
+        training_at_most=MAX_STEPS if training_metric(chart) is not None else 0,
+    )
+    if chart not in ("", TRAINING) and not has_chart(past, chart):
+        names = ", ".join((*LABELS, TRAINING))
+        raise HTTPException(404, f"cannot return chart {chart!r}: the run does not have it; use one of {names}")
+    if not chart:
+        return sheet_response(as_sheet(f"astraflow-run-{run_id}", past.rows, VALUES), ending)
+    return await asyncio.to_thread(lambda: sheet_response(run_sheet(view, past, chart), ending))

@@ -1,0 +1,192 @@
+"""`/runs`: the list of recorded runs, and one run's page with its trajectories."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from astraflow.contract.errors import AstraFlowError, Unavailable
+from web.components.downloads import FileFormat, sheet_response
+from web.components.layout import layout
+from web.launcher.launcher import UnknownRun
+from web.requests import conditional_requests
+from web.requests.context import RequestContext, RequestContextDep
+from web.requests.run_lookup import RunNumber, showing
+from web.runs import list_view
+from web.runs.evaluations import EvaluationTable, evaluation_tables
+from web.runs.list_queries import STATES, run_list_query, runs_page
+from web.runs.queries import load_run_view, load_run_view_and_history, time_range_from
+from web.runs.training import SMALL_POINTS, training_view
+from web.runs.views import RunView
+from web.security.roles import Permission, needs
+from web.trajectories.filters import SampleFilter
+from web.trajectories.queries import reward_spread
+from web.trajectories.reward_histogram import Histogram, histogram
+from web.trajectories.sources import RunSamples, samples_of_run
+
+router = APIRouter()
+
+PAGE_ROUNDS = 20
+
+RoundNumber = Annotated[int | None, Query(le=2**53)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPage:
+    """One page of rounds of evaluations, newest first."""
+
+    tables: tuple[EvaluationTable, ...]
+    before: int | None
+    older: int | None
+    """`before` of the next page; None on the last."""
+    record_note: str = ""
+    """Note that the data comes from a record; empty for a live run."""
+    problem: str = ""
+
+
+@router.get("/runs")
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep) -> Response:
+    """Shows the list of runs."""
+    return context.pages.page(
+        request,
+        "runs/page.html",
+        page="runs",
+        layout=layout(context.state, context.settings),
+        states=STATES,
+        admins=await context.accounts.users.admins(),
+        **await _listed(request, context),
+    )
+
+
+@router.get("/runs/table")
+@needs(Permission.READ)
+async def show_table(request: Request, context: RequestContextDep) -> Response:
+    """Returns the table as a fragment, for the live page."""
+    return conditional_requests.with_etag(
+        request, context.pages.page(request, "runs/_table.html", **await _listed(request, context))
+    )
+
+
+@router.get("/runs.{ending}")
+@needs(Permission.READ)
+async def export(request: Request, context: RequestContextDep, ending: FileFormat) -> Response:
+    """Returns the rows that the page with the same query shows, as a file."""
+    return sheet_response(list_view.sheet(await runs_page(context, run_list_query(request.query_params))), ending)
+
+
+@router.get("/runs/{run_id}")
+@needs(Permission.READ)
+async def show_run(
+    request: Request,
+    context: RequestContextDep,
+    run_id: RunNumber,
+    policy: str = "",
+    rounds_before: RoundNumber = None,
+) -> Response:
+    """Shows a run's page: counts, charts, evaluations and trajectories."""
+    context = showing(context, run_id)
+    span = time_range_from(request.query_params)
+    view, past = await load_run_view_and_history(context, run_id, policy, span=span, training_at_most=SMALL_POINTS)
+    samples = await _sample_source(context, run_id)
+    return context.pages.page(
+        request,
+        "runs/run.html",
+        page="runs",
+        layout=layout(context.state, context.settings),
+        live_texts=context.frames.live_texts if view.is_live else {},
+        view=view,
+        training=training_view(past.training),
+        spread=await _reward_histogram(samples, view),
+        rounds=await _rounds(samples, rounds_before),
+        launch=await _launch(context, view.row.name),
+    )
+
+
+@router.get("/runs/{run_id}/progress")
+@needs(Permission.READ)
+async def show_progress(request: Request, context: RequestContextDep, run_id: RunNumber, policy: str = "") -> Response:
+    """Returns the server-rendered charts (trainer time, versions, timeline) as a fragment, for the live page."""
+    context = showing(context, run_id)
+    view = await load_run_view(context, run_id, policy, span=time_range_from(request.query_params))
+    return conditional_requests.with_etag(request, context.pages.page(request, "runs/_progress_live.html", view=view))
+
+
+@router.get("/runs/{run_id}/accounting")
+@needs(Permission.READ)
+async def show_accounting(
+    request: Request, context: RequestContextDep, run_id: RunNumber, policy: str = ""
+) -> Response:
+    """Returns the accounting tables as a fragment, for the live page."""
+    context = showing(context, run_id)
+    view = await load_run_view(context, run_id, policy, at_most=1)
+    return conditional_requests.with_etag(request, context.pages.page(request, "_accounting.html", view=view))
+
+
+@router.get("/runs/{run_id}/evaluations")
+@needs(Permission.READ)
+async def show_evaluations(request: Request, context: RequestContextDep, run_id: RunNumber) -> Response:
+    """Returns the newest evaluation rounds as a fragment, for the live page."""
+    context = showing(context, run_id)
+    view = await load_run_view(context, run_id, "", at_most=1)
+    rounds = await _rounds(await _sample_source(context, run_id), None)
+    return conditional_requests.with_etag(
+        request, context.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds)
+    )
+
+
+async def _listed(request: Request, context: RequestContext) -> dict[str, Any]:
+    query = run_list_query(request.query_params)
+    runs_list = await runs_page(context, query)
+    number = min(query.page, runs_list.pages)
+    return {
+        "list": runs_list,
+        "rows": list_view.rows(runs_list),
+        "column_headers": list_view.column_headers(query),
+        "query": query.query(),
+        "number": number,
+        "newer": f"/runs{query.query(page=number - 1)}" if number > 1 else "",
+        "older": f"/runs{query.query(page=number + 1)}" if number < runs_list.pages else "",
+    }
+
+
+async def _launch(context: RequestContext, name: str) -> str:
+    """Returns the launch's name if the run was launched from here; else empty."""
+    try:
+        return (await context.launcher.launch(name)).name
+    except UnknownRun:
+        return ""
+
+
+async def _sample_source(context: RequestContext, run_id: int) -> RunSamples | Unavailable:
+    """Returns the source of the run's samples and evaluations, or the error when there is none."""
+    try:
+        return await samples_of_run(context, run_id)
+    except Unavailable as problem:
+        return problem
+
+
+async def _reward_histogram(samples: RunSamples | Unavailable, view: RunView) -> Histogram | None:
+    """Returns the histogram of sampled rewards; None while the samples cannot be read."""
+    sample_filter = SampleFilter(policy=view.policy)
+    if isinstance(samples, Unavailable):
+        return None
+    try:
+        return histogram(
+            await reward_spread(samples, sample_filter), sample_filter, path=f"/runs/{view.row.id}/trajectories"
+        )
+    except AstraFlowError:
+        return None  # the trajectories page shows the error
+
+
+async def _rounds(samples: RunSamples | Unavailable, before: int | None) -> RoundPage:
+    if isinstance(samples, Unavailable):
+        return RoundPage(tables=(), before=before, older=None, problem=str(samples))
+    try:
+        rounds = await samples.source.evaluations(before=before, limit=PAGE_ROUNDS)
+    except AstraFlowError as problem:
+        return RoundPage(tables=(), before=before, older=None, record_note=samples.record_note, problem=str(problem))
+    older = rounds[-1].round if len(rounds) == PAGE_ROUNDS else None
+    tables = evaluation_tables(rounds)
+    return RoundPage(tables=tables, before=before, older=older, record_note=samples.record_note)

@@ -1,0 +1,1 @@
+"""Command palette, search page, keyboard shortcuts, and the menu of runs."""

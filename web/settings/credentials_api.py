@@ -1,0 +1,216 @@
+"""`/api/v1/tokens`, `/sessions`: API tokens and browser sessions. Requires a session: tokens cannot manage accounts."""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from web.accounts.tokens import MAX_DAYS, MAX_NAME_LETTERS
+from web.database.tables import ApiToken, BrowserSession, User
+from web.requests.context import RequestContextDep, ViewerDep
+from web.requests.fleet_commands import run_once_per_key
+from web.rest.common import (
+    BODY_ERRORS,
+    MAX_EXACT_INTEGER,
+    PREFIX,
+    Key,
+    MessageResponse,
+    Reason,
+    ReasonRequest,
+    RequestBody,
+    ResponseModel,
+    WholeNumber,
+    error_responses,
+)
+from web.security.roles import Permission, Role, needs
+
+router = APIRouter(prefix=PREFIX, tags=["accounts"])
+
+TokenNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the token.", examples=[1])]
+SessionName = Annotated[
+    str, Path(pattern=r"^[0-9a-f]{1,128}$", description="Id of the session.", examples=["5f0c2ab19d3e4c07"])
+]
+Days = Annotated[int, Field(ge=1, le=MAX_DAYS), WholeNumber]
+
+
+class TokenRequest(RequestBody):
+    """New token of the caller."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "nightly", "scope": "operator", "days": 30, "reason": "launches the nightly run"}]
+        }
+    )
+
+    name: str = Field(
+        min_length=1,
+        max_length=MAX_NAME_LETTERS,
+        pattern=r"^[!-~]([ -~]*[!-~])?$",
+        description="Name that states its purpose.",
+    )
+    scope: Role = Field(
+        strict=False, description="Upper limit of its permissions; the user's current role limits them too."
+    )
+    days: Days = Field(description="Validity in days.")
+    reason: Reason
+
+
+class TokenResponse(ResponseModel):
+    """Valid token, without its secret."""
+
+    id: int
+    user: str
+    name: str
+    scope: Role
+    created_at: float = Field(description="Unix seconds.")
+    expires_at: float = Field(description="Unix seconds.")
+
+
+class TokenList(ResponseModel):
+    """Items, newest first."""
+
+    items: list[TokenResponse]
+
+
+class CreatedTokenResponse(ResponseModel):
+    """New token with its secret."""
+
+    token: TokenResponse
+    secret: str | None = Field(
+        description="Bearer token. Present in the first response only; null when the same key is repeated."
+    )
+
+
+class SessionResponse(ResponseModel):
+    """Session of a browser."""
+
+    id: str
+    user: str
+    browser: str = Field(description="User agent.")
+    came_from: str = Field(description="Address that opened it.")
+    opened_by: str = Field(description="`link`, `password` or `provider`.")
+    created_at: float = Field(description="Unix seconds.")
+    expires_at: float = Field(description="Unix seconds.")
+    is_here: bool = Field(description="Whether it is the caller's session.")
+
+
+class SessionList(ResponseModel):
+    """Items, newest first."""
+
+    items: list[SessionResponse]
+
+
+@router.get("/tokens", response_model=TokenList, responses=error_responses())
+@needs(Permission.OWN)
+async def tokens(context: RequestContextDep, viewer: ViewerDep) -> dict[str, Any]:
+    """Lists the caller's valid tokens; for admins all users'."""
+    rows = await context.accounts.tokens.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
+    return {"items": [_token(row, user) for row, user in rows]}
+
+
+@router.post("/tokens", status_code=201, response_model=CreatedTokenResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.OWN)
+async def create_token(context: RequestContextDep, viewer: ViewerDep, body: TokenRequest, key: Key) -> dict[str, Any]:
+    """Creates a token of the caller. This response is the only one with its secret."""
+    secret = ""
+
+    async def command() -> str:
+        nonlocal secret
+        number, secret = await context.accounts.tokens.create(
+            viewer, name=body.name, scope=body.scope, days=body.days, reason=body.reason
+        )
+        return str(number)
+
+    number = await run_once_per_key(
+        context, viewer, command, key=key, request_text=json.dumps(["token", body.model_dump(mode="json")])
+    )
+    own = await context.accounts.tokens.list_for(viewer, for_all_users=False)
+    created = next(((row, user) for row, user in own if str(row.id) == number), None)
+    if created is None:
+        raise HTTPException(
+            409, f"cannot return token {number}: it has been revoked; repeat the request with a new Idempotency-Key"
+        )
+    return {"token": _token(*created), "secret": secret or None}
+
+
+@router.post("/tokens/{token_id}/revoke", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.OWN)
+async def revoke_token(
+    context: RequestContextDep, viewer: ViewerDep, token_id: TokenNumber, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Revokes one of the caller's tokens, or for admins any token, from the next request on."""
+    for_all_users = viewer.may(Permission.ADMINISTER)
+
+    async def command() -> str:
+        if not any(
+            row.id == token_id for row, _ in await context.accounts.tokens.list_for(viewer, for_all_users=for_all_users)
+        ):
+            raise HTTPException(
+                404,
+                f"cannot revoke token {token_id}: you have no valid token with this id; see GET {PREFIX}/tokens",
+            )
+        name = await context.accounts.tokens.revoke(
+            token_id, by=viewer, for_all_users=for_all_users, reason=body.reason
+        )
+        return f"token {name} revoked"
+
+    asked_for = json.dumps(["revoke", token_id, body.reason])
+    return {"message": await run_once_per_key(context, viewer, command, key=key, request_text=asked_for)}
+
+
+@router.get("/sessions", response_model=SessionList, responses=error_responses())
+@needs(Permission.OWN)
+async def sessions(context: RequestContextDep, viewer: ViewerDep) -> dict[str, Any]:
+    """Lists the caller's open sessions; for admins all users'."""
+    rows = await context.accounts.sessions.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
+    return {"items": [_session(row, user, here=viewer.session) for row, user in rows]}
+
+
+@router.post("/sessions/{session_id}/end", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.OWN)
+async def end_session(
+    context: RequestContextDep, viewer: ViewerDep, session_id: SessionName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Ends one of the caller's sessions, or for admins any session."""
+    for_all_users = viewer.may(Permission.ADMINISTER)
+
+    async def command() -> str:
+        if not any(
+            row.cookie_hash == session_id
+            for row, _ in await context.accounts.sessions.list_for(viewer, for_all_users=for_all_users)
+        ):
+            raise HTTPException(
+                404,
+                f"cannot end this session: no open session of yours has this id; list them with GET {PREFIX}/sessions",
+            )
+        await context.accounts.sessions.revoke(session_id, by=viewer, for_all_users=for_all_users, reason=body.reason)
+        return "session ended"
+
+    asked_for = json.dumps(["end", session_id, body.reason])
+    return {"message": await run_once_per_key(context, viewer, command, key=key, request_text=asked_for)}
+
+
+def _token(row: ApiToken, user: User) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "user": user.name,
+        "name": row.name,
+        "scope": row.scope,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+    }
+
+
+def _session(row: BrowserSession, user: User, *, here: str) -> dict[str, Any]:
+    return {
+        "id": row.cookie_hash,
+        "user": user.name,
+        "browser": row.browser,
+        "came_from": row.came_from,
+        "opened_by": row.opened_by,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "is_here": row.cookie_hash == here,
+    }

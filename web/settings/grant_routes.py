@@ -1,0 +1,99 @@
+"""`/settings/grants`: grants and revokes roles on one run or pool. `web.settings.routes` lists the grants."""
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Path, Request
+from fastapi.responses import Response
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from web.components.layout import layout
+from web.requests import fleet_commands
+from web.requests.context import RequestContextDep, ViewerDep
+from web.requests.redirects import redirect_with_flash
+from web.security.flash import Flash
+from web.security.resources import Grant, Resource
+from web.security.roles import Permission, ResourceKind, needs
+from web.settings.providers_view import outcome
+from web.settings.routes import Reason, role_of
+
+router = APIRouter()
+
+RETURN_PATH = "/settings#grants"
+
+PROVIDERS_PATH = "/settings#providers"
+
+
+HOLDER = re.compile(r"([0-9]{1,15})(?::([0-9]{1,15}))?")
+"""User id, followed by `:` and a token id when the holder is one of the user's tokens."""
+
+GrantNumber = Annotated[int, Path(ge=0, le=2**53)]
+"""Bounded to the integers that the database stores exactly."""
+
+
+@router.post("/settings/grants")
+@needs(Permission.ADMINISTER)
+async def grant(
+    context: RequestContextDep,
+    viewer: ViewerDep,
+    holder: str = Form(""),
+    role: str = Form(""),
+    resource: str = Form(""),
+    pool: str = Form(""),
+    reason: Reason = "",
+) -> Response:
+    """Grants a role on a run or a pool. resource: the run's name (`run` is the query parameter for the shown run)."""
+    try:
+        holder_match = HOLDER.fullmatch(holder)
+        if holder_match is None:
+            raise InvalidInput("cannot grant a role: no user or token is selected; select one", code="grant.no_holder")
+        granted = Grant(role=role_of(role), resource=Resource(run=resource.strip(), pool=pool.strip()))
+        token_id = int(holder_match[2]) if holder_match[2] else None
+        await context.accounts.grants.grant(
+            int(holder_match[1]), granted.role, granted.resource, by=viewer, token_id=token_id, reason=reason
+        )
+    except AstraFlowError as problem:
+        return redirect_with_flash(Flash.failure("Nothing was granted", problem), page=RETURN_PATH)
+    return redirect_with_flash(Flash(text=f"Granted: {granted.description}", tone="good"), page=RETURN_PATH)
+
+
+@router.get("/settings/grants/{grant_id}/revoke")
+@needs(Permission.ADMINISTER)
+async def ask_revoke(request: Request, context: RequestContextDep, grant_id: GrantNumber) -> Response:
+    """Shows the confirmation page for revoking a grant."""
+    return context.pages.page(
+        request,
+        "confirm.html",
+        page="settings",
+        layout=layout(context.state, context.settings),
+        title="Revoke this grant?",
+        sentence="From the next request on, only the holder's global role applies there. Past changes stay.",
+        action=request.url.path,
+        button="Revoke",
+        back="/settings",
+        tone="bad",
+    )
+
+
+@router.post("/settings/grants/{grant_id}/revoke")
+@needs(Permission.ADMINISTER)
+async def revoke(context: RequestContextDep, viewer: ViewerDep, grant_id: GrantNumber, reason: Reason = "") -> Response:
+    """Revokes a grant."""
+    try:
+        message = await context.accounts.grants.revoke(grant_id, by=viewer, reason=reason)
+    except AstraFlowError as problem:
+        return redirect_with_flash(Flash.failure("Nothing was revoked", problem), page=RETURN_PATH)
+    return redirect_with_flash(Flash(text=message, tone="good"), page=RETURN_PATH)
+
+
+@router.post("/settings/providers/{provider:path}/preflight")
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def preflight(context: RequestContextDep, viewer: ViewerDep, provider: str) -> Response:
+    """Runs the provider's preflight check and redirects to the page with the result. No instance is started."""
+    try:
+        result = await fleet_commands.run_preflight(context, viewer, provider)
+    except AstraFlowError as problem:
+        return redirect_with_flash(Flash.failure(f"{provider[:80]} was not tested", problem), page=PROVIDERS_PATH)
+    return redirect_with_flash(
+        Flash(text=f"{provider}: {outcome(result)}", tone="good" if result.is_ok else "bad"), page=PROVIDERS_PATH
+    )

@@ -1,0 +1,176 @@
+"""`/api/v1/grants`: roles on one run or pool, for admins."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.errors import Conflict
+from web.accounts.grants import MAX_RUN_NAME_LETTERS, HeldGrant
+from web.accounts.queries import id_of
+from web.accounts.viewer import Viewer
+from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests.fleet_commands import run_once_per_key
+from web.rest.common import (
+    BODY_ERRORS,
+    MAX_EXACT_INTEGER,
+    NAME,
+    PREFIX,
+    Key,
+    Reason,
+    ReasonRequest,
+    RequestBody,
+    ResponseModel,
+    error_responses,
+)
+from web.security.resources import Resource
+from web.security.roles import Permission, Role, needs
+
+router = APIRouter(prefix=PREFIX, tags=["grants"])
+
+GrantNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the grant.", examples=[1])]
+GrantedRole = Literal["agent", "operator", "admin"]
+
+
+class GrantRequest(RequestBody):
+    """Role for a user or token on a run, or on one of its pools."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"user": "ada", "role": "operator", "run": "reverse", "pool": "eu", "reason": "her pool"}]
+        }
+    )
+
+    user: str = Field(min_length=1, max_length=200, description="Name of the user; for a token, its owner.")
+    token: str = Field(
+        "", max_length=60, description="Name of one of the user's tokens, which then holds the role instead."
+    )
+    role: GrantedRole = Field(description="Role on the run or pool. The role viewer is global only.")
+    run: str = Field(
+        min_length=1, max_length=MAX_RUN_NAME_LETTERS, pattern=r"^[!-~]([ -~]*[!-~])?$", description="Name of the run."
+    )
+    pool: Annotated[str, Field(pattern=NAME)] | None = Field(
+        None, description="One of its pools; the whole run if absent."
+    )
+    reason: Reason
+
+
+class GrantResponse(ResponseModel):
+    """Role of a user or token on a run or a pool."""
+
+    id: int
+    user: str
+    token: str = Field(description="The user's token that holds the role; empty for the user.")
+    role: GrantedRole
+    run: str
+    pool: str = Field(description="Empty for the whole run.")
+    granted_by: str
+    created_at: float = Field(description="Unix seconds.")
+
+
+class GrantList(ResponseModel):
+    """All grants."""
+
+    items: list[GrantResponse]
+
+
+class RevokedGrantResponse(ResponseModel):
+    """Result of revoking a grant."""
+
+    message: str
+
+
+@router.get("/grants", response_model=GrantList, responses=error_responses())
+@needs(Permission.ADMINISTER)
+async def grants(context: RequestContextDep) -> dict[str, Any]:
+    """Lists grants by user, run and pool. Global roles are not included."""
+    return {"items": [_to_response(holding) for holding in await context.accounts.grants.all()]}
+
+
+@router.post("/grants", status_code=201, response_model=GrantResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def grant(context: RequestContextDep, viewer: ViewerDep, body: GrantRequest, key: Key) -> dict[str, Any]:
+    """Grants a role on a run or a pool, replacing the holder's former role there.
+
+    Returns 409 for the caller itself, for `admin`, and for an ambiguous token name.
+    """
+    user_id, token_id = await _holder(context, viewer, body)
+    resource = Resource(run=body.run, pool=body.pool or "")
+
+    async def command() -> str:
+        role = Role(body.role)
+        return str(
+            await context.accounts.grants.grant(
+                user_id, role, resource, by=viewer, token_id=token_id, reason=body.reason
+            )
+        )
+
+    grant_id = await run_once_per_key(
+        context, viewer, command, key=key, request_text=json.dumps(["grant", body.model_dump()])
+    )
+    held_grant = next((row for row in await context.accounts.grants.all() if str(row[0].id) == grant_id), None)
+    if held_grant is None:
+        raise HTTPException(
+            409, f"cannot return grant {grant_id}: it has been revoked; repeat the request with a new Idempotency-Key"
+        )
+    return _to_response(held_grant)
+
+
+@router.post(
+    "/grants/{grant_id}/revoke", response_model=RevokedGrantResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.ADMINISTER)
+async def revoke(
+    context: RequestContextDep, viewer: ViewerDep, grant_id: GrantNumber, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Revokes a grant: from the next request on, only the holder's global role applies there."""
+
+    async def command() -> str:
+        if not any(row[0].id == grant_id for row in await context.accounts.grants.all()):
+            raise HTTPException(404, f"cannot revoke grant {grant_id}: it does not exist; see GET {PREFIX}/grants")
+        return await context.accounts.grants.revoke(grant_id, by=viewer, reason=body.reason)
+
+    message = await run_once_per_key(
+        context, viewer, command, key=key, request_text=json.dumps(["take", grant_id, body.reason])
+    )
+    return {"message": message}
+
+
+async def _holder(context: RequestContext, viewer: Viewer, body: GrantRequest) -> tuple[int, int | None]:
+    """Returns the ids of the named user and token. Raises: HTTPException if one does not exist."""
+    user = next((user for user in await context.accounts.users.all() if user.name == body.user), None)
+    if user is None:
+        raise HTTPException(
+            404, f"cannot find user {body.user!r}: it does not exist; list users with GET {PREFIX}/users"
+        )
+    if not body.token:
+        return id_of(user), None
+    tokens = await context.accounts.tokens.list_for(viewer, for_all_users=True)
+    token_ids = [token.id for token, owner in tokens if owner.id == user.id and token.name == body.token]
+    if not token_ids:
+        raise HTTPException(
+            404, f"cannot find token {body.token!r}: {user.name} has no valid token of this name; create it first"
+        )
+    if len(token_ids) > 1:
+        raise Conflict(
+            f"cannot grant a role to token {body.token!r}: {user.name} has {len(token_ids)} tokens of this name; "
+            "grant it under Settings, where tokens have ids",
+            code="grant.ambiguous_token",
+        )
+    return id_of(user), token_ids[0]
+
+
+def _to_response(holding: HeldGrant) -> dict[str, Any]:
+    row, user, token = holding
+    return {
+        "id": row.id,
+        "user": user.name,
+        "token": token.name if token is not None else "",
+        "role": row.role,
+        "run": row.run,
+        "pool": row.pool,
+        "granted_by": row.granted_by,
+        "created_at": row.created_at,
+    }

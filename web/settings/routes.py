@@ -1,0 +1,302 @@
+"""`/settings`: the user's account, sessions and tokens, providers, exporters; for admins all users' and retention."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from web.accounts.grants import GRANTABLE_ROLES
+from web.accounts.viewer import Viewer
+from web.components.layout import layout
+from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests.redirects import redirect_with_flash
+from web.security.addresses import own_address
+from web.security.flash import Flash
+from web.security.retention import MAX_DAYS, MIN_DAYS
+from web.security.roles import Permission, Role, needs
+from web.settings.exporters import exporter_facts
+from web.settings.exporters_view import exporters_view
+from web.settings.providers_view import look, providers_view
+from web.settings.views import grant_rows, grantees, need_rows, scopes, session_rows, token_rows, user_rows
+
+router = APIRouter()
+
+Reason = Annotated[str, Form(max_length=200)]
+
+
+@router.get("/settings")
+@needs(Permission.OWN)
+async def show(request: Request, context: RequestContextDep, viewer: ViewerDep) -> Response:
+    """Shows the page. Admins see all users' sessions and tokens, other users their own."""
+    return await _page(request, context, viewer)
+
+
+@router.post("/settings/password")
+@needs(Permission.OWN)
+async def set_password(
+    request: Request, context: RequestContextDep, viewer: ViewerDep, current: str = Form(""), new: str = Form("")
+) -> Response:
+    """Sets the user's password."""
+    came_from = str(request.state.came_from)
+    try:
+        context.accounts.attempts.begin(came_from)
+        await context.accounts.users.set_password(viewer, current=current, new=new)
+    except AstraFlowError as problem:
+        return _failed("The password was not changed", problem, at="account")
+    context.accounts.attempts.succeed(came_from)
+    return _done("password changed; your other sessions were ended", at="account")
+
+
+@router.post("/settings/tokens")
+@needs(Permission.OWN)
+async def make_token(
+    request: Request,
+    context: RequestContextDep,
+    viewer: ViewerDep,
+    name: str = Form(""),
+    scope: str = Form(""),
+    days: int = Form(0),
+) -> Response:
+    """Creates a token and shows its secret, which is never shown again."""
+    try:
+        _, token = await context.accounts.tokens.create(viewer, name=name, scope=role_of(scope), days=days)
+    except AstraFlowError as problem:
+        return _failed("No token was created", problem, at="tokens")
+    return _secret(
+        request,
+        context,
+        title=f"Token {name.strip()}",
+        sentence="Programs send it in the header Authorization: Bearer. It acts as you, limited to its scope.",
+        secret=token,
+        back="/settings#tokens",
+    )
+
+
+@router.get("/settings/tokens/{token_id}/revoke")
+@needs(Permission.OWN)
+async def ask_revoke_token(request: Request, context: RequestContextDep, viewer: ViewerDep, token_id: int) -> Response:
+    """Shows the confirmation page for revoking a token."""
+    tokens = await context.accounts.tokens.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
+    name = next((token.name for token, _ in tokens if token.id == token_id), "")
+    return _ask(
+        request,
+        context,
+        title=f"Revoke token {name}?" if name else "Revoke this token?",
+        sentence="Requests with this token are refused from now on. This cannot be undone; you can create a new token.",
+        button="Revoke token",
+    )
+
+
+@router.post("/settings/tokens/{token_id}/revoke")
+@needs(Permission.OWN)
+async def revoke_token(context: RequestContextDep, viewer: ViewerDep, token_id: int, reason: Reason = "") -> Response:
+    """Revokes a token."""
+    try:
+        for_all_users = viewer.may(Permission.ADMINISTER)
+        name = await context.accounts.tokens.revoke(token_id, by=viewer, for_all_users=for_all_users, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("Nothing was revoked", problem, at="tokens")
+    return _done(f"token {name} revoked", at="tokens")
+
+
+@router.post("/settings/sessions/{session}/revoke")
+@needs(Permission.OWN)
+async def revoke_session(context: RequestContextDep, viewer: ViewerDep, session: str, reason: Reason = "") -> Response:
+    """Ends a browser's session."""
+    try:
+        for_all_users = viewer.may(Permission.ADMINISTER)
+        await context.accounts.sessions.revoke(session, by=viewer, for_all_users=for_all_users, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("No session was ended", problem, at="sessions")
+    return _done("session ended", at="sessions")
+
+
+@router.post("/settings/users")
+@needs(Permission.ADMINISTER)
+async def add_user(
+    request: Request,
+    context: RequestContextDep,
+    viewer: ViewerDep,
+    name: str = Form(""),
+    role: str = Form(""),
+    reason: Reason = "",
+) -> Response:
+    """Adds a local user and shows the login link."""
+    try:
+        link = await context.accounts.users.add(name, role_of(role), by=viewer, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("No user was added", problem, at="users")
+    return _invitation(request, context, name, link)
+
+
+@router.post("/settings/users/{user_id}/link")
+@needs(Permission.ADMINISTER)
+async def invite(
+    request: Request, context: RequestContextDep, viewer: ViewerDep, user_id: int, reason: Reason = ""
+) -> Response:
+    """Shows a new login link for a local user, for example after a forgotten password."""
+    try:
+        name, link = await context.accounts.users.invite(user_id, by=viewer, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("No link was created", problem, at="users")
+    return _invitation(request, context, name, link)
+
+
+@router.post("/settings/users/{user_id}/role")
+@needs(Permission.ADMINISTER)
+async def set_role(
+    context: RequestContextDep, viewer: ViewerDep, user_id: int, role: str = Form(""), reason: Reason = ""
+) -> Response:
+    """Changes a user's role."""
+    try:
+        name = await context.accounts.users.set_role(user_id, role_of(role), by=viewer, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("The role was not changed", problem, at="users")
+    return _done(f"{name} now has the role {role}", at="users")
+
+
+@router.get("/settings/users/{user_id}/disable")
+@needs(Permission.ADMINISTER)
+async def ask_disable(request: Request, context: RequestContextDep, user_id: int) -> Response:
+    """Shows the confirmation page for disabling a user."""
+    name = next((user.name for user in await context.accounts.users.all() if user.id == user_id), "this user")
+    return _ask(
+        request,
+        context,
+        title=f"Disable {name}?",
+        sentence="Sessions, login links and tokens end now. You can enable the user again; new tokens are needed then.",
+        button="Disable",
+    )
+
+
+@router.post("/settings/users/{user_id}/disable")
+@needs(Permission.ADMINISTER)
+async def disable(context: RequestContextDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
+    """Disables a user."""
+    return await _set_disabled(context, viewer, user_id, is_disabled=True, reason=reason)
+
+
+@router.post("/settings/users/{user_id}/enable")
+@needs(Permission.ADMINISTER)
+async def enable(context: RequestContextDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
+    """Enables a disabled user."""
+    return await _set_disabled(context, viewer, user_id, is_disabled=False, reason=reason)
+
+
+@router.post("/settings/retention")
+@needs(Permission.ADMINISTER)
+async def set_retention(
+    context: RequestContextDep, viewer: ViewerDep, days: int = Form(0), reason: Reason = ""
+) -> Response:
+    """Sets the retention of the audit log."""
+    try:
+        await context.retention.set_days(days, by=viewer.author, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("Retention was not changed", problem, at="retention")
+    return _done(f"audit log retention is {days} days", at="retention")
+
+
+async def _page(request: Request, context: RequestContext, viewer: Viewer) -> Response:
+    accounts, is_admin = context.accounts, viewer.may(Permission.ADMINISTER)
+    users = await accounts.users.all()
+    tokens = await accounts.tokens.list_for(viewer, for_all_users=is_admin)
+    own_user = next(user for user in users if user.id == viewer.user_id)
+    return context.pages.page(
+        request,
+        "settings/page.html",
+        page="settings",
+        layout=layout(context.state, context.settings),
+        is_admin=is_admin,
+        has_password=own_user.password_hash is not None,
+        is_local=own_user.identity is None,
+        sessions=session_rows(await accounts.sessions.list_for(viewer, for_all_users=is_admin), viewer=viewer),
+        tokens=token_rows(tokens),
+        scopes=scopes(viewer),
+        users=user_rows(users, viewer=viewer) if is_admin else [],
+        grants=grant_rows(await accounts.grants.all(), viewer=viewer) if is_admin else [],
+        grantees=grantees(users, tokens, viewer=viewer) if is_admin else [],
+        granted=[role.value for role in GRANTABLE_ROLES],
+        followed=sorted({followed.name for followed in context.followed.all} - {""}),
+        pools=[pool.id for pool in context.state.report.pools] if context.state.report else [],
+        roles=[role.value for role in Role],
+        needs=need_rows(),
+        admins=await accounts.users.admins(),
+        days=await context.retention.days(),
+        days_range=(MIN_DAYS, MAX_DAYS),
+        now=context.clock.wall(),
+        providers=providers_view(await look(context), context.settings),
+        exporters=exporters_view(
+            await exporter_facts(context),
+            context.settings,
+            own_address=own_address(request.headers["host"], context.settings),
+        ),
+    )
+
+
+async def _set_disabled(
+    context: RequestContext, viewer: Viewer, user_id: int, *, is_disabled: bool, reason: str
+) -> Response:
+    try:
+        name = await context.accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=viewer, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("Nothing was changed", problem, at="users")
+    return _done(f"{name} is disabled" if is_disabled else f"{name} is enabled", at="users")
+
+
+def role_of(text: str) -> Role:
+    """Parses a role name from a form. Raises: InvalidInput."""
+    role = Role.parse(text)
+    if role is None:
+        role_names = ", ".join(role.value for role in Role)
+        raise InvalidInput(f"cannot use role {text[:40]!r}: unknown role; use one of {role_names}", code="role.unknown")
+    return role
+
+
+def _invitation(request: Request, context: RequestContext, name: str, token: str) -> Response:
+    return _secret(
+        request,
+        context,
+        title=f"Login link for {name}",
+        sentence="Works once, for 24 hours. Send it only to this user: opening it logs in and sets a password.",
+        secret=f"{own_address(request.headers['host'], context.settings)}/login?token={token}",
+        back="/settings#users",
+    )
+
+
+def _secret(
+    request: Request, context: RequestContext, *, title: str, sentence: str, secret: str, back: str
+) -> Response:
+    return context.pages.page(
+        request,
+        "settings/secret.html",
+        page="settings",
+        layout=layout(context.state, context.settings),
+        title=title,
+        sentence=sentence,
+        secret=secret,
+        back=back,
+    )
+
+
+def _ask(request: Request, context: RequestContext, *, title: str, sentence: str, button: str) -> Response:
+    return context.pages.page(
+        request,
+        "confirm.html",
+        page="settings",
+        layout=layout(context.state, context.settings),
+        title=title,
+        sentence=sentence,
+        action=request.url.path,
+        button=button,
+        back="/settings",
+        tone="bad",
+    )
+
+
+def _done(text: str, *, at: str) -> Response:
+    return redirect_with_flash(Flash(text=text, tone="good"), page=f"/settings#{at}")
+
+
+def _failed(what: str, problem: AstraFlowError, *, at: str) -> Response:
+    return redirect_with_flash(Flash.failure(what, problem), page=f"/settings#{at}")

@@ -1,0 +1,207 @@
+"""`/api/v1/users`: users and their global roles, for admins."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from pydantic import ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from web.accounts.queries import id_of
+from web.accounts.users import NAME as USER_NAME
+from web.accounts.viewer import Viewer
+from web.database.tables import User
+from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests.fleet_commands import run_once_per_key
+from web.rest.common import (
+    BODY_ERRORS,
+    MAX_EXACT_INTEGER,
+    PREFIX,
+    Key,
+    Reason,
+    ReasonRequest,
+    RequestBody,
+    ResponseModel,
+    error_responses,
+)
+from web.security.addresses import own_address
+from web.security.roles import Permission, Role, needs
+
+router = APIRouter(prefix=PREFIX, tags=["accounts"])
+
+UserNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the user.", examples=[2])]
+
+
+class UserRequest(RequestBody):
+    """New local user."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "ada", "role": "operator", "reason": "she looks after the pools"}]}
+    )
+
+    name: str = Field(pattern=f"^{USER_NAME.pattern}$", description="Login name.")
+    role: Role = Field(strict=False, description="Global role, on all runs and pools.")
+    reason: Reason
+
+
+class RoleRequest(RequestBody):
+    """New global role of a user."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"role": "viewer", "reason": "moved to another team"}]})
+
+    role: Role = Field(strict=False)
+    reason: Reason
+
+
+class UserResponse(ResponseModel):
+    """User account."""
+
+    id: int
+    name: str
+    role: Role
+    is_disabled: bool = Field(description="Whether the account is disabled.")
+    is_local: bool = Field(description="Whether the user logs in here and not through an OpenID provider.")
+    has_password: bool
+    created_at: float = Field(description="Unix seconds.")
+
+
+class UserList(ResponseModel):
+    """All users, by name."""
+
+    items: list[UserResponse]
+
+
+class InvitationResponse(ResponseModel):
+    """User and login link."""
+
+    user: UserResponse
+    login_link: str | None = Field(
+        description="Works once, for 24 hours. Present in the first response only; null when the same key is repeated."
+    )
+
+
+@router.get("/users", response_model=UserList, responses=error_responses())
+@needs(Permission.ADMINISTER)
+async def users(context: RequestContextDep) -> dict[str, Any]:
+    """Lists all users by name, with their global roles."""
+    return {"items": [_to_response(user) for user in await context.accounts.users.all()]}
+
+
+@router.post("/users", status_code=201, response_model=InvitationResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def add(
+    request: Request, context: RequestContextDep, viewer: ViewerDep, body: UserRequest, key: Key
+) -> dict[str, Any]:
+    """Adds a local user. Returns 409 if the name is taken."""
+    link = ""
+
+    async def command() -> str:
+        nonlocal link
+        link = await context.accounts.users.add(body.name, body.role, by=viewer, reason=body.reason)
+        return body.name
+
+    name = await run_once_per_key(
+        context, viewer, command, key=key, request_text=json.dumps(["user", body.model_dump(mode="json")])
+    )
+    user = next(user for user in await context.accounts.users.all() if user.name == name)
+    return {"user": _to_response(user), "login_link": _login_address(request, context, link)}
+
+
+@router.post("/users/{user_id}/link", response_model=InvitationResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def invite(
+    request: Request, context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Creates a login link for a local user and voids earlier ones. Returns 409 for a disabled or external user."""
+    link = ""
+
+    async def command() -> str:
+        nonlocal link
+        name, link = await context.accounts.users.invite(user_id, by=viewer, reason=body.reason)
+        return name
+
+    user = await _changed(context, viewer, user_id, command, key=key, request_values=["link", user_id, body.reason])
+    return {"user": user, "login_link": _login_address(request, context, link)}
+
+
+@router.put("/users/{user_id}/role", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def set_role(
+    context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: RoleRequest, key: Key
+) -> dict[str, Any]:
+    """Changes a user's global role from the next request on. Returns 409 for the caller itself and for `admin`."""
+
+    async def command() -> str:
+        return await context.accounts.users.set_role(user_id, body.role, by=viewer, reason=body.reason)
+
+    return await _changed(
+        context, viewer, user_id, command, key=key, request_values=["role", user_id, body.model_dump(mode="json")]
+    )
+
+
+@router.post("/users/{user_id}/disable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def disable(
+    context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Disables a user and ends all sessions, links and tokens. Returns 409 for the caller itself and for `admin`."""
+    return await _set_disabled(context, viewer, user_id, is_disabled=True, reason=body.reason, key=key)
+
+
+@router.post("/users/{user_id}/enable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def enable(
+    context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Enables a disabled user, without the former tokens. Returns 409 for the caller itself and for `admin`."""
+    return await _set_disabled(context, viewer, user_id, is_disabled=False, reason=body.reason, key=key)
+
+
+async def _set_disabled(
+    context: RequestContext, viewer: Viewer, user_id: int, *, is_disabled: bool, reason: str, key: str
+) -> dict[str, Any]:
+    async def command() -> str:
+        return await context.accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=viewer, reason=reason)
+
+    return await _changed(
+        context, viewer, user_id, command, key=key, request_values=["lock", user_id, is_disabled, reason]
+    )
+
+
+async def _changed(
+    context: RequestContext,
+    viewer: Viewer,
+    user_id: int,
+    command: Callable[[], Awaitable[str]],
+    *,
+    key: str,
+    request_values: list[Any],
+) -> dict[str, Any]:
+    """Runs the command once per key and returns the changed user. Raises: HTTPException for an unknown user."""
+    await _require_user(context, user_id)
+    await run_once_per_key(context, viewer, command, key=key, request_text=json.dumps(request_values))
+    return _to_response(await _require_user(context, user_id))
+
+
+async def _require_user(context: RequestContext, user_id: int) -> User:
+    user = next((user for user in await context.accounts.users.all() if user.id == user_id), None)
+    if user is None:
+        raise HTTPException(404, f"cannot find user {user_id}: it does not exist; list users with GET {PREFIX}/users")
+    return user
+
+
+def _login_address(request: Request, context: RequestContext, link: str) -> str | None:
+    return f"{own_address(request.headers['host'], context.settings)}/login?token={link}" if link else None
+
+
+def _to_response(user: User) -> dict[str, Any]:
+    return {
+        "id": id_of(user),
+        "name": user.name,
+        "role": user.role,
+        "is_disabled": user.disabled_at is not None,
+        "is_local": user.identity is None,
+        "has_password": user.password_hash is not None,
+        "created_at": user.created_at,
+    }

@@ -1,0 +1,1 @@
+"""State of the followed run and its fleet, as last reported."""

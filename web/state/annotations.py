@@ -1,0 +1,91 @@
+"""Annotations of the fleet charts: decisions about its size, and losses."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from astraflow.contract.recommendations import PoolRecommendation
+from astraflow.contract.reports import Event, Report
+from web.state.sentences import event_sentence
+
+RETAINED_ANNOTATIONS = 400
+
+
+class AnnotationKind(Enum):
+    """Style of an annotation."""
+
+    DECISION = "decision"
+    LOSS = "loss"
+
+
+ANNOTATION_KINDS = {
+    "target_moved": AnnotationKind.DECISION,
+    "flow_paused": AnnotationKind.DECISION,
+    "flow_resumed": AnnotationKind.DECISION,
+    "node_lost": AnnotationKind.LOSS,
+    "trainer_stalled": AnnotationKind.LOSS,
+}
+"""Event kinds that become annotations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """One event on the chart."""
+
+    ordinal: int
+    at: float
+    kind: AnnotationKind
+    text: str
+
+
+def annotation_of(event: Event) -> Annotation | None:
+    """Returns the annotation of an event; None for other kinds of events."""
+    kind = ANNOTATION_KINDS.get(event.kind)
+    if kind is None:
+        return None
+    label = event.kind.replace("_", " ").capitalize()
+    return Annotation(
+        ordinal=event.ordinal, at=event.at, kind=kind, text=f"{label}: {event.subject}. {event_sentence(event)}"
+    )
+
+
+class AnnotationLog:
+    """Annotations of the run, once each, and the recommendations behind moved targets."""
+
+    def __init__(self) -> None:
+        self._annotations: dict[int, Annotation] = {}
+        self._recommendations: dict[tuple[str, float], PoolRecommendation] = {}
+
+    @property
+    def annotations(self) -> list[Annotation]:
+        """Annotations, oldest first."""
+        return [self._annotations[ordinal] for ordinal in sorted(self._annotations)]
+
+    def add_report(self, report: Report) -> None:
+        """Adds the events and recommendations of a report."""
+        self.add_events(report.events)
+        for recommendation in report.recommendations:
+            self._recommendations.setdefault((recommendation.pool, recommendation.at), recommendation)
+        while len(self._recommendations) > RETAINED_ANNOTATIONS:
+            del self._recommendations[next(iter(self._recommendations))]
+
+    def add_events(self, events: Iterable[Event]) -> None:
+        """Adds the annotations of events, from a report or from the history."""
+        annotations = (annotation_of(event) for event in events)
+        self._annotations |= {
+            annotation.ordinal: annotation
+            for annotation in annotations
+            if annotation is not None and annotation.ordinal not in self._annotations
+        }
+        for ordinal in sorted(self._annotations)[:-RETAINED_ANNOTATIONS]:
+            del self._annotations[ordinal]
+
+    def recommendation_for(self, event: Event) -> PoolRecommendation | None:
+        """Returns the recommendation behind a moved target: of the tick at, or last before, the event."""
+        ticks = [at for pool, at in self._recommendations if pool == event.subject and at <= event.at + 1.0]
+        return self._recommendations[event.subject, max(ticks)] if ticks else None
+
+
+def annotation_json(pin: Annotation) -> list[object]:
+    """Returns an annotation as JSON for the charts."""
+    return [pin.ordinal, round(pin.at, 2), pin.kind.value, pin.text]

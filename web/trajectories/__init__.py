@@ -1,0 +1,1 @@
+"""Trajectories: list, groups, conversations with their tokens and calls, live sessions of agents, and endpoints."""

@@ -1,0 +1,137 @@
+"""Queries of sampled trajectories: a page, the reward histogram, a group, and a single trajectory."""
+
+from dataclasses import dataclass, replace
+
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.queries import RewardHistogram, RewardQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.reports import SampledTrajectory
+from web.trajectories.filters import SampleFilter
+from web.trajectories.sources import RunSamples
+from web.trajectories.views import SampledGroup, group_samples
+
+SAMPLES_PER_PAGE = 48
+MAX_GROUP_MEMBERS = 200
+"""Maximum number of members of a group that are shown."""
+HISTOGRAM_BINS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePage:
+    """Filtered page of whole groups, newest first."""
+
+    filters: SampleFilter
+    groups: tuple[SampledGroup, ...] = ()
+    spread: RewardHistogram | None = None
+    """Histogram of all trajectories that match the filter, regardless of its reward bounds."""
+    term_spread: RewardHistogram | None = None
+    """The same of the filter's reward term, regardless of the term's bounds; None without a term."""
+    older: int | None = None
+    """`before` of the next page; None on the last page."""
+    newer: int | None = None
+    """`after` of the previous page; None on the first page."""
+    record_note: str = ""
+    """Note about a recorded run; empty for a live run."""
+    problem: str = ""
+    problem_code: str = ""
+    """Code of the error behind `problem`."""
+
+
+async def sample_page(samples: RunSamples, filters: SampleFilter) -> SamplePage:
+    """Returns the page; a failure becomes its `problem`."""
+    try:
+        page = await _page_of_whole_groups(samples, filters)
+        spread = await reward_spread(samples, filters)
+        term_spread = await reward_spread(samples, filters, of_term=True) if filters.term else None
+    except AstraFlowError as error:
+        return SamplePage(filters=filters, record_note=samples.record_note, problem=str(error), problem_code=error.code)
+    trajectories = page.trajectories
+    return SamplePage(
+        filters=filters,
+        groups=group_samples(trajectories, samples.node_names),
+        spread=spread,
+        term_spread=term_spread,
+        record_note=samples.record_note,
+        older=trajectories[-1].ordinal if trajectories and page.has_older else None,
+        newer=trajectories[0].ordinal if trajectories and page.has_newer else None,
+    )
+
+
+async def reward_spread(samples: RunSamples, filters: SampleFilter, *, of_term: bool = False) -> RewardHistogram:
+    """Returns the reward histogram of the filter without its reward bounds, or that of its reward term without the
+    term's bounds. Raises: AstraFlowError."""
+    every = replace(filters, before=None, after=None)
+    unbounded = (
+        replace(every, min_term=None, max_term=None) if of_term else replace(every, min_reward=None, max_reward=None)
+    )
+    term = filters.term if of_term else ""
+    matching = unbounded.query(limit=1)
+    return await samples.source.rewards(RewardQuery(matching=matching, max_bins=HISTOGRAM_BINS, term=term))
+
+
+async def members_of_group(samples: RunSamples, group: str, policy: str) -> tuple[SampledTrajectory, ...]:
+    """Returns the stored members of a group, by ordinal. Raises: AstraFlowError."""
+    return await _members(samples, TrajectoryQuery(group=group, policy=policy, limit=MAX_GROUP_MEMBERS))
+
+
+async def members_of_episode(samples: RunSamples, task: str) -> tuple[SampledTrajectory, ...]:
+    """Returns the stored trajectories of a task's episode with their recorded calls, of all policies, by ordinal.
+
+    Raises: AstraFlowError.
+    """
+    return await _members(samples, TrajectoryQuery(task=task, with_calls=True, limit=MAX_GROUP_MEMBERS))
+
+
+async def _members(samples: RunSamples, query: TrajectoryQuery) -> tuple[SampledTrajectory, ...]:
+    members: list[SampledTrajectory] = []
+    while True:
+        page = await samples.source.trajectories(query)
+        members += page.trajectories
+        if not page.has_older or len(members) >= MAX_GROUP_MEMBERS:
+            return tuple(sorted(members, key=lambda member: member.ordinal))
+        query = replace(query, before=members[-1].ordinal)
+
+
+async def find_sample(samples: RunSamples, ordinal: int) -> SampledTrajectory | None:
+    """Returns the trajectory with that ordinal; None when it is not stored (any more). Raises: AstraFlowError."""
+    page = await samples.source.trajectories(TrajectoryQuery(before=ordinal + 1, limit=1, with_tokens=True))
+    latest = page.trajectories
+    return latest[0] if latest and latest[0].ordinal == ordinal else None
+
+
+async def neighbours(samples: RunSamples, filters: SampleFilter, ordinal: int) -> tuple[int | None, int | None]:
+    """Returns the ordinals of the next older and next newer trajectory of the filter. Raises: AstraFlowError."""
+    older = await samples.source.trajectories(replace(filters, before=ordinal, after=None).query(limit=1))
+    newer = await samples.source.trajectories(replace(filters, before=None, after=ordinal).query(limit=1))
+    return (
+        older.trajectories[0].ordinal if older.trajectories else None,
+        newer.trajectories[-1].ordinal if newer.trajectories else None,
+    )
+
+
+async def _page_of_whole_groups(samples: RunSamples, filters: SampleFilter) -> TrajectoryPage:
+    """Returns a page extended by the rest of its last group, so that no group is split between pages."""
+    query = filters.query(limit=SAMPLES_PER_PAGE)
+    page = await samples.source.trajectories(query)
+    members = page.trajectories
+    if filters.after is not None and page.has_newer:
+        rest_query = replace(query, group=members[0].group, policy=members[0].policy, after=members[0].ordinal)
+        rest = await samples.source.trajectories(rest_query)
+        members = _newest_first((*rest.trajectories, *members))
+        return replace(
+            page, trajectories=members, has_newer=await _has_any(samples, replace(filters, after=members[0].ordinal))
+        )
+    if filters.after is None and page.has_older:
+        rest_query = replace(query, group=members[-1].group, policy=members[-1].policy, before=members[-1].ordinal)
+        rest = await samples.source.trajectories(rest_query)
+        members = _newest_first((*members, *rest.trajectories))
+        older_filter = replace(filters, before=members[-1].ordinal)
+        return replace(page, trajectories=members, has_older=await _has_any(samples, older_filter))
+    return page
+
+
+async def _has_any(samples: RunSamples, filters: SampleFilter) -> bool:
+    return bool((await samples.source.trajectories(filters.query(limit=1))).trajectories)
+
+
+def _newest_first(samples: tuple[SampledTrajectory, ...]) -> tuple[SampledTrajectory, ...]:
+    return tuple(sorted(samples, key=lambda sample: -sample.ordinal))

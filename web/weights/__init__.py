@@ -1,0 +1,1 @@
+"""Weights page and endpoints: published versions, transfers and lagging nodes."""
