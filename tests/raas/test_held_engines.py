@@ -1,7 +1,7 @@
 """Pinned tasks on a node whose only engine serves them: its weight loop waits, and follows afterwards."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -11,7 +11,6 @@ from astraflow.contract.errors import UnknownVersion
 from astraflow.contract.failures import RolloutFailed
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.weights import Probe
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.held_engines import HOLD_IDLE_S, HeldEngines
 from astraflow.raas.pinned_engines import PinnedEngines
@@ -33,7 +32,9 @@ pytestmark = pytest.mark.anyio
 class PublishedVersions:
     """Versions of one policy; each source of them follows the newest one."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Callable[[int], VerifiedWeights]) -> None:
+        """weights: of a version."""
+        self.weights = weights
         self.newest = -1
         self.changed = asyncio.Event()
 
@@ -54,19 +55,18 @@ class Source:
     async def pull_newer(self) -> PulledVersion:
         while self._published.newest <= self._committed:
             await self._published.changed.wait()
-        return pulled(self._published.newest, PROBE)
+        return self._pulled(self._published.newest)
 
     async def pull_exact(self, version: Version) -> PulledVersion:
         if version > self._published.newest:
             raise UnknownVersion(f"version {version} is not kept")
-        return pulled(version, PROBE)
+        return self._pulled(version)
 
     def commit(self, weights: VerifiedWeights) -> None:
         self._committed = weights.manifest.version
 
-
-def pulled(version: int, probe: Probe) -> PulledVersion:
-    return PulledVersion(weights=make.verified_weights(version, probe=probe), stats=stats(version, None))
+    def _pulled(self, version: int) -> PulledVersion:
+        return PulledVersion(weights=self._published.weights(version), stats=stats(version, None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,8 @@ class Held:
 @asynccontextmanager
 async def held(mode: EvaluationMode = EvaluationMode.RESERVED) -> AsyncIterator[Held]:
     """Serves version 0 with a weight loop that runs while the block runs."""
-    engine, published, counters, clock = FakeEngine(), PublishedVersions(), NodeCounters(), ManualClock()
+    engine, counters, clock = FakeEngine(), NodeCounters(), ManualClock()
+    published = PublishedVersions(lambda version: make.verified_weights(version, probe=PROBE))
     engine.evaluation_mode = mode
     policies = serving(engine, is_ready=False)
     loop = WeightLoop(
