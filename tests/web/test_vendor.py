@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import re
 
-from web.components.rendering import STATIC, TEMPLATES
+from web.components.rendering import SHARED_TEMPLATES, STATIC, template_files
 
 DRAWING = ("balance", "chart", "cursor", "formats", "gauge", "lagchart", "points", "scales")
 """Modules that draw charts."""
@@ -17,11 +17,11 @@ def test_the_vendored_file_is_the_noted_one() -> None:
     assert [name for name, _ in noted] == [path.name for path in (STATIC / "vendor").glob("*.js")]
     for name, digest in noted:
         assert hashlib.sha256((STATIC / "vendor" / name).read_bytes()).hexdigest() == digest
-        assert name in (TEMPLATES / "base.html").read_text()
+        assert name in (SHARED_TEMPLATES / "base.html").read_text()
 
 
 def test_pages_and_styles_load_nothing_from_elsewhere() -> None:
-    files = [*TEMPLATES.rglob("*.html"), *(STATIC / "css").rglob("*.css"), *(STATIC / "js").rglob("*.js")]
+    files = [*template_files(), *(STATIC / "css").rglob("*.css"), *(STATIC / "js").rglob("*.js")]
     for path in files:
         addresses = re.findall(r"https?://[^\s\"'`)]+", path.read_text())
         assert [address for address in addresses if address != "http://www.w3.org/2000/svg"] == [], path

@@ -17,8 +17,8 @@ from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.components import formats
 from web.components.header import HeaderView
+from web.components.layout import NAVIGATION
 from web.components.live_texts import LiveText
-from web.components.navigation import NAVIGATION
 from web.components.texts import may_scroll, visible
 from web.security.flash import read_flash
 from web.security.resources import Resource
@@ -100,11 +100,16 @@ class PageRenderer:
         return response
 
 
+def template_files() -> list[Path]:
+    """Templates of all features."""
+    return list(WEB_FOLDER.glob("*/templates/*.html"))
+
+
 @cache
 def build_stamp() -> str:
     """Hash of the static files and templates; part of their URLs, so that browsers cache them indefinitely."""
     digest = hashlib.sha256()
-    for path in sorted((*STATIC.rglob("*"), *WEB_FOLDER.glob("*/templates/*.html"))):
+    for path in sorted((*STATIC.rglob("*"), *template_files())):
         if path.is_file():
             digest.update(path.relative_to(WEB_FOLDER).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]

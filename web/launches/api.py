@@ -10,7 +10,7 @@ from web.accounts.viewer import Viewer
 from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState, UnknownRun, log_tail
 from web.launcher.options import LaunchOptions
 from web.launches import commands, launch_choice
-from web.launches.launch_choice import LaunchRequest, Purpose
+from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
 from web.launches.schemas import (
     ClonePreviewRequest,
     CloneRunRequest,
@@ -23,7 +23,6 @@ from web.launches.schemas import (
     LogResponse,
     RecipeResponse,
 )
-from web.launches.source import launch_source
 from web.launches.views import LAUNCHES_PATH, LaunchChoice
 from web.requests.context import RequestContext, RequestContextDep, ViewerDep
 from web.rest.common import BODY_ERRORS, PREFIX, Key, Limit, ReasonRequest, error_responses

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.accounts.viewer import Viewer
 from web.launcher.catalogue import FormProblem, RecipeForm, overrides_from
 from web.launcher.options import LaunchOptions, with_join_address
-from web.launches.source import LaunchSource
-from web.launches.views import LaunchChoice
+from web.launches.views import LaunchChoice, LaunchSource
 from web.requests.context import RequestContext
 from web.security.audit_log import AuditedCommand
 
@@ -157,3 +156,27 @@ def _with_entered_values(form: RecipeForm, unchanged_form: RecipeForm, values: M
         for field in shown
     )
     return form.model_copy(update={"fields": fields})
+
+
+async def launch_source(context: RequestContext, recipe: str, of: str) -> LaunchSource:
+    """Returns the source of a launch: a known recipe, or the snapshot of an earlier run.
+
+    Raises: InvalidInput, UnknownRun.
+    """
+    if bool(recipe) == bool(of):
+        raise InvalidInput(
+            "cannot launch a run: needs either `recipe` or `of`; give the name of a recipe or of an earlier run",
+            code="launch.invalid_source",
+        )
+    if of:
+        launched = await context.launcher.launch(of)
+        if not launched.folder.recipe_file.exists():
+            raise InvalidInput(
+                f"cannot launch a run like {of!r}: it has no recipe, because it never started; launch its recipe",
+                code="launch.no_snapshot",
+            )
+        return LaunchSource(
+            name=of, location=str(launched.folder.recipe_file), earlier_run=of, needs_admin=launched.needs_admin
+        )
+    card = await context.catalogue.card(recipe)
+    return LaunchSource(name=card.name, location=card.name_or_path, recipe=card.name)

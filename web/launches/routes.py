@@ -11,9 +11,8 @@ from web.components.layout import PageLayout, layout
 from web.launcher.launcher import log_tail
 from web.launcher.options import LaunchOptions
 from web.launches import commands, launch_choice
-from web.launches.launch_choice import LaunchRequest, Purpose
+from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
 from web.launches.recipe_cards import recipe_list
-from web.launches.source import launch_source
 from web.launches.views import SETTING_PREFIX, LaunchChoice, launch_view
 from web.requests.context import RUN_COOKIE, RequestContext, RequestContextDep, ViewerDep
 from web.requests.redirects import DEFAULT_REASON, redirect_with_flash

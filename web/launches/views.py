@@ -12,7 +12,6 @@ from web.launcher.catalogue import FleetPreflightCheck, FormField, FormProblem, 
 from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState
 from web.launcher.options import LaunchOptions
 from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text
-from web.launches.source import LaunchSource
 
 LAUNCHES_PATH = "/api/v1/launches"
 """Address of launches in the API."""
@@ -21,6 +20,22 @@ SETTING_PREFIX = "set."
 """Prefix of form fields that are settings of the recipe."""
 
 TONES = {LaunchState.STARTING: "warn", LaunchState.RUNNING: "good", LaunchState.ENDED: "off"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSource:
+    """Recipe or snapshot from which a run is started."""
+
+    name: str
+    """Name of the recipe or of the earlier run."""
+    location: str
+    """Argument of `astraflow run`: a name or a file."""
+    recipe: str = ""
+    """Name of the recipe; empty for an earlier run."""
+    earlier_run: str = ""
+    """Name of the earlier run; empty for a recipe."""
+    needs_admin: bool = False
+    """Whether it has settings that only an admin may override."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,8 @@ from web.runs.training import SMALL_POINTS, training_view
 from web.runs.views import RunView
 from web.security.roles import Permission, needs
 from web.trajectories.filters import SampleFilter
-from web.trajectories.queries import reward_spread
+from web.trajectories.queries import RunSamples, reward_spread, samples_of_run
 from web.trajectories.reward_histogram import Histogram, histogram
-from web.trajectories.sources import RunSamples, samples_of_run
 
 router = APIRouter()
 

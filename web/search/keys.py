@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from web.accounts.viewer import Viewer
-from web.components.navigation import NAVIGATION
+from web.components.layout import NAVIGATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

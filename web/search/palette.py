@@ -8,8 +8,8 @@ from urllib.parse import quote
 from astraflow.contract.reports import Report
 from web.accounts.viewer import Viewer
 from web.components import formats
+from web.components.layout import NAVIGATION
 from web.components.live_texts import visible_nodes
-from web.components.navigation import NAVIGATION
 from web.database.tables import RunRecord, SavedView
 from web.security.roles import Permission
 

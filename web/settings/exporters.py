@@ -1,13 +1,15 @@
-"""Exporters of a run (metrics, traces, autoscaler), read from the run's folder.
+"""Exporters of a run (metrics, traces, autoscaler), read from its folder: states, and commands that enable them.
 
 Nothing is requested or guessed: the exporters of a run whose folder is not readable on this machine are unknown.
 """
 
 import asyncio
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.run_folders import RunFacts, RunFolder, active_runs
+from web.process_settings import Settings
 from web.requests.context import RequestContext
 
 
@@ -20,6 +22,139 @@ class ExporterFacts:
     folder: str = ""
     problem: str = ""
     """Cause why its folder could not be read; empty otherwise."""
+
+
+ON, OFF, UNKNOWN = "on", "off", "unknown"
+TONES = {ON: "good", OFF: "off", UNKNOWN: "warn"}
+
+FREE_PORT = "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterRow:
+    """One exporter."""
+
+    name: str
+    description: str
+    """Exported data and its consumer."""
+    state: str
+    tone: str
+    location: str
+    """Address or folder; empty while it is off."""
+    note: str
+    """Hint about the location; may be empty."""
+    key: str
+    """Recipe setting that enables it; empty where none is needed."""
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportersView:
+    """All exporters."""
+
+    folder: str
+    problem: str
+    is_known: bool
+    rows: tuple[ExporterRow, ...]
+
+
+def exporters_view(exports: ExporterFacts, settings: Settings, *, own_address: str) -> ExportersView:
+    """Builds the view. own_address: address of the web service, as the browser has it."""
+    facts = exports.facts
+    recipe = settings.recipe or (facts.recipe if facts is not None else "") or "RECIPE"
+    return ExportersView(
+        folder=exports.folder,
+        problem=exports.problem,
+        is_known=facts is not None,
+        rows=(_metrics(facts, recipe), _traces(facts, recipe), _keda(facts, recipe), _page(own_address)),
+    )
+
+
+def _metrics(facts: RunFacts | None, recipe: str) -> ExporterRow:
+    return _row(
+        facts,
+        name="OpenMetrics",
+        what="Dataflow serves the figures of the newest report to Prometheus and other scrapers.",
+        location=facts.metrics if facts is not None else "",
+        note="Outside loopback it requires the token in ASTRAFLOW_METRICS_TOKEN.",
+        key='dataflow.metrics = "127.0.0.1:9464"',
+        command=f"astraflow run {recipe} --set dataflow.metrics=127.0.0.1:9464",
+    )
+
+
+def _traces(facts: RunFacts | None, recipe: str) -> ExporterRow:
+    target, _, share = facts.traces.rpartition("#") if facts is not None else ("", "", "")
+    target, share = (target, share) if target else (share, "")
+    scope = f"{float(share):.0%} of groups. " if _is_number(share) else ""
+    return _row(
+        facts,
+        name="OpenTelemetry traces",
+        what="All processes write traces of groups: to a collector (OTLP over HTTP), or as JSON lines files.",
+        location=public_address(target),
+        note=f"{scope}Needs the extra otel: pip install 'astraflow[otel]'.",
+        key='tracing.to = "http://collector.example:4318"',
+        command=f"astraflow run {recipe} --set tracing.to=traces",
+    )
+
+
+def _keda(facts: RunFacts | None, recipe: str) -> ExporterRow:
+    location = facts.keda if facts is not None else ""
+    host, _, port = location.rpartition(":")
+    is_free = port == FREE_PORT
+    return _row(
+        facts,
+        name="KEDA external scaler",
+        what="Dataflow serves the recommended size of a pool to an autoscaler on Kubernetes.",
+        location=host if is_free else location,
+        note="Uses a free port; dataflow's log names it (keda_ready)." if is_free else "",
+        key="dataflow.keda.port = 9465",
+        command=f"astraflow run {recipe} --set dataflow.keda.port=9465",
+    )
+
+
+def _page(own_address: str) -> ExporterRow:
+    return ExporterRow(
+        name="REST API",
+        description="Reports, series, nodes, decisions and the audit log as JSON, CSV and NDJSON.",
+        state=ON,
+        tone=TONES[ON],
+        location=f"{own_address}/api/v1",
+        note="Requires an API token, created above.",
+        key="",
+        command=f'curl -H "Authorization: Bearer $TOKEN" {own_address}/api/v1/report',
+    )
+
+
+def _row(
+    facts: RunFacts | None, *, name: str, what: str, location: str, note: str, key: str, command: str
+) -> ExporterRow:
+    state = UNKNOWN if facts is None else ON if location else OFF
+    return ExporterRow(
+        name=name,
+        description=what,
+        state=state,
+        tone=TONES[state],
+        location=location,
+        note=note,
+        key=key,
+        command=command,
+    )
+
+
+def public_address(address: str) -> str:
+    """Returns a folder unchanged, and an address without user, password and query.
+
+    >>> public_address("http://me:secret@collector.example:4318/in?key=1"), public_address("/runs/a/traces")
+    ('http://collector.example:4318/in', '/runs/a/traces')
+    """
+    if "://" not in address:
+        return address
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
 
 
 async def exporter_facts(context: RequestContext) -> ExporterFacts:

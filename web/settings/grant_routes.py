@@ -14,7 +14,7 @@ from web.requests.redirects import redirect_with_flash
 from web.security.flash import Flash
 from web.security.resources import Grant, Resource
 from web.security.roles import Permission, ResourceKind, needs
-from web.settings.providers_view import outcome
+from web.settings.providers import outcome
 from web.settings.routes import Reason, role_of
 
 router = APIRouter()

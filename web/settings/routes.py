@@ -15,9 +15,8 @@ from web.security.addresses import own_address
 from web.security.flash import Flash
 from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, Role, needs
-from web.settings.exporters import exporter_facts
-from web.settings.exporters_view import exporters_view
-from web.settings.providers_view import look, providers_view
+from web.settings.exporters import exporter_facts, exporters_view
+from web.settings.providers import look, providers_view
 from web.settings.views import grant_rows, grantees, need_rows, scopes, session_rows, token_rows, user_rows
 
 router = APIRouter()

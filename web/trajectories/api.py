@@ -17,8 +17,7 @@ from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ResponseModel, error_resp
 from web.security.roles import Permission, needs
 from web.trajectories.conversations import outcome_sentence, staleness_of
 from web.trajectories.filters import EndFilter, SampleFilter
-from web.trajectories.queries import find_sample, members_of_group, reward_spread
-from web.trajectories.sources import RunSamples, samples_of_run
+from web.trajectories.queries import RunSamples, find_sample, members_of_group, reward_spread, samples_of_run
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 

@@ -19,6 +19,7 @@ from web.trajectories.episodes import episode_tree
 from web.trajectories.filters import ending_options, filter_from, outcome_named
 from web.trajectories.hops import hop_rows
 from web.trajectories.queries import (
+    RunSamples,
     SamplePage,
     find_sample,
     members_of_episode,
@@ -26,9 +27,9 @@ from web.trajectories.queries import (
     neighbours,
     reward_spread,
     sample_page,
+    samples_of_run,
 )
 from web.trajectories.reward_histogram import bin_rows, ending_counts, histogram
-from web.trajectories.sources import RunSamples, samples_of_run
 from web.trajectories.tokens import LEGEND
 from web.trajectories.views import group_samples
 

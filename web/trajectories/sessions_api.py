@@ -17,8 +17,7 @@ from web.rest.common import NAME, PREFIX, ResponseModel, error_responses
 from web.security.roles import Permission, needs
 from web.trajectories.agent_calls import SessionCall, session_calls
 from web.trajectories.api import RunId
-from web.trajectories.queries import members_of_episode
-from web.trajectories.sources import samples_of_run
+from web.trajectories.queries import members_of_episode, samples_of_run
 
 router = APIRouter(prefix=PREFIX, tags=["agents"])
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from astraflow.contract.ids import PolicyId
 from tests.fakes.synthetic_run import SyntheticRun
 from web.charts import charts
-from web.charts.chart_data import chart_data, lags_over, run_length_encoded
+from web.charts.chart_data import chart_data, lags_over, rows_of, run_length_encoded
 from web.history.points import Series, rounded
-from web.overview.views import LIVE_CHARTS, rows_of
+from web.overview.views import LIVE_CHARTS
 
 SOLVER = PolicyId("solver")
 

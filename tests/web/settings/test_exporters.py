@@ -16,8 +16,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import Element, parsed
 from web.process_settings import Settings
-from web.settings.exporters import ExporterFacts
-from web.settings.exporters_view import ExporterRow, exporters_view
+from web.settings.exporters import ExporterFacts, ExporterRow, exporters_view
 
 HERE = "http://127.0.0.1:8080"
 KEDA = "KEDA external scaler"
