@@ -8,7 +8,7 @@ DOCS := .venv-docs
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo demo-llm test test-long engines system-packages helm soak recipes gpu agent-clients containers check audit docs format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long engines system-packages helm soak recipes gpu agent-clients containers check audit release sbom docs format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -68,6 +68,14 @@ check: $(VENV)/.installed-dev ## run all static checks
 audit: $(AUDIT)/.made ## check constraints.txt for known vulnerabilities; needs internet access to PyPI
 	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
+release: $(VENV)/.installed-dev ## build the wheel of the last commit into dist, twice, and compare the bytes
+	$(BIN)/python -m deploy.release
+
+sbom: release $(AUDIT)/.made ## list the packages that the wheel installs with the extra train: dist/astraflow.cdx.json (CycloneDX)
+	rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
+	$(BIN)/python -m pip --python build/sbom/bin/python install --quiet -c constraints.txt "$$(echo dist/*.whl)[train]"
+	$(AUDIT)/bin/cyclonedx-py environment build/sbom --pyproject pyproject.toml --output-reproducible --output-file dist/astraflow.cdx.json
+
 docs: $(DOCS)/.made ## build the site of the documents into build/site; broken links are errors
 	$(DOCS)/bin/python -m docs.generate.site
 
@@ -103,10 +111,10 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Separate environment, so that pip-audit does not affect the releases of the project.
+# Separate environment, so that pip-audit and cyclonedx-py do not affect the releases of the project.
 $(AUDIT)/.made:
 	$(PYTHON) -m venv $(AUDIT)
-	$(AUDIT)/bin/python -m pip install --disable-pip-version-check pip-audit==2.10.1
+	$(AUDIT)/bin/python -m pip install --disable-pip-version-check pip-audit==2.10.1 cyclonedx-bom==7.5.0
 	@touch $@
 
 # Separate environment, so that the site's packages do not affect the releases of the project.

@@ -1,8 +1,10 @@
 """pyproject.toml requires the tested versions, and lists every imported package."""
 
 import ast
+import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,27 @@ def test_a_wheel_has_every_file_of_the_packages() -> None:
     assert [
         path for path in files if path not in of_packages and not any(path.match(pattern) for pattern in everywhere)
     ] == []
+
+
+@pytest.mark.long  # imports torch and transformers in a new process
+def test_training_imports_only_packages_that_its_extra_installs() -> None:
+    wanted = [*PROJECT["dependencies"], *EXTRAS["train"]]
+    installed: set[str] = set()
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        name = canonicalize_name(requirement.name)
+        if name not in installed and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            installed.add(name)
+            wanted += requires(name) or []
+    others = {
+        module
+        for module, names in packages_distributions().items()
+        if not installed & {canonicalize_name(name) for name in names}
+    } - {"astraflow", "maintainer", "web", "recipes", "tests"}
+    assert "pytest" in others
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({sorted(others)!r}))\n"
+        "import astraflow.trainer.backends.local, astraflow.raas.engines.local_torch, web.app"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

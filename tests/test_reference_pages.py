@@ -2,7 +2,7 @@
 
 import pytest
 
-from docs.generate import plugins
+from docs.generate import balance, plugins
 from docs.generate.page import Page, table
 from docs.generate.pages import PAGES
 from docs.generate.plugin_slots import SLOTS, PluginSlot
@@ -14,6 +14,11 @@ pages = [pytest.param(page, marks=[pytest.mark.long] if page is plugins.PAGE els
 @pytest.mark.parametrize("page", pages)
 def test_reference_pages_match_the_code(page: Page) -> None:
     assert page.path.read_text() == page.text(), "run `python -m docs.generate`"
+
+
+@pytest.mark.long  # simulates four hours of a run
+def test_the_moving_chart_matches_the_rule() -> None:
+    assert balance.PATH.read_text() == balance.drawing(), "run `python -m docs.generate`"
 
 
 def test_the_page_of_plugins_lists_every_kind() -> None:

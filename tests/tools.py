@@ -95,6 +95,12 @@ TOOLS: Mapping[str, Tool] = {
     "shellcheck": Tool(
         tests="check of shell scripts", is_there=partial(_program, "shellcheck"), packages=("shellcheck",)
     ),
+    "slurm": Tool(
+        tests="jobs of a real Slurm cluster",
+        is_there=lambda: all(_program(name) for name in ("munged", "slurmctld", "slurmd", "sbatch")),
+        advice="apt-get install slurm-wlm munge, whose services an ordinary machine does not want",
+    ),
+    "systemd": Tool(tests="check of the units", is_there=partial(_program, "systemd-analyze"), packages=("systemd",)),
     "containers": Tool(
         tests="make containers",
         is_there=lambda: all(_program(name) for name in ("slirp4netns", "mmdebstrap", "ip", "unshare", "nsenter")),

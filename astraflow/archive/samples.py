@@ -34,6 +34,9 @@ _WITH_INTERACTIONS = "reward_terms"
 _WITH_CALLS = "calls_body"
 """A column that the archive lacks in releases whose trajectories have no recorded calls."""
 
+_WITH_TIMES = "trained_at"
+"""A column that the archive lacks in releases that record no hops."""
+
 _TERM = "(select value from json_each(samples.reward_terms) where key = ?)"
 """Value of a reward term; null for a trajectory without it."""
 
@@ -211,7 +214,10 @@ def _page_rows(
     columns = _columns_of(database)
     tokens = "tokens_body" if query.with_tokens and _WITH_INTERACTIONS in columns else "x''"
     calls = "calls_body" if query.with_calls and _WITH_CALLS in columns else "x''"
-    select = f"select {_COLUMNS}, {tokens}, {calls} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
+    times = "batched_at, trained_at" if _WITH_TIMES in columns else "null, null"
+    select = (
+        f"select {_COLUMNS}, {times}, {tokens}, {calls} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
+    )
     trajectories: list[SampledTrajectory] = []
     size_bytes = 0
     for row in database.execute(select, (*values, query.limit + 1)):
@@ -228,12 +234,20 @@ def _exists(database: sqlite3.Connection, matching: Conditions, bound: str, boun
 
 
 def _sample(row: tuple[Any, ...]) -> SampledTrajectory:
-    _, step, outcome, _, body, prompt_text, completion_text, tokens_body, calls_body = row
+    _, step, outcome, _, body, prompt_text, completion_text, batched_at, trained_at, tokens_body, calls_body = row
     message = pb.SampledTrajectory.FromString(body)
     message.MergeFromString(tokens_body)
     message.calls = calls_body
     sample = from_message(message, SampledTrajectory)
-    return replace(sample, step=step, outcome=outcome, prompt_text=prompt_text, completion_text=completion_text)
+    return replace(
+        sample,
+        step=step,
+        outcome=outcome,
+        prompt_text=prompt_text,
+        completion_text=completion_text,
+        batched_at=batched_at,
+        trained_at=trained_at,
+    )
 
 
 def _group(row: tuple[Any, ...]) -> SampledGroup:

@@ -102,18 +102,13 @@ def _server_uses(recipe: Recipe, name: str, shape: ModelShape | None, gpu_bytes:
         return
     table = f"nodes.engines.{name}" if name in recipe.nodes.engines else "nodes.engine"
     memory = None if shape is None else server_memory(shape, engine, gpu_bytes=gpu_bytes)
-    parts = [f"{engine['kind']} for {name!r}"]
-    if recipe.evaluations and recipe.nodes.evaluates:
-        parts.append(f"{engine['kind']} for evaluations of {name!r}")
     for node in range(recipe.nodes.count):
         suffix = f", node {node + 1}" if recipe.nodes.count > 1 else ""
         for number, gpus in enumerate(server_gpus(engine)):
             for gpu in gpus:
-                for part in parts:
-                    yield GpuUse(
-                        gpu=gpu,
-                        part=f"{part}, server {number}{suffix}",
-                        size_bytes=None if memory is None else memory.total,
-                        remedy=f"name other devices in {table}, or lower its memory_share"
-                        + (", or set nodes.evaluates = false" if len(parts) > 1 else ""),
-                    )
+                yield GpuUse(
+                    gpu=gpu,
+                    part=f"{engine['kind']} for {name!r}, server {number}{suffix}",
+                    size_bytes=None if memory is None else memory.total,
+                    remedy=f"name other devices in {table}, or lower its memory_share",
+                )

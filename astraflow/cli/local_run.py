@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import webbrowser
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from astraflow.access.authority import Authority
 from astraflow.cli.archive_viewer import LINK
+from astraflow.cli.child_process import Program
 from astraflow.cli.conversations import print_conversations
 from astraflow.cli.export_addresses import keda_address, traces_destination
 from astraflow.cli.fleet_config import fleet_values, remote_pools
@@ -36,6 +38,11 @@ from astraflow.runtime import logs
 from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.service import EXIT_FAILED, flattened_errors, make_files_private, run_process, run_until
 from astraflow.wire.channel import authority_client_tls
+
+JOINED_NODES_WAIT_S = 10.0
+"""Longest wait for nodes from elsewhere to leave a complete run. Seconds."""
+
+_IN_RUN = (NodeState.JOINING, NodeState.READY, NodeState.DRAINING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +180,12 @@ class LocalRun:
                 self._observe(report, supervisor)
                 if report.completion is not None:
                     reason = report.completion.reason
-                if report.completion is not None and report.completion.ends_run:
+                if report.completion is not None and report.completion.ends_run and not self._waits_for_nodes(report):
                     break
         return reason
+
+    def _waits_for_nodes(self, report: Report) -> bool:
+        return not self._options.has_fleet and waits_for_joined_nodes(report, own=self._programs.nodes())
 
     def _observe(self, report: Report, supervisor: Supervisor) -> None:
         for name in working_programs(report):
@@ -239,6 +249,17 @@ def working_programs(report: Report) -> list[str]:
     return nodes + trainers
 
 
+def waits_for_joined_nodes(report: Report, *, own: Sequence[Program]) -> bool:
+    """Returns whether nodes that joined from elsewhere may not know yet that the run is complete.
+
+    Dataflow tells them with the answer to a heartbeat. Without it they would try to reach the ended run. Waiting ends
+    after `JOINED_NODES_WAIT_S`.
+    """
+    names = {program.name for program in own}
+    joined = [node for node in report.nodes if node.state in _IN_RUN and node.facts.name not in names]
+    return bool(joined) and report.completion is not None and report.at < report.completion.at + JOINED_NODES_WAIT_S
+
+
 def run_locally(
     recipe: Recipe,
     options: LocalRunOptions,
@@ -247,6 +268,7 @@ def run_locally(
     host: str,
     advertise: str,
     tls: bool | None,
+    first_port: int,
     web_port: int,
     summary_file: Path | None,
 ) -> int:
@@ -254,6 +276,7 @@ def run_locally(
 
     advertise: name under which other machines reach `host`; empty for `host` itself.
     tls: True for mutual TLS between services; None for TLS beyond loopback only.
+    first_port: first port of the services; 0 for free ones.
     Raises: InvalidInput for a port or folder that cannot be used and for a missing model, StorageFull.
     """
     if options.maintainer_kind and not options.has_fleet:
@@ -266,7 +289,9 @@ def run_locally(
     logs.configure(level="ERROR")  # the processes log to files; this terminal shows only the screen
     console = Console(stderr=False, highlight=False)
     metrics = str(recipe.dataflow.get("metrics", ""))
-    addresses = choose_addresses(host, advertise=advertise, tls=tls, web_port=web_port, metrics=metrics)
+    addresses = choose_addresses(
+        host, advertise=advertise, tls=tls, web_port=web_port, metrics=metrics, first_port=first_port
+    )
     unreachable_pools = remote_pools(recipe) if options.has_fleet else ()
     outcome: list[Summary] = []
     with RunDirectory.opened(directory, name=recipe.name, seed=recipe.seed, recipe=snapshot(recipe)) as opened:

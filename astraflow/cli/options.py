@@ -42,6 +42,7 @@ Metrics = Annotated[
     str,
     typer.Option(metavar="HOST:PORT", help="Address to serve OpenMetrics on (dataflow.metrics); `off` disables it."),
 ]
+Dataflow = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")]
 Directory = Annotated[Path, typer.Option(help="Folder for the persistent state.")]
 WeightsKey = Annotated[
     str,

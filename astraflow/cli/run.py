@@ -80,6 +80,17 @@ Host = Annotated[
     typer.Option(help="Address of this machine for nodes on other machines, which cannot join at a loopback address."),
 ]
 
+FirstPort = Annotated[
+    int,
+    typer.Option(
+        "--ports",
+        metavar="FIRST",
+        min=0,
+        max=65532,
+        help="First of four ports on --host, in this order: joining nodes, dataflow, weights, fleet; 0 selects free "
+        "ones, different at each start.",
+    ),
+]
 Advertised = Annotated[
     str,
     typer.Option(
@@ -148,6 +159,7 @@ def run(
     run_dir: RunDir = None,
     host: Host = "127.0.0.1",
     advertise: Advertised = "",
+    ports: FirstPort = 0,
     tls: Tls = None,
     fleet: Fleet = False,
     maintainer: Maintainer = None,
@@ -185,6 +197,7 @@ def run(
             host=host,
             advertise=advertise,
             tls=tls,
+            first_port=ports,
             web_port=port,
             summary_file=json,
         )

@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
+from astraflow.cli import serve_control
 from astraflow.cli.options import (
     Advertise,
     Authority,
     CaHash,
     CredentialFolder,
+    Dataflow,
     Directory,
     Host,
     Metrics,
@@ -36,10 +38,6 @@ serve = typer.Typer(help="Run one role of a run until it is stopped.", no_args_i
 
 EnrollPort = Annotated[
     int, typer.Option(min=0, max=65535, help="With mutual TLS: port where joining processes get their certificate.")
-]
-Dataflow = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")]
-WebDirectory = Annotated[
-    Path | None, typer.Option(help="Folder for the persistent state; default: `web` in ASTRAFLOW_HOME.")
 ]
 Follow = Annotated[
     list[str],
@@ -203,158 +201,6 @@ def trainer_rank() -> None:
 
 
 @serve.command()
-def web(
-    dataflow: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="Dataflow service to follow; default: the runs of this machine."),
-    ] = "",
-    all_runs: Annotated[bool, typer.Option("--all-runs", help="Follow all runs of this machine and user.")] = False,
-    fleet: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Fleet service to show and control.")] = None,
-    directory: WebDirectory = None,
-    host: Host = "127.0.0.1",
-    port: Port = 0,
-    recipe: Annotated[str, typer.Option(help="Name of the recipe, for display.")] = "",
-    run_dir: Annotated[Path | None, typer.Option(help="Run directory, if it is on this machine.")] = None,
-    behind_proxy: Annotated[str | None, typer.Option(help="Public https:// address of a reverse proxy.")] = None,
-    name: Annotated[str | None, typer.Option(help="Host name that browsers use.")] = None,
-    tls_certificate: Annotated[
-        str | None, typer.Option(help="Serve TLS with this certificate and chain (PEM).")
-    ] = None,
-    tls_key: Annotated[str | None, typer.Option(help="Private key of the certificate (PEM).")] = None,
-    provider: Annotated[str | None, typer.Option(help="TOML file of an OpenID provider for logins.")] = None,
-    recipes: Annotated[
-        list[Path],
-        typer.Option("--recipes", metavar="DIR", help="Folder with your own recipes to launch; may be repeated."),
-    ] = [],  # noqa: B006 (typer copies it)
-    data: Annotated[
-        list[str],
-        typer.Option(
-            "--data",
-            metavar="LOCATION",
-            help="Folder or address (s3://BUCKET/FOLDER) whose data launched runs may read; may be repeated.",
-        ),
-    ] = [],  # noqa: B006 (the same)
-    join_host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Address of this machine at which launched runs accept remote nodes, over TLS."
-        ),
-    ] = None,
-    join_name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name under which remote nodes reach this machine, if it differs."),
-    ] = None,
-    reads_a_minute: Annotated[int | None, typer.Option(help="Limit of read requests per session or token.")] = None,
-    changes_a_minute: Annotated[int | None, typer.Option(help="Limit of write requests per session or token.")] = None,
-    exports_a_minute: Annotated[
-        int | None, typer.Option(help="Limit of downloads and launches per session or token.")
-    ] = None,
-    anonymous_requests_a_minute: Annotated[
-        int | None, typer.Option(help="Limit of requests without a login per address.")
-    ] = None,
-    sockets_a_user: Annotated[int | None, typer.Option(help="Limit of open live pages per user.")] = None,
-    token_file: TokenFile = None,
-    authority: Authority = None,
-    ca_hash: CaHash = "",
-    credential_folder: CredentialFolder = None,
-) -> None:
-    """Run the web page, which shows, controls and launches runs.
-
-    The page authenticates to the fleet service with the run token, or with the token in ASTRAFLOW_FLEET_TOKEN.
-    """
-    from astraflow.cli.roles import run_web
-    from astraflow.runtime.home import home
-
-    options = {
-        "fleet": fleet,
-        "run-dir": str(run_dir) if run_dir else None,
-        "behind-proxy": behind_proxy,
-        "name": name,
-        "tls-certificate": tls_certificate,
-        "tls-key": tls_key,
-        "provider": provider,
-        "join-host": join_host,
-        "join-name": join_name,
-        "authority": str(authority) if authority else None,
-        "ca-hash": read_ca_hash(ca_hash) or None,
-        "credential-folder": str(credential_folder) if credential_folder else None,
-        "reads-a-minute": _number_text(reads_a_minute),
-        "changes-a-minute": _number_text(changes_a_minute),
-        "exports-a-minute": _number_text(exports_a_minute),
-        "anonymous-requests-a-minute": _number_text(anonymous_requests_a_minute),
-        "sockets-a-user": _number_text(sockets_a_user),
-    }
-    token = read_token(token_file)
-    flags = ["--all-runs"] if all_runs or not dataflow else []
-    flags += [part for folder in recipes for part in ("--recipes", str(folder.absolute()))]
-    flags += [part for location in data for part in ("--data", location)]
-    run_web(
-        dataflow=dataflow,
-        directory=directory or home() / "web",
-        host=host,
-        port=port,
-        recipe=recipe,
-        token=token,
-        options=options,
-        flags=flags,
-    )
-
-
-@serve.command()
-def fleet(
-    config: Annotated[Path, typer.Argument(help="TOML file with providers and pools (docs/how-to/fleet.md).")],
-    dataflow: Dataflow,
-    join_address: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT", help="Address where instances join the run; default: the address of dataflow."
-        ),
-    ] = "",
-    directory: Directory = Path("fleet"),
-    host: Host = "127.0.0.1",
-    port: Port = 0,
-    token_file: TokenFile = None,
-    authority: Authority = None,
-    tls: Tls = None,
-    advertise: Advertise = [],  # noqa: B006 (typer copies it)
-) -> None:
-    """Run the fleet service: starts and terminates instances for a run through providers, checked by a guard."""
-    from astraflow.cli.roles import run_fleet
-
-    run_fleet(
-        config,
-        dataflow=dataflow,
-        join_address=join_address,
-        directory=directory,
-        host=host,
-        port=port,
-        token=read_token(token_file),
-        authority=authority,
-        tls=tls,
-        advertise=advertise,
-    )
-
-
-@serve.command()
-def maintainer(
-    config: Annotated[
-        Path | None, typer.Argument(help="TOML file with model, mode and budgets (docs/how-to/maintainer.md).")
-    ] = None,
-    dataflow: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")] = "",
-    fleet: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's fleet service.")] = "",
-    directory: Directory = Path("maintainer-state"),
-    token_file: TokenFile = None,
-    authority: Authority = None,
-) -> None:
-    """Run the maintainer: scales pools with an LLM, within the guard of the fleet service."""
-    from astraflow.cli.roles import run_maintainer
-    from astraflow.cli.run_endpoints import find_planes
-
-    planes = find_planes(dataflow, fleet, read_token(token_file), authority)
-    run_maintainer("run", planes, config=config, directory=directory)
-
-
-@serve.command()
 def node(
     recipe: RecipeArgument,
     dataflow: Dataflow,
@@ -374,6 +220,10 @@ def node(
     config, tracing = recipe_node_config(recipe, overrides, name=name)
     token = read_token(token_file)
     raise typer.Exit(run_node(config, dataflow=dataflow, token=token, tls=tls, tracing=tracing))
+
+
+for role in (serve_control.web, serve_control.fleet, serve_control.maintainer):
+    serve.command()(role)
 
 
 def join(
@@ -444,7 +294,3 @@ def join(
     raise typer.Exit(
         run_node(config, dataflow=endpoint.address, token=endpoint.token, tls=tls, ca_hash=read_ca_hash(ca_hash))
     )
-
-
-def _number_text(number: int | None) -> str | None:
-    return None if number is None else str(number)

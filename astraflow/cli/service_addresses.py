@@ -56,11 +56,14 @@ class ServiceAddresses:
         return "127.0.0.1" if self.host in WILDCARDS else self.host
 
 
-def choose_addresses(host: str, *, advertise: str, tls: bool | None, web_port: int, metrics: str) -> ServiceAddresses:
-    """Chooses free ports on `host`.
+def choose_addresses(
+    host: str, *, advertise: str, tls: bool | None, web_port: int, metrics: str, first_port: int = 0
+) -> ServiceAddresses:
+    """Chooses ports on `host`.
 
     advertise: name under which other machines reach it; empty for `host` itself. tls: None for TLS beyond loopback
-    only. metrics: value of the recipe; empty for a free port of loopback.
+    only. metrics: value of the recipe; empty for a free port of loopback. first_port: first of four consecutive ports
+    for joining nodes, dataflow, weights and fleet; 0 for free ones.
     Raises: InvalidInput for a port or an address that cannot be used.
     """
     if host in WILDCARDS and not advertise:
@@ -77,13 +80,9 @@ def choose_addresses(host: str, *, advertise: str, tls: bool | None, web_port: i
                 "set --host to an address that they reach",
                 code="cli.unreachable_host",
             )
-    if web_port and not is_free(web_port):
-        raise InvalidInput(
-            f"cannot listen on port {web_port}: it is in use; stop the process that uses it, or choose another --port "
-            "(0 selects a free one)",
-            code="cli.port_in_use",
-        )
-    dataflow_port, weights_port, enroll_port, fleet_port = free_ports(4, host=host)
+    if web_port:
+        _require_free(web_port, host="127.0.0.1", option="--port (0 selects a free one)")
+    enroll_port, dataflow_port, weights_port, fleet_port = _service_ports(first_port, host=host)
     return ServiceAddresses(
         host=host,
         advertised=advertise or host,
@@ -95,3 +94,22 @@ def choose_addresses(host: str, *, advertise: str, tls: bool | None, web_port: i
         web_port=web_port or free_ports(1)[0],
         metrics=metrics or f"127.0.0.1:{free_ports(1)[0]}",
     )
+
+
+def _service_ports(first_port: int, *, host: str) -> list[int]:
+    """Returns four consecutive ports from `first_port` on, or free ones for 0. Raises: InvalidInput."""
+    if not first_port:
+        return free_ports(4, host=host)
+    ports = list(range(first_port, first_port + 4))
+    for port in ports:
+        _require_free(port, host=host, option="--ports")
+    return ports
+
+
+def _require_free(port: int, *, host: str, option: str) -> None:
+    """Raises: InvalidInput when no service can listen on the port."""
+    if not is_free(port, host=host):
+        raise InvalidInput(
+            f"cannot listen on port {port}: it is in use; stop the process that uses it, or choose another {option}",
+            code="cli.port_in_use",
+        )

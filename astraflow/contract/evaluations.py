@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from astraflow.contract.ids import FlowId, PolicyId, Version
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 
 
 class EvaluationState(Enum):
@@ -60,3 +60,5 @@ class EvaluationReport:
     """Unix seconds, like `started_at` and `finished_at`."""
     started_at: float | None
     finished_at: float | None
+    reserved_nodes: tuple[NodeId, ...] = ()
+    """Nodes whose only engine serves the pinned versions while the round runs; they get no training tasks."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, TaskId, Version
@@ -10,6 +11,25 @@ from astraflow.contract.weight_reports import LinkReport
 
 MAX_CAPACITY = 4096
 """Largest number of concurrent episodes of one node, so that its leases and the ids in its reports stay small."""
+
+
+class EvaluationMode(Enum):
+    """Way in which a node serves the pinned versions of an evaluation."""
+
+    NONE = "none"
+    """It takes no evaluation tasks."""
+    SECOND_ENGINE = "second_engine"
+    """It builds a second engine in its process, beside the engine for training."""
+    RESERVED = "reserved"
+    """Its only engine loads the pinned versions. Meanwhile the node is reserved: it takes no training tasks, and does
+    not follow newer versions."""
+    SERVED_VERSION = "served_version"
+    """As `RESERVED`, but only for the versions that its engine serves: another party loads the weights."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """True if training and evaluation tasks exclude each other on the node."""
+        return self in (EvaluationMode.RESERVED, EvaluationMode.SERVED_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +53,8 @@ class NodeFacts:
     policies: tuple[PolicyId, ...] = ()
     """Policies that the node serves; empty for all policies of the run. The node gets tasks of flows whose policies are
     all among them."""
+    evaluation_mode: EvaluationMode = EvaluationMode.SECOND_ENGINE
+    """`NONE` until the engines were built."""
 
     def serves(self, policies: Iterable[PolicyId]) -> bool:
         """Returns whether the node serves all of these policies."""
@@ -47,7 +69,8 @@ class FlowSpec:
     workflow: Mapping[str, Json]
     reward: Mapping[str, Json]
     evaluation_share: float | None = None
-    """For an evaluation, the largest share of a node's capacity that it uses; None for a flow that is trained on."""
+    """For an evaluation, the largest share of a node's capacity that it uses, and of nodes that are reserved for it;
+    None for a flow that is trained on."""
     attaches_texts: bool = False
     """Nodes attach the text of every trajectory, because dataflow compares the members of a group."""
 

@@ -13,6 +13,7 @@ from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins, PluginSpec
 from astraflow.contract.recommendations import PoolRecommendation
 from astraflow.contract.spans import Ending, Span
+from astraflow.contract.timelines import ADMIT, BATCH, STEP, Hop
 from astraflow.contract.weight_reports import LinkReport, WeightsReport
 
 
@@ -337,3 +338,31 @@ class SampledTrajectory:
     """Recorded calls of the agent program by outcome (`CallOutcome`); empty without an agent."""
     calls: tuple[AgentCall, ...] = ()
     """Recorded calls. Empty without an agent, and in answers to queries without `with_calls`."""
+    hops: tuple[Hop, ...] = ()
+    """Spans of its episode until the push; empty when not recorded."""
+    batched_at: float | None = None
+    """When a batch took the group, in Unix seconds; None before, and when not recorded."""
+    trained_at: float | None = None
+    """When the trainer had acknowledged the step, in Unix seconds; None like `batched_at`."""
+
+    @property
+    def timeline(self) -> tuple[Hop, ...]:
+        """Spans from lease to step as far as the episode has come, by their begin; empty without recorded spans.
+
+        Each span of dataflow lasts from the end of the one before: a group waits for its members, in the buffer, and
+        for its step.
+        """
+        if not self.hops:
+            return ()
+        hops = list(self.hops)
+        ended_at = hops[-1].ended_at
+        step = "" if self.step is None else f"step {self.step}"
+        for name, at, detail in (
+            (ADMIT, self.at, self.outcome),
+            (BATCH, self.batched_at, ""),
+            (STEP, self.trained_at, step),
+        ):
+            if at is not None:
+                hops.append(Hop(name=name, began_at=ended_at, duration_s=max(0.0, at - ended_at), detail=detail))
+                ended_at = hops[-1].ended_at
+        return tuple(sorted(hops, key=lambda hop: hop.began_at))

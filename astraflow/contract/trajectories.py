@@ -15,6 +15,7 @@ from astraflow.contract.failures import Failure
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.spans import Ending as Ending  # part of the interface of trajectories
+from astraflow.contract.timelines import Hop
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
@@ -148,6 +149,8 @@ class Episode:
     failed_calls: tuple[AgentCall, ...] = ()
     """Recorded calls of an agent program whose session failed, for sampled groups; the calls of other sessions
     are in their trajectories."""
+    hops: tuple[Hop, ...] = ()
+    """For sampled groups, spans on the node: the lease, the episode, and at most `MAX_HOPS` inside of it."""
 
     def __post_init__(self) -> None:
         if self.failure is None and not self.trajectories:

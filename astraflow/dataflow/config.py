@@ -105,8 +105,9 @@ class EvaluationConfig(Config):
     max_attempts: int = Field(default=3, ge=1)
     """Attempts per sample before an infrastructure failure masks it out of every figure."""
     share: float = Field(default=0.25, gt=0, le=1)
-    """Largest share of a node's capacity that evaluation tasks may use during training; at least one task. With several
-    evaluations the largest share applies to all of them together."""
+    """Largest share that evaluation tasks may use during training: of the capacity of a node that has a second engine
+    for them, at least one task; of the nodes with servers, which are reserved for a round, at least one node. With
+    several evaluations the largest share applies to all of them together."""
 
 
 class StreamConfig(Config):

@@ -20,7 +20,7 @@ from astraflow.dataflow.issuing.groups import flow_of
 from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplus_policies
 from astraflow.dataflow.issuing.stalls import StallChange
-from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, PushResult
+from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, PushResult, with_push
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stream import BUFFERED
@@ -101,7 +101,7 @@ class NodeOperations:
         outcomes = [result.outcome for result in results]
         if RETRIED in outcomes:
             self._run.nodes_notifier.notify()
-        elif any(self._is_evaluated(episode.task) for episode in episodes):
+        elif any(self._is_evaluated(episode.task) for episode in episodes) or self._evaluator.is_reserved(node_id):
             self._run.nodes_notifier.notify(node_id)  # the node may lease further evaluation tasks
         await self._run.journal.wait_durable()
         return outcomes
@@ -242,7 +242,8 @@ class NodeOperations:
             now=self._run.clock.now(),
             may_run=lambda flow: node.facts.serves(flow.served_policies),
         )
-        self._evaluator.lease(assignment, max_tasks=evaluation_capacity)
+        if self._evaluator.lease(assignment, node, max_tasks=evaluation_capacity):
+            return assignment.tasks
         flows = [] if self._run.is_over else [flow for flow in self._run.flows.values() if flow.answers is None]
         flows = [flow for flow in flows if assignment.may_run(flow)]
         for flow in flows:
@@ -297,7 +298,7 @@ class NodeOperations:
             message = f"the node never held {episode.task}"
             self._run.events.add("push_refused", caller.name, message, source=caller.name)
             return flow.reject_foreign()
-        result = flow.accept(episode, versions)
+        result = flow.accept(with_push(episode, at=self._run.clock.wall()) if episode.hops else episode, versions)
         if result.outcome == RETRIED:
             self._run.records.record_unfinished(flow.unfinished_task(episode.task))
         return result

@@ -1,10 +1,11 @@
 """Outcomes of pushed episodes. Every pushed episode has exactly one outcome and is counted under it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from astraflow.contract.failures import Boundary
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
+from astraflow.contract.timelines import EPISODE, PUSH, Hop
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.admission.admitter import Admission
 
@@ -62,3 +63,13 @@ class PushResult:
     """Policies whose share of that group is dropped, even if admitted."""
     issued_at: float | None = None
     """Time at which that group was issued; None if unknown."""
+
+
+def with_push(episode: Episode, *, at: float) -> Episode:
+    """Returns the episode with the hop of its push, which lasts from the end of the episode on the node to `at`.
+
+    Clocks of two machines may differ; a push that seems to end before it began lasts 0 s.
+    """
+    began_at = max((hop.ended_at for hop in episode.hops if hop.name == EPISODE), default=at)
+    push = Hop(name=PUSH, began_at=began_at, duration_s=max(0.0, at - began_at))
+    return replace(episode, hops=(*episode.hops, push))

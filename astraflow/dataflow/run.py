@@ -108,6 +108,11 @@ class Run:
         return self.stop_condition.is_over
 
     @property
+    def trains_nothing(self) -> bool:
+        """True if no training task is issued: the run is over, or all its flows are paused."""
+        return self.is_over or all(flow.is_paused for flow in self.flows.values())
+
+    @property
     def needs_no_nodes(self) -> bool:
         """True if the run is over and no evaluation round remains to finish."""
         has_evaluations = any(

@@ -40,6 +40,7 @@ from astraflow.dataflow.pool.credentials import Credentials
 from astraflow.dataflow.pool.registry import Node, NodeRegistry
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.binding_constraints import ConstraintMonitor, FlowRole
+from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
 from astraflow.dataflow.reporting.events import Events
 from astraflow.dataflow.reporting.health import HealthMonitor
 from astraflow.dataflow.reporting.history import History
@@ -204,6 +205,9 @@ class Service:
             },
             is_attached=lambda policy: policy in run.trainers,
         )
+        self._evaluation_monitor = EvaluationMonitor(
+            {name: evaluation.flow.served_policies for name, evaluation in run.evaluations.items()}
+        )
         pools = {PoolId(name): options for name, options in config.pools.items()}
         spec = Spec(options=config.scaling, pools=pools)
         self._recommender = Recommender(spec, journal=journal, events=run.events)
@@ -335,7 +339,8 @@ class Service:
         """Reports once. Errors are counted and suppressed: a report never ends the service."""
         with self._archive.losses.counting("report"):
             report = self.report()
-            report = replace(report, problems=(*report.problems, *self._constraint_monitor.problems(report)))
+            constraints = (*self._constraint_monitor.problems(report), *self._evaluation_monitor.problems(report))
+            report = replace(report, problems=(*report.problems, *constraints))
             for finding in self._health_monitor.findings(report):
                 self._run.events.add(finding.kind, finding.subject, finding.message)
             self._run.events.tick()

@@ -52,6 +52,8 @@ class TrainerOperations:
                     if is_new:
                         with span("rl.batch", step=served.id, groups=(group.id for group in served.fresh_groups)):
                             self._run.records.record_batch(policy, served)
+                        fresh_groups = [group.id for group in served.fresh_groups]
+                        self._run.samples.set_batched(policy, fresh_groups, at=self._run.clock.wall())
                         self._run.nodes_notifier.notify()  # the groups of the batch make room for others
                     await self._run.journal.wait_durable()
                     return stream.deliver(served)
@@ -72,7 +74,10 @@ class TrainerOperations:
             now = self._run.clock.now()
             for group in acknowledged.trained:
                 self._run.activity[report.policy].consumed.add(1, now=now)
-                self._run.samples.set_outcome(report.policy, group.id, outcome="trained", step=step)
+                trained_at = self._run.clock.wall()
+                self._run.samples.set_outcome(
+                    report.policy, group.id, outcome="trained", step=step, trained_at=trained_at
+                )
             self._check_stop_condition(stream)
         self._advance(stream, report.version)
         await self._run.journal.wait_durable()

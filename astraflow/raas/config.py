@@ -56,9 +56,10 @@ class RaasConfig(Config):
     preemption: Annotated[dict[str, Any], SettableBy.RECIPE] = Field(default={"kind": "none"})
     """Source of preemption notices: `kind` and its options."""
     evaluates: bool = True
-    """Accepts evaluation tasks. While they run, the node holds a second engine for each policy."""
+    """Accepts evaluation tasks. While they run, an engine in the node's process gets a second engine beside it, and a
+    node with servers is reserved for the evaluation."""
     evaluation_idle_s: float = Field(default=60.0, ge=0)
-    """Idle time in seconds after which the engines for evaluation tasks are closed."""
+    """Idle time in seconds after which second engines for evaluation tasks are closed."""
     credential_folder: Annotated[Path | None, SettableBy.RECIPE] = None
     """Folder that stores the credential that the join token was exchanged for, with its key; a node restarted with this
     folder and the same name needs no new token. The credential stays in memory when absent."""

@@ -11,7 +11,7 @@ from astraflow.client.credential import HeldCredential
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, TaskId, Version
-from astraflow.contract.nodes import JoinResult, NodeFacts
+from astraflow.contract.nodes import EvaluationMode, JoinResult, NodeFacts
 from astraflow.raas.builders import (
     build_flows,
     build_policies,
@@ -27,13 +27,15 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
 from astraflow.raas.engine_monitor import EngineMonitor
 from astraflow.raas.heartbeats import HeartbeatLoop
+from astraflow.raas.held_engines import HOLD_IDLE_S, HeldEngines
 from astraflow.raas.lease_limit import LeaseLimit
 from astraflow.raas.membership import Membership
 from astraflow.raas.outbox import Outbox
-from astraflow.raas.pinned_engines import PinnedEngines, evaluation_capacity
+from astraflow.raas.pinned_engines import PinnedEngines, evaluation_capacity, joint_mode
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import NoticeSource, wait_for_notice
 from astraflow.raas.runner import BuiltFlow, Runner
+from astraflow.raas.second_engines import SecondEngines
 from astraflow.raas.served_policies import ServedPolicies
 from astraflow.raas.task_loop import TaskLoop
 from astraflow.raas.transfer_totals import TransferTotals
@@ -129,13 +131,14 @@ class Node:
                     join_result.weights_address, self._config.pull, dial=self._credential.dial, clock=self._clock
                 )
             )
-            pinned = self._pinned_engines(join_result, engines, sources)
+            weight_loops = self._weight_loops(sources)
+            pinned = self._pinned_engines(join_result, engines, sources, weight_loops)
             resources.push_async_callback(pinned.close)
             self._task_loop = self._build_task_loop(join_result, flows, pinned)
             monitor = self._engine_monitor(pinned, self._task_loop)
             loops += [tasks.create_task(monitor.run()), tasks.create_task(monitor.drain_after_failure())]
             loops.append(tasks.create_task(pinned.run()))
-            loops += [tasks.create_task(loop.run()) for loop in self._weight_loops(sources)]
+            loops += [tasks.create_task(loop.run()) for loop in weight_loops.values()]
             loops.append(tasks.create_task(self._task_loop.run()))
             loops.append(tasks.create_task(self._report_versions(heartbeats)))
             await self._drain_state.draining.wait()
@@ -151,8 +154,18 @@ class Node:
         levels = "".join(f", sandbox {level.value}" for level in levels_in_use())
         software = self._facts.software + levels
         await self._membership.update_facts(
-            replace(self._facts, engine=kinds, is_simulated=is_simulated, software=software)
+            replace(
+                self._facts,
+                engine=kinds,
+                is_simulated=is_simulated,
+                software=software,
+                evaluation_mode=self._evaluation_mode(),
+            )
         )
+
+    def _evaluation_mode(self) -> EvaluationMode:
+        modes = (served.engine.evaluation_mode for served in self._policies.values())
+        return joint_mode(modes) if self._config.evaluates else EvaluationMode.NONE
 
     async def _watch_for_preemption(self, source: NoticeSource) -> None:
         notice = await wait_for_notice(source, clock=self._clock)
@@ -213,14 +226,14 @@ class Node:
             clock=self._clock,
         )
 
-    def _weight_loops(self, sources: WeightSources) -> list[WeightLoop]:
+    def _weight_loops(self, sources: WeightSources) -> dict[PolicyId, WeightLoop]:
         gaps = GapGauges(self._counters)
 
         def source(policy: PolicyId) -> Puller:
             return Puller(sources, policy, config=self._config.pull, trusted=self._verifying_key, clock=self._clock)
 
-        return [
-            WeightLoop(
+        return {
+            policy: WeightLoop(
                 served,
                 source,
                 self._policies,
@@ -229,22 +242,30 @@ class Node:
                 transfers=self._transfers,
                 clock=self._clock,
             )
-            for served in self._policies.values()
-        ]
+            for policy, served in self._policies.items()
+        }
 
     def _pinned_engines(
-        self, join_result: JoinResult, engines: Mapping[PolicyId, Mapping[str, Any]], sources: WeightSources
+        self,
+        join_result: JoinResult,
+        engines: Mapping[PolicyId, Mapping[str, Any]],
+        sources: WeightSources,
+        loops: Mapping[PolicyId, WeightLoop],
     ) -> PinnedEngines:
+        counters, clock = self._counters, self._clock
+        if self._evaluation_mode().is_exclusive:
+            held = HeldEngines(self._policies, loops)
+            return PinnedEngines(held, counters=counters, clock=clock, idle_s=HOLD_IDLE_S)
         specs = {spec.id: spec for spec in join_result.policies}
-        return PinnedEngines(
+        second = SecondEngines(
             lambda policy: build_policy(specs[policy], engines[policy]),
             lambda policy: Puller(
                 sources, policy, config=self._config.pull, trusted=self._verifying_key, clock=self._clock
             ),
-            counters=self._counters,
-            clock=self._clock,
-            idle_s=self._config.evaluation_idle_s,
+            counters=counters,
+            clock=clock,
         )
+        return PinnedEngines(second, counters=counters, clock=clock, idle_s=self._config.evaluation_idle_s)
 
     def _engine_monitor(self, pinned: PinnedEngines, task_loop: TaskLoop) -> EngineMonitor:
         return EngineMonitor(
@@ -264,7 +285,8 @@ class Node:
         def evaluations_at_once() -> int:
             if not self._config.evaluates or pinned.is_backing_off:
                 return 0
-            return evaluation_capacity(join_result.flows, self._capacity.slots)
+            slots = evaluation_capacity(join_result.flows, self._capacity.slots)
+            return self._capacity.slots if slots and self._evaluation_mode().is_exclusive else slots
 
         runner = Runner(
             flows,
@@ -307,6 +329,7 @@ def _facts(config: RaasConfig) -> NodeFacts:
         policies=tuple(PolicyId(policy) for policy in config.policies),
         price_per_hour=config.price_per_hour,
         software=_software_version(),
+        evaluation_mode=EvaluationMode.NONE,
     )
 
 

@@ -11,6 +11,7 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.failures import Boundary, Failure, RolloutFailed
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId
 from astraflow.contract.tasks import Task
+from astraflow.contract.timelines import EPISODE, Hop
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.pinned_engines import PinnedEngines
@@ -20,6 +21,7 @@ from astraflow.raas.turn_times import TurnTimes
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.plugins import plugin_cause
+from astraflow.runtime.tracing import collect_hops
 from astraflow.workflows.base import SessionSource, Workflow
 from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.trajectory_builder import with_text
@@ -77,6 +79,21 @@ class Runner:
         Every attempt runs the workflow from the start with a new environment. For a task that was handed back,
         `recorder` recalls the generations of earlier nodes.
         """
+        if not is_sampled(task.group, self._text_share):
+            return await self._run(task, recorder)
+        began_at = self._clock.wall()
+        with collect_hops() as hops:
+            episode = await self._run(task, recorder)
+        whole = Hop(
+            name=EPISODE,
+            began_at=began_at,
+            duration_s=episode.duration_s,
+            detail=f"attempt {task.attempt + 1} on {episode.node}",
+            error=episode.failure.message if episode.failure else "",
+        )
+        return replace(episode, hops=(whole, *hops))
+
+    async def _run(self, task: Task, recorder: RolloutRecorder) -> Episode:
         began_at = self._clock.now()
         trajectories: tuple[Trajectory, ...] = ()
         failure = None

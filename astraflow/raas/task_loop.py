@@ -12,6 +12,7 @@ from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId, TaskId
 from astraflow.contract.partial_rollouts import PartialRollout
 from astraflow.contract.tasks import Lease, Task
+from astraflow.contract.timelines import Hop
 from astraflow.contract.trajectories import Episode
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.circuit_breaker import CircuitBreaker
@@ -22,7 +23,7 @@ from astraflow.raas.recorder import RolloutRecorder
 from astraflow.raas.runner import Runner
 from astraflow.raas.served_policies import ServedPolicies
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.tracing import span
+from astraflow.runtime.tracing import collect_hops, span
 
 log = get_logger()
 
@@ -139,11 +140,11 @@ class TaskLoop:
         try:
             while True:
                 free_slots = await self._wait_for_slots()
-                with span("rl.lease") as trace_span:
+                with collect_hops() as hops, span("rl.lease") as trace_span:
                     lease = await self._membership.call(partial(self._request_lease, free_slots), what="leasing tasks")
                     trace_span.annotate(groups=(task.group for task in lease.tasks), node=self._membership.node)
                 for task in lease.tasks:
-                    self._start(task, tasks)
+                    self._start(task, tasks, leased=hops)
         finally:
             self._capacity.set_accepting(False)
 
@@ -175,23 +176,23 @@ class TaskLoop:
         backlog = self._capacity.slots * OUTBOX_PER_SLOT - len(self._outbox) - len(self._running)
         return min(self._capacity.free_slots, backlog)
 
-    def _start(self, task: Task, tasks: asyncio.TaskGroup) -> None:
+    def _start(self, task: Task, tasks: asyncio.TaskGroup, *, leased: list[Hop]) -> None:
         key = (task.id, task.attempt)
         if key in self._running or key in self._outbox:
             log.info("task_leased_twice", task=task.id)  # its lease expired; the running attempt is equivalent
             return
         self._capacity.acquire()
         recorder = RolloutRecorder(task.resume_from)
-        self._running[key] = _RunningTask(work=tasks.create_task(self._run(task, recorder)), recorder=recorder)
+        self._running[key] = _RunningTask(work=tasks.create_task(self._run(task, recorder, leased)), recorder=recorder)
 
-    async def _run(self, task: Task, recorder: RolloutRecorder) -> None:
+    async def _run(self, task: Task, recorder: RolloutRecorder, leased: list[Hop]) -> None:
         try:
             with span("rl.episode", group=task.group, task=task.id, attempt=task.attempt) as trace_span:
                 episode = await self._runner.run(task, recorder)
                 trace_span.annotate(node=episode.node, is_failed=episode.failure is not None)
             if not task.pinned:  # an unavailable version must not stop training
                 self._breaker.record_outcome(episode.failure)
-            self._outbox.put(episode)
+            self._outbox.put(replace(episode, hops=(*leased, *episode.hops)) if episode.hops else episode)
         finally:
             del self._running[task.id, task.attempt]
             self._capacity.release()

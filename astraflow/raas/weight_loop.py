@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from astraflow.contract.errors import CorruptData, InternalError, InvalidInput, NotTrusted
+from astraflow.contract.errors import CorruptData, InternalError, InvalidInput, NotTrusted, Unavailable
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.weights import Manifest
 from astraflow.raas.adapter_bases import AdapterBases
 from astraflow.raas.counters import NodeCounters
@@ -53,6 +54,8 @@ class WeightLoop:
     The previous version serves while the next one is fetched and staged. During the swap, requests in flight wait and
     then continue with the new version. One of these requests per version is scored again (`ReprefillCheck`): if the
     engine continued on the cache of the old weights, the policy is withheld until the next version.
+
+    `hold` keeps the engine at one version for an evaluation; newer versions are loaded after `release`.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class WeightLoop:
         self._policies = policies
         self._counters = counters
         self._gaps = gaps
+        self._clock = clock
         self._transfers = transfers
         self._transfer_source = ""
         self._is_withheld = False
@@ -81,7 +85,12 @@ class WeightLoop:
         """True after a failed probe; a version without a probe does not reset it."""
         self._gap_history = GapHistory()
         self._swap_lock = asyncio.Lock()
-        """Held while a version is loaded, or withheld after a failed check."""
+        """Held while a version is loaded, withheld after a failed check, or kept for an evaluation."""
+        self._pull: asyncio.Future[PulledVersion] | None = None
+        """Wait for a newer version."""
+        self._manifest: Manifest | None = None
+        """Of the version that was loaded last."""
+        self._is_held = False
         self._backoff = Backoff(clock, first_s=FIRST_BACKOFF_S, max_s=MAX_BACKOFF_S)
 
     async def run(self) -> None:
@@ -93,16 +102,89 @@ class WeightLoop:
             checks.cancel()
             await asyncio.wait({checks})
 
+    async def hold(self, version: Version) -> None:
+        """Serves this version and no other one until `release`; also when another one is held.
+
+        Raises: UnknownVersion; Unavailable when the engine does not load weights and serves another version;
+        InternalError when the version cannot be served. The policy is released then.
+        """
+        if not self._is_held:
+            await self._swap_lock.acquire()
+            self._is_held = True
+        try:
+            await self._serve_held(version)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Follows the newest version again."""
+        self._is_held = False
+        self._swap_lock.release()
+
+    async def hold_problem(self) -> str:
+        """Returns why the held version is not served any more; empty while it is."""
+        if not self._served.is_serving:
+            return f"cannot hold a version of {self._served.policy!r}: it is not served; see the errors of the node"
+        if self._served.engine.evaluation_mode is not EvaluationMode.SERVED_VERSION:
+            return ""
+        assert self._manifest is not None  # noqa: S101 (a served version was loaded)
+        gap = await measure_logprob_gap(self._served.engine, self._manifest)
+        excess = "" if gap is None else gap.excess(self._served.engine.logprob_tolerance)
+        if not excess:
+            return ""
+        return (
+            f"cannot hold version {self._manifest.version} of {self._served.policy!r}: its logprobs now differ by "
+            f"{excess}, so the server was refreshed; keep its weights while an evaluation runs"
+        )
+
+    async def _serve_held(self, version: Version) -> None:
+        """Loads the version unless the engine serves it."""
+        policy, engine = self._served.policy, self._served.engine
+        if engine.version != version or not self._served.is_serving:
+            if engine.evaluation_mode is EvaluationMode.SERVED_VERSION:
+                raise Unavailable(
+                    f"cannot hold version {version} of {policy!r}: the server serves version {engine.version}; "
+                    "evaluate the newest version",
+                    code="weights.other_version_served",
+                )
+            source = self._new_source(policy)
+            pulled = await source.pull_exact(version)
+            self._counters.add("evaluation_bytes", pulled.stats.full_bytes + pulled.stats.delta_bytes)
+            self._source = source
+            if self._pull is not None:
+                self._pull.cancel()  # its version is newer than that of the former source
+            began_at = self._clock.now()
+            await self._serve_or_withhold(pulled.weights)
+            self._counters.add("evaluation_loads")
+            self._counters.add("evaluation_load_s", self._clock.now() - began_at)
+        if problem := await self.hold_problem():
+            raise InternalError(problem, code="weights.version_not_held")
+
+    async def _pull_newer(self, source: VersionSource) -> PulledVersion | None:
+        """Returns the next version; None when a hold has replaced the source."""
+        pull = self._pull = asyncio.ensure_future(source.pull_newer())
+        try:
+            await asyncio.wait({pull})
+        finally:
+            pull.cancel()
+        return None if pull.cancelled() else pull.result()
+
     async def _follow_versions(self) -> None:
         while True:
+            source = self._source
             try:
-                pulled = await self._source.pull_newer()
+                pulled = await self._pull_newer(source)
             except (CorruptData, InternalError, InvalidInput, NotTrusted) as problem:
                 self._note_failure("cannot fetch a version", problem)
                 await self._backoff.wait()
                 continue
+            if pulled is None:
+                continue
             self._count_transfer(pulled.stats)
             async with self._swap_lock:
+                if source is not self._source:
+                    continue
                 is_loaded = await self._serve_or_withhold(pulled.weights)
             if not is_loaded:
                 await self._backoff.wait()
@@ -153,6 +235,7 @@ class WeightLoop:
             return False
         self._backoff.reset()
         self._source.commit(weights)
+        self._manifest = weights.manifest
         if is_accepted:
             self._policies.set_serving(self._served.policy, True)
             log.info("version_served", policy=self._served.policy, version=weights.manifest.version)

@@ -8,13 +8,16 @@ trace id is derived from the run's name and the group's id. The same holds for a
 weights. A span that belongs to a step and names groups appears in both: in the step's trace, with links to the groups'
 traces, and in each of those, with a link back.
 
+`collect_hops` keeps the spans of a block in memory instead, also when tracing is disabled: for sampled episodes.
+
 `otel_export` exports the spans to OpenTelemetry. Spans that are not exported in time are dropped: tracing never blocks.
 """
 
 import os
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,11 +28,15 @@ from typing import Annotated, Protocol, Self
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.timelines import MAX_HOPS, Hop
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 
 TRACES = "ASTRAFLOW_TRACES"
 """Environment variable that overrides the recipe's target of spans: `TO`, or `TO#SHARE`."""
+
+_MAX_CHARACTERS = 512
+"""Limit of the texts of a hop."""
 
 Attribute = str | int | float | bool
 
@@ -84,6 +91,9 @@ _configured: tuple[Recorder, float] | None = None
 _current: ContextVar[_SpanContext | None] = ContextVar("astraflow_span", default=None)
 
 
+_collected: ContextVar[list[Hop] | None] = ContextVar("astraflow_hops", default=None)
+
+
 def configure(recorder: Recorder | None, *, share: float = 1.0) -> None:
     """Sets the recorder, which becomes active with `begin_run`; None disables tracing."""
     global _active, _configured
@@ -136,16 +146,29 @@ def span(
     step: str = "",
     version: str = "",
     **attributes: Attribute,
-) -> "TraceSpan | _NoopSpan":
+) -> "TraceSpan | _CollectedSpan | _NoopSpan":
     """Returns a span for a `with` block; it is recorded when the block ends.
 
     group: the span is part of this group's trace. step, version: it is part of the trace of this batch's step or of
     this version (`policy:number`). groups: the groups that take part, read only when tracing is active. Without any of
     them it is a child of the enclosing span, and not recorded outside of one.
     """
-    if _active is None:
+    collected = _collected.get()
+    if _active is None and collected is None:
         return _NOOP_SPAN
-    return TraceSpan(_active, name, group, groups, step, version, attributes)
+    exported = _NOOP_SPAN if _active is None else TraceSpan(_active, name, group, groups, step, version, attributes)
+    return exported if collected is None else _CollectedSpan(collected, name, attributes, exported)
+
+
+@contextmanager
+def collect_hops() -> Iterator[list[Hop]]:
+    """Yields a list that gets the spans of the block, and of the tasks begun in it, as they end; at most `MAX_HOPS`."""
+    hops: list[Hop] = []
+    token = _collected.set(hops)
+    try:
+        yield hops
+    finally:
+        _collected.reset(token)
 
 
 class TraceSpan:
@@ -229,6 +252,47 @@ class TraceSpan:
                 error=error,
             )
         )
+
+
+class _CollectedSpan:
+    """A span that is kept in memory, besides its export if tracing is active."""
+
+    __slots__ = ("_attributes", "_began_ns", "_collected", "_exported", "_name")
+
+    def __init__(
+        self, collected: list[Hop], name: str, attributes: Mapping[str, Attribute], exported: "TraceSpan | _NoopSpan"
+    ) -> None:
+        self._collected = collected
+        self._name = name
+        self._attributes = dict(attributes)
+        self._exported = exported
+        self._began_ns = 0
+
+    def annotate(self, *, groups: Iterable[str] | None = None, **attributes: Attribute) -> None:
+        """Adds attributes to a span that has begun."""
+        self._attributes |= attributes
+        self._exported.annotate(groups=groups, **attributes)
+
+    def __enter__(self) -> Self:
+        self._exported.__enter__()
+        self._began_ns = time.time_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        duration_ns = time.time_ns() - self._began_ns
+        self._exported.__exit__(kind, problem, trace)
+        if len(self._collected) < MAX_HOPS:
+            self._collected.append(
+                Hop(
+                    name=self._name,
+                    began_at=self._began_ns / 1e9,
+                    duration_s=max(0, duration_ns) / 1e9,
+                    detail=", ".join(f"{key} {value}" for key, value in self._attributes.items())[:_MAX_CHARACTERS],
+                    error="" if kind is None else f"{kind.__name__}: {problem}"[:_MAX_CHARACTERS],
+                )
+            )
 
 
 class _NoopSpan:

@@ -8,6 +8,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, NodeStatus
 from astraflow.contract.tasks import Lease, Prompt, Task
+from astraflow.contract.timelines import Hop
 from astraflow.contract.trajectories import Episode
 from astraflow.wire.codec_agent_calls import check_blocks, decode_calls, encode_calls
 from astraflow.wire.codec_common import decode_versions, select_entries
@@ -104,6 +105,7 @@ def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[E
             attempt=episode.attempt,
             continued_tokens=episode.continued_tokens,
             failed_calls=decode_calls(episode.failed_calls),
+            hops=tuple(from_message(hop, Hop) for hop in episode.hops) if episode.hops else (),
         )
         for episode in message.episodes
     ]
@@ -117,6 +119,7 @@ def _encode_episode(episode: Episode) -> pb.Episode:
         attempt=episode.attempt,
         continued_tokens=episode.continued_tokens,
         failed_calls=encode_calls(episode.failed_calls),
+        hops=[to_message(hop, common.Hop) for hop in episode.hops],
         **encode_failure(episode.failure),
     )
     return clipped_to_limits(message)

@@ -1,8 +1,8 @@
 """Limits of requests: size of each method's message, and values of its fields.
 
-Declared by proto field and applied where requests are parsed (`wire.server`, and `codec_data` for pushes): numbers are
-finite and bounded; texts, lists and maps have a largest size. Clients clip their requests to the same limits
-(`clipped_to_limits`), so that a valid peer is never refused for an infinite number or a text that is too long.
+Declared by proto field and applied where requests are parsed (`wire.incoming_calls`, and `codec_data` for pushes):
+numbers are finite and bounded; texts, lists and maps have a largest size. Clients clip their requests to the same
+limits (`clipped_to_limits`), so that a valid peer is never refused for an infinite number or a text that is too long.
 """
 
 import math
@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, MAX_LIVE_SESSIONS
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.nodes import MAX_CAPACITY
+from astraflow.contract.timelines import MAX_HOPS
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.pb import common_pb2
 
@@ -121,6 +122,9 @@ _LIMITS: Mapping[str, FieldLimit] = {
     "LeaseRequest.versions": _ENTRIES,
     "LeaveRequest.reason": FieldLimit(chars=2 * KIB),
     **dict.fromkeys(("Episode.continued_tokens", "PartialRollout.continued_tokens"), _COUNT),
+    "Episode.hops": FieldLimit(items=MAX_HOPS + 2),
+    "Hop.name": _ID,
+    **dict.fromkeys(("Hop.detail", "Hop.error"), FieldLimit(chars=512)),
     "Episode.failure_message": FieldLimit(chars=8 * KIB),
     "Trajectory.reward": FieldLimit(number=MAX_REWARD),
     "Trajectory.spans": _UNLIMITED,

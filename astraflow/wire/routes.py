@@ -1,4 +1,4 @@
-"""Authorization table: one entry for every route of every plane, which every server enforces (`wire.server`).
+"""Authorization table: one entry for every route of every plane, which every server enforces (`wire.incoming_calls`).
 
 A route without an entry is closed to all callers. The holder of the run token (`ADMIN`) may call all routes.
 """

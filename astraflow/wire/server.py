@@ -1,32 +1,22 @@
-"""Server of a plane: binds, authenticates, maps errors, drains."""
+"""Server of a plane: its options, TLS, port and end."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Self
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from astraflow.access.authenticator import Authenticator
 from astraflow.access.authority import Authority
-from astraflow.access.callers import Caller, set_caller
-from astraflow.access.rate_limits import PeerLimits, peer_host
-from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, ProtocolMismatch
+from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.hosts import host_port, is_loopback
-from astraflow.runtime.logs import get_logger
-from astraflow.wire.channel import MAX_MESSAGE_BYTES, PROTOCOL, PROTOCOL_KEY
-from astraflow.wire.errors import to_status
-from astraflow.wire.frames import RAW_REPLIES, RAW_REQUESTS
+from astraflow.wire.channel import MAX_MESSAGE_BYTES
+from astraflow.wire.incoming_calls import CallInterceptor
 from astraflow.wire.listener_limits import DATA_LIMITS, ListenerLimits, limits_without_certificates
 from astraflow.wire.pem import read_ca_certificates, read_key_pair
-from astraflow.wire.request_limits import check, check_size
-from astraflow.wire.routes import check_route
-
-log = get_logger()
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -102,7 +92,7 @@ async def serving(
     if not is_loopback(listen.host) and not (listen.tls and listen.tls.client_ca):
         limits = limits_without_certificates(limits)
     server = grpc.aio.server(
-        interceptors=(_CallInterceptor(authenticator or authenticator_for(listen), recheck_s=listen.recheck_s),),
+        interceptors=(CallInterceptor(authenticator or authenticator_for(listen), recheck_s=listen.recheck_s),),
         options=(*_OPTIONS, *limits.options()),
     )
     for register in add:
@@ -148,7 +138,7 @@ async def serving_without_token(
     Yields the bound address. Errors become statuses as usual. Raises: InvalidInput when the port is taken.
     """
     listen = ListenOptions(host=host, port=port, token="", tls=tls)
-    server = grpc.aio.server(interceptors=(_CallInterceptor(None),), options=(*_OPTIONS, *limits.options()))
+    server = grpc.aio.server(interceptors=(CallInterceptor(None),), options=(*_OPTIONS, *limits.options()))
     for register in add:
         register(server)
     bound = _bind(server, listen)
@@ -184,287 +174,3 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
         root_certificates=tls.client_ca,
         require_client_auth=tls.client_ca is not None,
     )
-
-
-class _CallInterceptor(grpc.aio.ServerInterceptor):
-    """Authenticates, authorizes and limits every call, and turns errors into statuses.
-
-    protocol, token ──► read message ──► certificate (`Authenticator`) ──► role and rate (`routes`)
-             ──► size, parse, limits (`request_limits`) ──► own node or policy ──► handler
-    """
-
-    def __init__(self, authenticator: Authenticator | None, *, recheck_s: float = 2.0) -> None:
-        """authenticator: None admits all callers of any protocol. recheck_s: see `ListenOptions`."""
-        self._authenticator = authenticator
-        self._limits = PeerLimits(authenticator.clock) if authenticator is not None else None
-        self._recheck_s = recheck_s
-
-    async def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
-    ) -> Any:
-        handler = await continuation(details)
-        if handler is None:
-            return None
-        call = _Call(
-            authenticator=self._authenticator,
-            limits=self._limits,
-            recheck_s=self._recheck_s,
-            metadata=dict(details.invocation_metadata or ()),
-            method=details.method,
-            parse=None if details.method in RAW_REQUESTS else handler.request_deserializer,
-            is_stream=handler.request_streaming,
-        )
-        if call.is_refused_unread():
-            return grpc.stream_stream_rpc_method_handler(_refusing(call))  # the handler reads a stream only on demand
-        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
-        name = {
-            (False, False): "unary_unary",
-            (False, True): "unary_stream",
-            (True, False): "stream_unary",
-            (True, True): "stream_stream",
-        }[(handler.request_streaming, handler.response_streaming)]
-        make = getattr(grpc, f"{name}_rpc_method_handler")
-        return make(
-            wrap(getattr(handler, name), call),
-            request_deserializer=call.parse if handler.request_streaming else None,
-            response_serializer=None if details.method in RAW_REPLIES else handler.response_serializer,
-        )
-
-
-Parse: TypeAlias = "Callable[[bytes], Any] | None"
-"""Parses a request from bytes. gRPC would parse before the handler runs and answer a malformed one with INTERNAL."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """One incoming call, with the data to authorize it."""
-
-    authenticator: Authenticator | None
-    limits: PeerLimits | None
-    """Limits per peer; None without an authenticator."""
-    recheck_s: float
-    metadata: dict[str, Any] = field(repr=False)
-    method: str
-    parse: Parse
-    is_stream: bool
-    """True if requests arrive as a stream, which gRPC parses."""
-
-    def authorized(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        """Returns the request after all checks passed. Raises: the error for the client."""
-        if self.authenticator is None or self.limits is None:
-            return request if self.is_stream else _parsed(request, self.parse, self.method)
-        peer = peer_host(context.peer())
-        caller = self._authenticate(self.authenticator, self.limits, peer, context)
-        route = check_route(caller, self.method)
-        if route.rate is not None:
-            self.limits.check_rate(peer, self.method, route.rate)
-        scope = route.scope
-        set_caller(caller)
-        if self.is_stream:
-            return self._watched(request, context, lambda item: scope(caller, item) if scope else None)
-        parsed = _parsed(request, self.parse, self.method)
-        if scope is not None:
-            scope(caller, parsed)
-        return parsed
-
-    def is_refused_unread(self) -> bool:
-        """Returns whether protocol or token are wrong. Then the message is not read, so that unauthenticated peers use
-        no memory."""
-        if self.authenticator is None:
-            return False
-        try:
-            self._check_protocol()
-            self.authenticator.check_token(self._token)
-        except (ProtocolMismatch, NotAuthenticated):
-            return True
-        return False
-
-    def refuse(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Refuses a call without reading it. Raises: the error for the client."""
-        self._check_protocol()
-        if self.authenticator is not None and self.limits is not None:
-            self._authenticate(self.authenticator, self.limits, peer_host(context.peer()), context)
-
-    def _check_protocol(self) -> None:
-        protocol = self.metadata.get(PROTOCOL_KEY) or "none"
-        if protocol != PROTOCOL:
-            raise ProtocolMismatch(
-                f"cannot accept the call: the service uses protocol {PROTOCOL!r}, the caller {protocol!r}; "
-                "install the same release of astraflow on both sides",
-                code="protocol.mismatch",
-            )
-
-    def check_still_valid(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Checks the caller of an open stream. Raises: NotAuthenticated when it was revoked or has expired."""
-        if self.authenticator is not None:
-            self._caller(self.authenticator, context)
-
-    def _authenticate(
-        self, authenticator: Authenticator, limits: PeerLimits, peer: str, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> Caller:
-        """Returns the caller. Raises: NotAuthenticated; RateLimited for a peer with too many failed attempts."""
-        limits.check_failures(peer, self._token)
-        try:
-            caller = self._caller(authenticator, context)
-        except NotAuthenticated:
-            limits.record_failure(peer, self._token)
-            raise
-        limits.record_success(peer, self._token)
-        return caller
-
-    def _caller(self, authenticator: Authenticator, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
-        return authenticator.caller(self._token, _certificate(context) if authenticator.requires_certificate else None)
-
-    @property
-    def _token(self) -> str:
-        return str(self.metadata.get("authorization", "")).removeprefix("Bearer ")
-
-    async def _watched(
-        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any], scope: Callable[[Any], None]
-    ) -> AsyncIterator[Any]:
-        async for request in requests:
-            self.check_still_valid(context)
-            check(request)
-            scope(request)
-            yield request
-
-
-def _certificate(context: grpc.aio.ServicerContext[Any, Any]) -> bytes | None:
-    """Returns the caller's certificate, PEM."""
-    certificates = list(context.auth_context().get("x509_pem_cert", ()))
-    return bytes(certificates[0]) if certificates else None
-
-
-class _CredentialWatch:
-    """Rechecks the caller of an open stream periodically and ends the stream once it is no longer admitted. A `with`.
-
-    Active streams are checked with every message; this covers idle streams. A timer costs less than a task, and streams
-    may be short.
-    """
-
-    def __init__(self, call: _Call, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._call = call
-        self._context = context
-        self._task = asyncio.current_task()
-        self._timer: asyncio.TimerHandle | None = None
-        self.problem: AstraFlowError | None = None
-        """Reason for which this watch cancelled the stream's task; None otherwise."""
-
-    def __enter__(self) -> Self:
-        if self._call.authenticator is not None:
-            self._schedule_check()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _schedule_check(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._call.recheck_s, self._check_credential)
-
-    def _check_credential(self) -> None:
-        try:
-            self._call.check_still_valid(self._context)
-        except AstraFlowError as problem:
-            self.problem = problem
-            if self._task is not None:
-                self._task.cancel()
-        else:
-            self._schedule_check()
-
-
-def _refusing(call: _Call) -> Any:
-    async def refused(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        try:
-            call.refuse(context)
-            # the credential was invalid when the call arrived
-            raise NotAuthenticated(
-                "cannot complete the call: the credential became valid only after the call arrived; call again",
-                code="credential.retry",
-            )
-        except Exception as problem:
-            await _abort(context, problem, call.method)
-
-    return refused
-
-
-def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
-    async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            if not call.is_stream:
-                return await behaviour(call.authorized(request, context), context)
-            with _CredentialWatch(call, context) as watch:
-                try:
-                    return await behaviour(call.authorized(request, context), context)
-                except asyncio.CancelledError:
-                    _raise_for(watch)
-                    raise
-        except Exception as problem:
-            await _abort(context, problem, call.method)
-
-    return wrapped
-
-
-def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], call: _Call) -> Any:
-    async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        try:
-            with _CredentialWatch(call, context) as watch:
-                try:
-                    async for reply in behaviour(call.authorized(request, context), context):
-                        call.check_still_valid(context)
-                        yield reply
-                except asyncio.CancelledError:
-                    _raise_for(watch)
-                    raise
-        except Exception as problem:
-            await _abort(context, problem, call.method)
-
-    return wrapped
-
-
-def _raise_for(watch: _CredentialWatch) -> None:
-    """Converts a cancellation by the watch. Raises: the watch's problem."""
-    task = asyncio.current_task()
-    if watch.problem is not None and task is not None:
-        task.uncancel()
-        raise watch.problem from None
-
-
-def _parsed(request: Any, parse: Parse, method: str) -> Any:
-    """Returns the parsed request. Raises: InvalidInput if it is malformed, too large, or breaks a field limit."""
-    check_size(method, len(request))
-    if parse is None:
-        return request
-    try:
-        parsed = parse(request)
-    except DecodeError:
-        raise InvalidInput(
-            f"cannot parse {len(request)} bytes as a request to {method!r}: not a valid message; "
-            "install the same release on both sides",
-            code="message.malformed",
-        ) from None
-    check(parsed)
-    return parsed
-
-
-async def _abort(context: grpc.aio.ServicerContext[Any, Any], problem: Exception, method: str) -> None:
-    if isinstance(problem, grpc.aio.AbortError):
-        raise problem
-    code, message, trailer = to_status(problem)
-    if code is grpc.StatusCode.INTERNAL:
-        log.error("handler_failed", method=method, exc_info=problem)
-    _drop_tracebacks(problem)
-    await context.abort(code, message, trailer)
-
-
-def _drop_tracebacks(problem: BaseException) -> None:
-    """Drops tracebacks, which hold the handler's objects, perhaps whole models: gRPC keeps an error after its call
-    ended."""
-    pending: list[BaseException | None] = [problem]
-    visited_ids: set[int] = set()
-    while pending:
-        current = pending.pop()
-        if current is not None and id(current) not in visited_ids:
-            visited_ids.add(id(current))
-            current.__traceback__ = None
-            pending += [current.__cause__, current.__context__]

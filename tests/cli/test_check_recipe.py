@@ -36,7 +36,6 @@ def test_every_packaged_recipe_passes_the_dry_run(name: str) -> None:
     ("name", "overrides", "codes"),
     [
         ("math", ["nodes.engine.devices=['0','1','2','3']"], ["recipe.gpu_too_small"]),
-        ("math", ["nodes.engine.memory_share=0.85"], ["recipe.gpu_too_small"]),
         ("math", ["policies.solver.backend.recompute='none'"], ["recipe.gpu_too_small"]),
         (
             "math",
@@ -71,8 +70,8 @@ def test_a_gpu_holds_the_parts_that_the_recipe_places_there() -> None:
     holders = {gpu: sorted({use.part.partition(",")[0] for use in uses if use.gpu == gpu}) for gpu in range(8)}
     assert holders[0] == holders[1] == ["trainer of 'solver'"]
     assert holders[2] == holders[3] == ["trainer of 'verifier'"]
-    assert holders[4] == holders[5] == ["sglang for 'solver'", "sglang for evaluations of 'solver'"]
-    assert holders[6] == holders[7] == ["sglang for 'verifier'", "sglang for evaluations of 'verifier'"]
+    assert holders[4] == holders[5] == ["sglang for 'solver'"]
+    assert holders[6] == holders[7] == ["sglang for 'verifier'"]
 
 
 def test_steps_prompts_and_epochs_follow_from_the_recipe() -> None:

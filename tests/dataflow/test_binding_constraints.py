@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.ids import FlowId, PolicyId, Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.reports import Completion, FlowReport, NodeReport, NodeState, Report
 from astraflow.dataflow.reporting.binding_constraints import HELD_S, START_S, ConstraintMonitor, FlowRole
+from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
 from tests import make
 
 SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
@@ -28,6 +31,11 @@ def flow(**changes: Any) -> FlowReport:
 def node(error: str = "", **changes: Any) -> NodeReport:
     plain = make.node_report(state=changes.pop("state", NodeState.READY))
     return replace(plain, errors=(error,) if error else (), **changes)
+
+
+def with_mode(mode: EvaluationMode, error: str = "") -> NodeReport:
+    plain = node(error)
+    return replace(plain, facts=replace(plain.facts, evaluation_mode=mode))
 
 
 def at(
@@ -148,3 +156,38 @@ def test_a_complete_run_has_no_problem() -> None:
     completion = Completion(reason="reward reached", has_learned=True, at=0.0, ends_run=True)
     for second in range(30):
         assert watch.problems(replace(at(second, nodes=()), completion=completion)) == ()
+
+
+def test_a_round_on_all_nodes_is_named_as_the_cause() -> None:
+    round_ = replace(make.round_report(state=EvaluationState.RUNNING), reserved_nodes=(node().id,))
+    watch = monitor()
+    for second in range(WITHIN_S + 1):
+        problems = watch.problems(replace(at(second, counts=flow(tasks_leased=0)), evaluations=(round_,)))
+    assert "run the evaluation 'held-out' (60 of 80 samples)" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        ((), "no node that serves its policies is ready"),
+        ((node(state=NodeState.JOINING),), "no node that serves its policies is ready"),
+        ((with_mode(EvaluationMode.NONE),), "nodes.evaluates = true"),
+        ((with_mode(EvaluationMode.SERVED_VERSION), with_mode(EvaluationMode.NONE)), "needs version 10 of 'solver'"),
+        ((with_mode(EvaluationMode.RESERVED, "evaluation: MemoryError: full"),), "MemoryError: full"),
+    ],
+)
+def test_a_round_that_no_node_can_run_says_why(nodes: tuple[NodeReport, ...], text: str) -> None:
+    round_ = make.round_report(state=EvaluationState.RUNNING)
+    watch = EvaluationMonitor({round_.flow: [SOLVER]})
+    for second in range(WITHIN_S + 1):
+        problems = watch.problems(replace(at(second, nodes=nodes), evaluations=(round_,)))
+    assert [text in problem for problem in problems] == [True]
+    reserved = replace(round_, reserved_nodes=(node().id,))
+    assert watch.problems(replace(at(WITHIN_S + 1, nodes=nodes), evaluations=(reserved,))) == ()
+
+
+def test_a_round_with_tasks_to_lease_has_no_problem() -> None:
+    round_ = make.round_report(state=EvaluationState.RUNNING)
+    watch = EvaluationMonitor({round_.flow: [SOLVER]})
+    for second in range(WITHIN_S + 1):
+        assert watch.problems(replace(at(second), evaluations=(round_,))) == ()

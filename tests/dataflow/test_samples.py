@@ -23,6 +23,7 @@ from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
 from astraflow.contract.queries import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.spans import Ending
+from astraflow.contract.timelines import Hop
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.samples import TrajectorySamples
@@ -82,6 +83,21 @@ async def test_a_sample_is_read_back_completely(tmp_path: Path) -> None:
     assert (newest.prompt_text, newest.completion_text, newest.reference_text) == ("prompt 3", "answer 3.1", "dcba")
     assert (newest.member, newest.attempt, newest.duration_s, newest.metrics) == (1, 0, 0.5, {"turns": 3.0})
     assert [span.version for span in newest.spans] == [None, 3]
+    archive.close()
+
+
+async def test_hops_and_the_times_of_batch_and_step_are_read_back(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path)
+    hop = Hop(name="rl.tool", began_at=10.5, duration_s=0.25, detail="tool calculator", error="ToolError: no")
+    member, failed = group(3, (1.0, None)).episodes
+    episodes = (replace(member, hops=(hop,)), replace(failed, hops=(hop, hop)))
+    samples.add(replace(group(3), episodes=episodes), {SOLVER: "buffered"}, at=12.0)
+    samples.set_batched(SOLVER, [GroupId("train:3"), GroupId("train:4")], at=13.0)
+    samples.set_outcome(SOLVER, GroupId("train:3"), outcome="trained", step=7, trained_at=14.0)
+    samples.set_batched(SOLVER, [GroupId("train:3")], at=99.0)
+    newest, oldest = (await samples.page(TrajectoryQuery())).trajectories
+    assert (oldest.hops, newest.hops) == ((hop,), (hop, hop))
+    assert (oldest.batched_at, oldest.trained_at) == (13.0, 14.0)
     archive.close()
 
 
@@ -224,7 +240,17 @@ CALL_COLUMNS = "call_outcomes, calls_body"
 INTERACTION_COLUMNS = "ending, role, reward_terms, tokens_body"
 
 
-@pytest.mark.parametrize(("version", "columns"), [(2, f"{INTERACTION_COLUMNS}, {CALL_COLUMNS}"), (3, CALL_COLUMNS)])
+TIME_COLUMNS = "batched_at, trained_at"
+
+
+@pytest.mark.parametrize(
+    ("version", "columns"),
+    [
+        (2, f"{INTERACTION_COLUMNS}, {CALL_COLUMNS}, {TIME_COLUMNS}"),
+        (3, f"{CALL_COLUMNS}, {TIME_COLUMNS}"),
+        (4, TIME_COLUMNS),
+    ],
+)
 async def test_an_archive_of_an_earlier_release_is_read_and_continued(
     tmp_path: Path, version: int, columns: str
 ) -> None:

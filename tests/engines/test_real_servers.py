@@ -76,6 +76,7 @@ class RealServerSuite(InstalledServerSuite):
     async def test_a_trainer_distills_from_the_server_as_from_the_same_model_of_its_own(
         self, served: ServerEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        await served.load(version(0))  # tests before it load others
         client = served.servers[0].client
         key = client._session.headers["Authorization"].removeprefix("Bearer ")
         monkeypatch.setenv("ASTRAFLOW_TEACHER_KEY", key)

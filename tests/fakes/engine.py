@@ -7,6 +7,7 @@ import numpy as np
 
 from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.engines.base import EXACT, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
@@ -17,6 +18,7 @@ class FakeEngine:
     """Answers `reply` as soon as `gate` is open; scores every token with -1 plus `score_error` of its version."""
 
     is_simulated = False
+    evaluation_mode = EvaluationMode.SECOND_ENGINE
     logprob_tolerance: LogprobTolerance = EXACT
 
     def __init__(self, version: int | None = None) -> None:

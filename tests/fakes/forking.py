@@ -38,6 +38,7 @@ IMPORTS = (
     "astraflow.cli.recipe_form",
     "astraflow.cli.roles",
     "astraflow.cli.serve",
+    "astraflow.cli.serve_control",
     "astraflow.dataflow.service",
     "astraflow.raas.service",
     "astraflow.trainer.backends.fsdp",

@@ -38,6 +38,7 @@ from astraflow.contract.reports import (
     StreamReport,
 )
 from astraflow.contract.spans import Author, Ending, Span
+from astraflow.contract.timelines import Hop
 from astraflow.contract.weight_reports import LinkReport, VersionReport, WeightsReport
 from tests import make
 from tests.fakes.agent_session import live_session
@@ -433,6 +434,9 @@ class SyntheticRun:
             member=member,
             duration_s=0.4,
             metrics={"turns": 2.0},
+            hops=_hops(self.began_at + at, is_failed=member == self.failing_member),
+            batched_at=self.began_at + at + 1.0 if step is not None else None,
+            trained_at=self.began_at + at + 1.5 if step is not None else None,
             call_outcomes={"answered": 1} if member == AGENT_MEMBER else {},
             calls=(_call(self.prompt, reply, turn=None if member == self.failing_member else 0),)
             if member == AGENT_MEMBER
@@ -441,6 +445,29 @@ class SyntheticRun:
             if member == self.failing_member
             else None,
         )
+
+
+def _hops(admitted_at: float, *, is_failed: bool) -> tuple[Hop, ...]:
+    """Returns the spans of an episode with two turns and a tool, whose push ended 0.2 s before its admission."""
+    spans = [
+        ("rl.lease", 0.9, 0.3, ""),
+        ("rl.episode", 0.6, 0.3, "attempt 1 on n1"),
+        ("rl.generate", 0.59, 0.1, "policy solver, prompt_tokens 24"),
+        ("rl.tool", 0.49, 0.05, "tool calculator"),
+        ("rl.generate", 0.43, 0.1, "policy solver, prompt_tokens 40"),
+        ("rl.reward", 0.32, 0.001, ""),
+        ("rl.push", 0.3, 0.1, ""),
+    ]
+    return tuple(
+        Hop(
+            name=name,
+            began_at=admitted_at - before_s,
+            duration_s=duration_s,
+            detail=detail,
+            error="MemoryError: out of memory" if is_failed and name == "rl.generate" else "",
+        )
+        for name, before_s, duration_s, detail in spans
+    )
 
 
 _SAMPLE_SETTINGS = ("policies", "nodes", "began_at", "prompt", "tool", "has_interactions", "failing_member")

@@ -10,6 +10,7 @@ import torch
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan, joined
 from astraflow.contract.ids import Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.models import models
 from astraflow.models.causal import named_weights
@@ -29,6 +30,7 @@ class OwnEngine:
     """Computes each token with a forward pass over the whole prefix, so that no cache can be stale."""
 
     is_simulated = False
+    evaluation_mode = EvaluationMode.SECOND_ENGINE
     logprob_tolerance = EXACT
 
     def __init__(self, options: OwnOptions, model: Mapping[str, Any]) -> None:

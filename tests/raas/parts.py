@@ -19,6 +19,7 @@ from astraflow.raas.membership import Membership
 from astraflow.raas.outbox import Outbox
 from astraflow.raas.pinned_engines import PinnedEngines
 from astraflow.raas.runner import Runner
+from astraflow.raas.second_engines import SecondEngines
 from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
 from astraflow.raas.task_loop import TaskLoop
 from astraflow.runtime.clock import SystemClock
@@ -80,7 +81,10 @@ def unpinned() -> PinnedEngines:
     def none(policy: PolicyId) -> Any:
         raise AssertionError(f"{policy} was not to be pinned")
 
-    return PinnedEngines(none, none, counters=NodeCounters(), clock=SystemClock(), idle_s=60.0)
+    clock, counters = SystemClock(), NodeCounters()
+    return PinnedEngines(
+        SecondEngines(none, none, counters=counters, clock=clock), counters=counters, clock=clock, idle_s=60.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.pinned_engines import PinnedEngines
 from astraflow.raas.recorder import RolloutRecorder
+from astraflow.raas.second_engines import SecondEngines
 from astraflow.raas.served_policies import ServedPolicy
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.weights.puller import PulledVersion, TransferStats
@@ -93,9 +94,8 @@ class PinnedEnginesUnderTest:
     pinned: PinnedEngines = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pinned = PinnedEngines(
-            self._build, lambda policy: self.shelf, counters=self.counters, clock=self.clock, idle_s=IDLE_S
-        )
+        second = SecondEngines(self._build, lambda policy: self.shelf, counters=self.counters, clock=self.clock)
+        self.pinned = PinnedEngines(second, counters=self.counters, clock=self.clock, idle_s=IDLE_S)
 
     async def _build(self, policy: PolicyId) -> ServedPolicy:
         if self.build_problem is not None:

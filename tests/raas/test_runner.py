@@ -159,13 +159,28 @@ async def test_a_sampled_episode_has_node_duration_and_text() -> None:
     assert trajectory.span_s[0] == 0.0
     assert 0.0 < trajectory.span_s[1] <= episode.duration_s
     assert counters.counters()["tokens_generated"] == 5
+    assert [hop.name for hop in episode.hops] == ["rl.episode", "rl.generate", "rl.reward"]
+    whole, generate, _ = episode.hops
+    assert generate.detail == "policy solver, prompt_tokens 28"
+    assert whole.began_at <= generate.began_at <= generate.ended_at <= whole.ended_at + 0.01
+
+
+async def test_the_hops_of_a_failed_episode_show_the_error() -> None:
+    engine = FakeEngine(version=2)
+    engine.problem = ValueError("no memory")
+    run = runner(FakeDataflow(), serving(engine), NodeCounters(), text_share=1.0)
+    whole, generate = (await run.run(make.task(), RolloutRecorder())).hops
+    assert (generate.name, generate.error) == ("rl.generate", "ValueError: no memory")
+    assert "no memory" in whole.error
 
 
 async def test_an_unsampled_episode_has_no_text_and_no_times() -> None:
     run = runner(FakeDataflow(), serving(FakeEngine(version=2)), NodeCounters())
 
-    (trajectory,) = (await run.run(make.task(), RolloutRecorder())).trajectories
+    episode = await run.run(make.task(), RolloutRecorder())
+    (trajectory,) = episode.trajectories
 
+    assert episode.hops == ()
     assert (trajectory.prompt_text, trajectory.completion_text) == ("", "")
     assert (trajectory.text_ends, trajectory.span_s) == ((), ())
 

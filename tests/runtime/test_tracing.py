@@ -11,12 +11,14 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import GroupId, Version
+from astraflow.contract.timelines import MAX_HOPS
 from astraflow.runtime import tracing
 from astraflow.runtime.otel_export import OtelRecorder, create_exporter
 from astraflow.runtime.tracing import (
     SpanRecord,
     TracingConfig,
     begin_run,
+    collect_hops,
     configure,
     effective_config,
     format_tracing,
@@ -164,6 +166,27 @@ async def test_spans_of_concurrent_tasks_do_not_mix() -> None:
     for recorded_span in kept.spans:
         if recorded_span.name == "rl.generate":
             assert recorded_span.trace == traces[recorded_span.attributes["rl.group_seen"]]
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+async def test_the_hops_of_a_block_and_its_tasks_are_collected_with_and_without_a_recorder(is_exported: bool) -> None:
+    kept = recording() if is_exported else Kept()
+
+    async def use_tool(number: int) -> None:
+        with span("rl.tool", tool=f"tool {number}") as hop:
+            await asyncio.sleep(0)
+            hop.annotate(calls=number)
+
+    with span("rl.episode", group="train:1"), collect_hops() as hops:
+        await asyncio.gather(*map(use_tool, range(MAX_HOPS + 3)))
+        with pytest.raises(KeyError), span("rl.reward"):
+            raise KeyError("answer")
+    with span("rl.tool", tool="later"):
+        pass
+    assert len(hops) == MAX_HOPS
+    assert (hops[0].name, hops[0].detail, hops[0].error) == ("rl.tool", "tool tool 0, calls 0", "")
+    assert all(hop.duration_s >= 0 for hop in hops)
+    assert len(kept.spans) == (MAX_HOPS + 5 if is_exported else 0)
 
 
 def test_no_span_is_created_without_a_recorder_and_a_run() -> None:

@@ -2,6 +2,7 @@
 
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
@@ -13,6 +14,7 @@ class SharedEngine:
     requests and leaves the servers running."""
 
     is_simulated = False
+    evaluation_mode = EvaluationMode.RESERVED
 
     def __init__(self, engine: ServerEngine) -> None:
         """engine: started."""

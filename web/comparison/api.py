@@ -85,6 +85,7 @@ class EvaluationRoundResponse(ResponseModel):
     requested_at: float = Field(description="Unix seconds.")
     started_at: float | None
     finished_at: float | None
+    reserved_nodes: list[str] = Field(description="Nodes whose only engine serves the round; they train nothing else.")
 
 
 class EvaluationRoundList(ResponseModel):

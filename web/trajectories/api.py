@@ -17,7 +17,7 @@ from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ResponseModel, error_resp
 from web.security.roles import Permission, needs
 from web.trajectories.conversations import outcome_sentence, staleness_of
 from web.trajectories.filters import EndFilter, SampleFilter
-from web.trajectories.queries import RunSamples, members_of_group, reward_spread, samples_of_run
+from web.trajectories.queries import RunSamples, find_sample, members_of_group, reward_spread, samples_of_run
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
@@ -90,6 +90,22 @@ class TrajectoryResponse(ResponseModel):
         description="Recorded model calls of an agent by outcome: `answered`, `replayed`, `refused`, `aborted`."
     )
     failure: dict[str, str] | None = Field(description="`boundary` and `message` of a member that failed.")
+
+
+class HopResponse(ResponseModel):
+    """Span of an episode's way from lease to step."""
+
+    name: str = Field(description="Name of the span, as in exported traces.")
+    began_at: float = Field(description="Unix seconds, by the clock of the machine that recorded it.")
+    duration_s: float
+    detail: str = Field(description="Attributes of the span.")
+    error: str = Field(description="Exception that was raised; empty without one.")
+
+
+class TimelineResponse(ResponseModel):
+    """Spans of one episode in order of their begin."""
+
+    items: list[HopResponse] = Field(description="Empty when its node recorded none.")
 
 
 class TrajectoryList(ResponseModel):
@@ -178,6 +194,20 @@ async def trajectories(
     page = await samples.source.trajectories(replace(sample_filter.query(limit=limit), with_tokens=tokens))
     items = [_to_response(samples, sample) for sample in page.trajectories]
     return {"items": items, "has_older": page.has_older, "has_newer": page.has_newer}
+
+
+@router.get(
+    "/runs/{run_id}/trajectories/{ordinal}/timeline", response_model=TimelineResponse, responses=error_responses(404)
+)
+@needs(Permission.READ)
+async def timeline(
+    context: RequestContextDep, run_id: RunId, ordinal: Annotated[int, Path(ge=0, le=MAX_EXACT_INTEGER)]
+) -> dict[str, Any]:
+    """Returns the spans of a sampled trajectory's episode, from lease to step."""
+    sample = await find_sample(await samples_of_run(context, run_id), ordinal)
+    if sample is None:
+        raise HTTPException(404, f"cannot find trajectory {ordinal}: only the latest samples are stored")
+    return {"items": [asdict(hop) for hop in sample.timeline]}
 
 
 @router.get("/runs/{run_id}/rewards", response_model=RewardHistogramResponse, responses=error_responses(404))

@@ -17,6 +17,7 @@ from web.trajectories.agent_calls import OUTCOME_LABELS, call_bodies, call_list,
 from web.trajectories.conversations import conversation
 from web.trajectories.episodes import episode_tree
 from web.trajectories.filters import ending_options, filter_from, outcome_named
+from web.trajectories.hops import hop_rows
 from web.trajectories.queries import (
     RunSamples,
     SamplePage,
@@ -154,6 +155,7 @@ async def show_item(
         episode=episode_tree(members, sample.ordinal),
         calls=call_list(members, sample.ordinal, outcome=outcome_named(calls), number=open_call),
         siblings=await _siblings(samples, sample),
+        hops=hop_rows(sample),
         older=older,
         newer=newer,
         record_note=samples.record_note,

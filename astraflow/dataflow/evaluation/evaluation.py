@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
-from astraflow.contract.ids import FlowId, Version
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, EvaluationRounds, Round
 from astraflow.dataflow.evaluation.schedule import Schedule
@@ -27,6 +27,8 @@ class Evaluation:
         self.pending_request: EvaluationRequest | None = None
         self.ended_rounds: list[EvaluationReport] = []
         """All rounds that ended, oldest first."""
+        self.reserved_nodes: set[NodeId] = set()
+        """Nodes whose only engine serves the running round."""
         self._schedule = schedule
         self._correct_threshold = correct_threshold
 
@@ -44,12 +46,23 @@ class Evaluation:
         """True if a round is running and all its samples have returned."""
         return self.rounds.round is not None and not self.rounds.has_more and not self.flow.open_groups
 
+    @property
+    def has_tasks(self) -> bool:
+        """True if the running round has tasks that no node holds."""
+        return self.rounds.round is not None and (self.rounds.has_more or self.flow.leases.queued > 0)
+
+    @property
+    def versions(self) -> Mapping[PolicyId, Version]:
+        """Versions that the running round pins; empty without a round."""
+        return self.rounds.round.request.versions if self.rounds.round is not None else {}
+
     def end(self, state: EvaluationState, *, at: float) -> EvaluationReport:
         """Ends the running round and returns its report."""
         round_ = self.rounds.round
         assert round_ is not None  # noqa: S101 (called only while a round runs)
         report = self._report(round_, state, finished_at=at)
         self.rounds.end()
+        self.reserved_nodes.clear()
         self.ended_rounds.append(report)
         return report
 
@@ -104,6 +117,7 @@ class Evaluation:
             requested_at=round_.request.requested_at,
             started_at=round_.started_at,
             finished_at=finished_at,
+            reserved_nodes=tuple(sorted(self.reserved_nodes)) if finished_at is None else (),
         )
 
     def _report_waiting(self, request: EvaluationRequest) -> EvaluationReport:

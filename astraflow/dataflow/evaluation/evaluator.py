@@ -1,15 +1,17 @@
 """Starts evaluation rounds by schedule and on request, and leases their tasks during training."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.groups import Group
-from astraflow.contract.ids import FlowId, PolicyId, TaskId, Version
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.dataflow.evaluation.evaluation import Evaluation
+from astraflow.dataflow.evaluation.reservations import Reservations
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, Round
 from astraflow.dataflow.issuing.assignment import TaskAssignment
 from astraflow.dataflow.issuing.groups import flow_of, parse_task_id
+from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 
 EVALUATED = "evaluated"
@@ -24,6 +26,7 @@ class Evaluator:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._reservations = Reservations(run)
 
     def advance(self) -> None:
         """Starts the rounds that are due at the trainers' current versions."""
@@ -102,24 +105,40 @@ class Evaluator:
         matching = [report for report in rounds if before is None or report.round < before]
         return sorted(matching, key=lambda report: report.round, reverse=True)[:limit]
 
-    def lease(self, assignment: TaskAssignment, *, max_tasks: int) -> None:
+    def lease(self, assignment: TaskAssignment, node: Node, *, max_tasks: int) -> bool:
         """Adds tasks of the longest-running round for a node that takes at most `max_tasks` evaluation tasks at once.
 
         While all flows are paused, or the run is over, no training task waits, so the node's whole capacity is free for
         evaluation. A node works on one round at a time, because it holds the weights of one.
+        Returns whether the node is reserved for a round, in which case it gets no training tasks.
         """
-        running = [
-            evaluation
-            for evaluation in self._run.evaluations.values()
-            if evaluation.rounds.round is not None and assignment.may_run(evaluation.flow)
-        ]
-        if not running or not max_tasks:
-            return
+        running = sorted(
+            (
+                evaluation
+                for evaluation in self._run.evaluations.values()
+                if evaluation.rounds.round is not None and assignment.may_run(evaluation.flow)
+            ),
+            key=_age,
+        )
+        if running and node.facts.evaluation_mode.is_exclusive:
+            reserved = self._reservations.reserve(node, running, takes_tasks=max_tasks > 0)
+            if reserved is not None and max_tasks and not self._reservations.is_training(node.id):
+                self._lease(reserved, assignment, assignment.free_slots)
+            return reserved is not None
+        if running and max_tasks:
+            self._lease_beside_training(running, assignment, max_tasks)
+        return False
+
+    def is_reserved(self, node: NodeId) -> bool:
+        """Returns whether a round has reserved the node."""
+        return self._reservations.is_reserved(node)
+
+    def _lease_beside_training(self, running: Sequence[Evaluation], assignment: TaskAssignment, max_tasks: int) -> None:
         held = {evaluation.id: evaluation.flow.leases.held_by(assignment.node) for evaluation in running}
-        is_free = self._run.is_over or all(flow.is_paused for flow in self._run.flows.values())
+        is_free = self._run.trains_nothing
         room = assignment.free_slots if is_free else min(assignment.free_slots, max_tasks - sum(held.values()))
         busy_with = [evaluation for evaluation in running if held[evaluation.id]]
-        for evaluation in busy_with or sorted(running, key=_age):
+        for evaluation in busy_with or running:
             if self._lease(evaluation, assignment, room):
                 return
 

@@ -36,7 +36,7 @@ QUEUE_BYTES = 32 * 2**20
 _CHANGE_BYTES = 200
 """Memory that a queued change takes besides its payload."""
 
-_SCHEMA_VERSION = 4
+_SCHEMA_VERSION = 5
 """Grows when the content of a table changes. A file without a migration is set aside, since runs do not depend on
 it."""
 
@@ -50,6 +50,10 @@ alter table samples add column tokens_body blob not null default x'';
     3: """
 alter table samples add column call_outcomes text not null default '{}';
 alter table samples add column calls_body blob not null default x'';
+""",
+    4: """
+alter table samples add column batched_at real;
+alter table samples add column trained_at real;
 """,
 }
 """Changes of a file of an older version to the next, by the older version."""
@@ -67,7 +71,7 @@ create table if not exists samples (
     null, failure text, size_bytes integer not null, body blob not null, prompt_text text not null,
     completion_text text not null, ending text not null default '', role text not null default '',
     reward_terms text not null default '{}', tokens_body blob not null default x'',
-    call_outcomes text not null default '{}', calls_body blob not null default x''
+    call_outcomes text not null default '{}', calls_body blob not null default x'', batched_at real, trained_at real
 );
 create index if not exists samples_of_group on samples (policy, group_id);
 create index if not exists samples_of_step on samples (step);

@@ -50,6 +50,8 @@ class Constraint(Enum):
     """The staleness gate of another policy of the flow is closed."""
     OLD_WEIGHTS = "old_weights"
     """The staleness gate is closed, because all nodes serve versions that are too old."""
+    EVALUATING = "evaluating"
+    """All nodes are reserved for evaluations."""
     NO_LEASES = "no_leases"
     """Nodes are ready and lease no task."""
 
@@ -233,6 +235,11 @@ def _lease_finding(
 ) -> _Finding | None:
     if not nodes or any(flow.tasks_leased for flow in flows):
         return None
+    reserved = {node: round_ for round_ in report.evaluations for node in round_.reserved_nodes}
+    if all(node.id in reserved for node in nodes):
+        round_ = reserved[nodes[0].id]
+        text = f"its nodes run the evaluation {round_.flow!r} ({round_.done} of {round_.total} samples), and take no "
+        return _found(Constraint.EVALUATING, stream, f"{text}training tasks meanwhile: add a node, or stop the round")
     lag = min(report.lag(node).get(stream.policy, 0) for node in nodes)
     if lag > stream.max_staleness:
         text = f"all nodes are {lag} or more versions behind its trainer, more than max_staleness = "

@@ -34,6 +34,9 @@ UNRECORDED = "unrecorded"
 _SAMPLE_BYTES = 600
 """Approximate size of a sample without its texts. Bytes."""
 
+_HOP_BYTES = 40
+"""Approximate size of a hop without its texts. Bytes."""
+
 _TOKEN_BYTES = 7
 """Approximate size of the end and the log-probability of a token on disk. Bytes."""
 
@@ -79,12 +82,21 @@ class TrajectorySamples:
             self._store(sample)
         self._trim()
 
-    def set_outcome(self, policy: PolicyId, group: GroupId, *, outcome: str, step: int | None) -> None:
-        """Sets the outcome of a buffered group."""
+    def set_outcome(
+        self, policy: PolicyId, group: GroupId, *, outcome: str, step: int | None, trained_at: float | None = None
+    ) -> None:
+        """Sets the outcome of a buffered group. trained_at: when its step was acknowledged. Unix seconds."""
         if (policy, group) in self._open:
             self._open.remove((policy, group))
-            statement = "update samples set outcome = ?, step = ? where policy = ? and group_id = ?"
-            self._archive.put(statement, outcome, step, policy, group)
+            statement = "update samples set outcome = ?, step = ?, trained_at = ? where policy = ? and group_id = ?"
+            self._archive.put(statement, outcome, step, trained_at, policy, group)
+
+    def set_batched(self, policy: PolicyId, groups: Iterable[GroupId], *, at: float) -> None:
+        """Records when a batch took these groups; ignores those without samples."""
+        for group in groups:
+            if (policy, group) in self._open:
+                statement = "update samples set batched_at = ? where policy = ? and group_id = ?"
+                self._archive.put(statement, at, policy, group)
 
     def mark_unrecorded(self, waiting: Mapping[PolicyId, Iterable[GroupId]]) -> None:
         """Marks groups that are not waiting after a restart: their outcome was lost."""
@@ -175,6 +187,7 @@ def _sample_without_texts(
         attempt=episode.attempt,
         duration_s=episode.duration_s,
         failure=episode.failure,
+        hops=episode.hops,
     )
 
 
@@ -218,7 +231,9 @@ def _size_bytes(sample: SampledTrajectory) -> int:
     """Returns the approximate size on disk."""
     labels = "".join([*sample.labels, *sample.labels.values()])
     texts = (sample.prompt_text, sample.completion_text, sample.reference_text, labels)
-    return _SAMPLE_BYTES + sum(len(text.encode()) for text in texts) + _TOKEN_BYTES * len(sample.token_ends)
+    hop_bytes = sum(_HOP_BYTES + len(hop.detail) + len(hop.error) for hop in sample.hops)
+    text_bytes = sum(len(text.encode()) for text in texts)
+    return _SAMPLE_BYTES + text_bytes + _TOKEN_BYTES * len(sample.token_ends) + hop_bytes
 
 
 def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:

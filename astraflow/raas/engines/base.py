@@ -11,6 +11,7 @@ from typing import Protocol
 
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.weights.tensors import VerifiedWeights
 
@@ -95,6 +96,10 @@ class Engine(Protocol):
     @property
     def is_simulated(self) -> bool:
         """True for simulated engines; every report shows it."""
+
+    @property
+    def evaluation_mode(self) -> EvaluationMode:
+        """Way in which a node serves pinned versions with engines of this kind."""
 
     @property
     def logprob_tolerance(self) -> LogprobTolerance:

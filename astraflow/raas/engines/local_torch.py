@@ -15,6 +15,7 @@ from pydantic import Field
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.models import models
 from astraflow.models.causal import cast, check_supported
@@ -70,6 +71,7 @@ class LocalTorchEngine:
     """
 
     is_simulated = False
+    evaluation_mode = EvaluationMode.SECOND_ENGINE
 
     def __init__(self, options: LocalTorchOptions, model: Mapping[str, Any]) -> None:
         device = device_of(options.device)

@@ -13,6 +13,7 @@ from pydantic import Field
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.contract.values import Json
 from astraflow.raas.engines import engines
@@ -98,6 +99,11 @@ class ScriptedEngine:
     def is_simulated(self) -> bool:
         """Always True."""
         return True
+
+    @property
+    def evaluation_mode(self) -> EvaluationMode:
+        """A second simulation."""
+        return EvaluationMode.SECOND_ENGINE
 
     @property
     def logprob_tolerance(self) -> LogprobTolerance:

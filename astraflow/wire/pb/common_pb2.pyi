@@ -50,6 +50,40 @@ class Span(_message.Message):
 Global___Span: _TypeAlias = Span  # noqa: Y015
 
 @_typing.final
+class Hop(_message.Message):
+    """Span of an episode's processing, as `contract.timelines.Hop`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BEGAN_AT_FIELD_NUMBER: _builtins.int
+    DURATION_S_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    began_at: _builtins.float
+    """Unix seconds."""
+    duration_s: _builtins.float
+    detail: _builtins.str
+    error: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        began_at: _builtins.float = ...,
+        duration_s: _builtins.float = ...,
+        detail: _builtins.str = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "detail", b"detail", "duration_s", b"duration_s", "error", b"error", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hop: _TypeAlias = Hop  # noqa: Y015
+
+@_typing.final
 class Trajectory(_message.Message):
     """Token sequence of one policy. Its arrays are in the `arrays` field of the message that carries it: an int32 token id
     for each token of its spans, a float32 log-probability for each token that the model wrote.
@@ -443,6 +477,7 @@ class NodeFacts(_message.Message):
     SOFTWARE_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
+    EVALUATION_MODE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     pool: _builtins.str
     region: _builtins.str
@@ -452,6 +487,8 @@ class NodeFacts(_message.Message):
     capacity: _builtins.int
     price_per_hour: _builtins.float
     software: _builtins.str
+    evaluation_mode: _builtins.str
+    """none, second_engine, reserved, served_version."""
     @_builtins.property
     def running(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -472,10 +509,11 @@ class NodeFacts(_message.Message):
         software: _builtins.str = ...,
         running: _abc.Iterable[_builtins.str] | None = ...,
         policies: _abc.Iterable[_builtins.str] | None = ...,
+        evaluation_mode: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "policies", b"policies", "pool", b"pool", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "evaluation_mode", b"evaluation_mode", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "policies", b"policies", "pool", b"pool", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

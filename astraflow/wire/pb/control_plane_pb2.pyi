@@ -1371,6 +1371,7 @@ class EvaluationReport(_message.Message):
     REQUESTED_AT_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     FINISHED_AT_FIELD_NUMBER: _builtins.int
+    RESERVED_NODES_FIELD_NUMBER: _builtins.int
     flow: _builtins.str
     round: _builtins.int
     """Counts the rounds of all evaluations of the run from 1; 0 while it waits."""
@@ -1392,6 +1393,10 @@ class EvaluationReport(_message.Message):
     def versions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationScore]: ...
+    @_builtins.property
+    def reserved_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes reserved for the round."""
+
     def __init__(
         self,
         *,
@@ -1409,10 +1414,11 @@ class EvaluationReport(_message.Message):
         requested_at: _builtins.float = ...,
         started_at: _builtins.float | None = ...,
         finished_at: _builtins.float | None = ...,
+        reserved_nodes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_started_at", b"_started_at", "finished_at", b"finished_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_started_at", b"_started_at", "actor", b"actor", "done", b"done", "failed", b"failed", "finished_at", b"finished_at", "flow", b"flow", "masked", b"masked", "reason", b"reason", "requested_at", b"requested_at", "round", b"round", "scores", b"scores", "started_at", b"started_at", "state", b"state", "total", b"total", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_started_at", b"_started_at", "actor", b"actor", "done", b"done", "failed", b"failed", "finished_at", b"finished_at", "flow", b"flow", "masked", b"masked", "reason", b"reason", "requested_at", b"requested_at", "reserved_nodes", b"reserved_nodes", "round", b"round", "scores", b"scores", "started_at", b"started_at", "state", b"state", "total", b"total", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__finished_at: _TypeAlias = _typing.Literal["finished_at"]  # noqa: Y015
     _WhichOneofArgType__finished_at: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at"]  # noqa: Y015
@@ -1815,6 +1821,9 @@ class SampledTrajectory(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     CALL_OUTCOMES_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
+    HOPS_FIELD_NUMBER: _builtins.int
+    BATCHED_AT_FIELD_NUMBER: _builtins.int
+    TRAINED_AT_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     group: _builtins.str
     task: _builtins.str
@@ -1846,6 +1855,9 @@ class SampledTrajectory(_message.Message):
     ending: _builtins.str
     """As `contract.spans.Ending` names it; empty for a single answer."""
     calls: _builtins.bytes
+    batched_at: _builtins.float
+    """Unix seconds: when a batch took the group, and when its step was acknowledged."""
+    trained_at: _builtins.float
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]: ...
     @_builtins.property
@@ -1873,6 +1885,10 @@ class SampledTrajectory(_message.Message):
     @_builtins.property
     def call_outcomes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Recorded calls by outcome, and the calls as in `Trajectory`."""
+
+    @_builtins.property
+    def hops(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Hop]:
+        """Spans until the push."""
 
     def __init__(
         self,
@@ -1914,23 +1930,34 @@ class SampledTrajectory(_message.Message):
         logprobs: _abc.Iterable[_builtins.float] | None = ...,
         call_outcomes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         calls: _builtins.bytes = ...,
+        hops: _abc.Iterable[_common_pb2.Hop] | None = ...,
+        batched_at: _builtins.float | None = ...,
+        trained_at: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "parent", b"parent", "parent_turn", b"parent_turn", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batched_at", b"_batched_at", "_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "_trained_at", b"_trained_at", "batched_at", b"batched_at", "parent", b"parent", "parent_turn", b"parent_turn", "step", b"step", "trained_at", b"trained_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "at", b"at", "attempt", b"attempt", "call_outcomes", b"call_outcomes", "calls", b"calls", "completion_text", b"completion_text", "duration_s", b"duration_s", "ending", b"ending", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "flow", b"flow", "group", b"group", "index", b"index", "is_truncated", b"is_truncated", "labels", b"labels", "logprobs", b"logprobs", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "outcome", b"outcome", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "token_ends", b"token_ends", "tokens", b"tokens", "turn_rewards", b"turn_rewards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batched_at", b"_batched_at", "_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "_trained_at", b"_trained_at", "at", b"at", "attempt", b"attempt", "batched_at", b"batched_at", "call_outcomes", b"call_outcomes", "calls", b"calls", "completion_text", b"completion_text", "duration_s", b"duration_s", "ending", b"ending", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "flow", b"flow", "group", b"group", "hops", b"hops", "index", b"index", "is_truncated", b"is_truncated", "labels", b"labels", "logprobs", b"logprobs", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "outcome", b"outcome", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "token_ends", b"token_ends", "tokens", b"tokens", "trained_at", b"trained_at", "turn_rewards", b"turn_rewards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batched_at: _TypeAlias = _typing.Literal["batched_at"]  # noqa: Y015
+    _WhichOneofArgType__batched_at: _TypeAlias = _typing.Literal["_batched_at", b"_batched_at"]  # noqa: Y015
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
     _WhichOneofReturnType__parent_turn: _TypeAlias = _typing.Literal["parent_turn"]  # noqa: Y015
     _WhichOneofArgType__parent_turn: _TypeAlias = _typing.Literal["_parent_turn", b"_parent_turn"]  # noqa: Y015
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    _WhichOneofReturnType__trained_at: _TypeAlias = _typing.Literal["trained_at"]  # noqa: Y015
+    _WhichOneofArgType__trained_at: _TypeAlias = _typing.Literal["_trained_at", b"_trained_at"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batched_at) -> _WhichOneofReturnType__batched_at | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parent) -> _WhichOneofReturnType__parent | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parent_turn) -> _WhichOneofReturnType__parent_turn | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trained_at) -> _WhichOneofReturnType__trained_at | None: ...
 
 Global___SampledTrajectory: _TypeAlias = SampledTrajectory  # noqa: Y015
 

@@ -432,6 +432,7 @@ class Episode(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CONTINUED_TOKENS_FIELD_NUMBER: _builtins.int
     FAILED_CALLS_FIELD_NUMBER: _builtins.int
+    HOPS_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     failure_boundary: _builtins.str
     """Set for a failed episode: engine, environment, workflow or reward."""
@@ -445,6 +446,10 @@ class Episode(_message.Message):
     """Recorded calls of an agent program whose session failed, as in `Trajectory`."""
     @_builtins.property
     def trajectories(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Trajectory]: ...
+    @_builtins.property
+    def hops(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Hop]:
+        """Spans on the node, for sampled groups."""
+
     def __init__(
         self,
         *,
@@ -456,10 +461,11 @@ class Episode(_message.Message):
         attempt: _builtins.int = ...,
         continued_tokens: _builtins.int = ...,
         failed_calls: _builtins.bytes = ...,
+        hops: _abc.Iterable[_common_pb2.Hop] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "continued_tokens", b"continued_tokens", "duration_s", b"duration_s", "failed_calls", b"failed_calls", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "task", b"task", "trajectories", b"trajectories"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "continued_tokens", b"continued_tokens", "duration_s", b"duration_s", "failed_calls", b"failed_calls", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "hops", b"hops", "task", b"task", "trajectories", b"trajectories"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ from astraflow.client.model_server import ServerRefused, ServerUnreachable
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Dtype
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
@@ -43,6 +44,7 @@ class ServerEngine:
     """
 
     is_simulated = False
+    evaluation_mode = EvaluationMode.RESERVED
 
     def __init__(
         self,

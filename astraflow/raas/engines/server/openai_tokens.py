@@ -19,6 +19,7 @@ from astraflow.client.openai_server import COMPLETIONS, OpenAIClient, read_key
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import Version
+from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
@@ -83,6 +84,7 @@ class OpenAITokensEngine:
     """
 
     is_simulated = False
+    evaluation_mode = EvaluationMode.SERVED_VERSION
 
     def __init__(self, options: OpenAITokensOptions, model: Mapping[str, Any], *, clock: Clock | None = None) -> None:
         """model: spec of the policy; not used, since the server has its model."""
