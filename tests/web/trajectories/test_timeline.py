@@ -1,7 +1,9 @@
 """Timeline of one episode on the page of its trajectory, and the same spans by REST."""
 
+import asyncio
 from dataclasses import replace
 
+import httpx
 import pytest
 
 from astraflow.contract.timelines import Hop
@@ -16,11 +18,20 @@ pytestmark = pytest.mark.anyio
 SPANS = ["Lease", "Episode", "Generation", "Tool", "Generation", "Reward", "Push", "Admission of its group"]
 
 
+async def first_trajectory(client: httpx.AsyncClient) -> str:
+    """Returns the address of a listed trajectory; reports of a run reach its archive after the run is recorded."""
+    for _ in range(200):
+        listed = (await client.get(f"{PAGE}?max_reward=0&ending=whole")).text
+        if "/runs/1/trajectories/" in listed:
+            return link_to(listed, r"/runs/1/trajectories/\d+[^\"]*")
+        await asyncio.sleep(0.05)
+    raise AssertionError("no trajectory is listed")
+
+
 async def test_the_page_and_the_endpoint_show_the_spans_from_lease_to_step(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await recorded(web, client)
-        listed = (await client.get(f"{PAGE}?max_reward=0&ending=whole")).text
-        address = link_to(listed, r"/runs/1/trajectories/\d+[^\"]*").partition("?")[0]
+        address = (await first_trajectory(client)).partition("?")[0]
         page = parsed((await client.get(address)).text)
         answer = (await client.get(f"/api/v1{address}/timeline")).json()
         missing = await client.get(f"/api/v1{PAGE}/999999999/timeline")
