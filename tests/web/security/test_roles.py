@@ -228,6 +228,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /api/v1/runs/{run_id}": ROLES,
     "GET /api/v1/runs/{run_id}/trajectories": ROLES,
     "GET /api/v1/runs/{run_id}/agent-sessions/{task:path}": ROLES,
+    "GET /api/v1/runs/{run_id}/trajectories/{ordinal}/timeline": ROLES,
     "GET /api/v1/agent-sessions": ROLES,
     "GET /api/v1/runs/{run_id}/rewards": ROLES,
     "GET /api/v1/runs/{run_id}/groups/{group:path}": ROLES,
