@@ -53,6 +53,7 @@ from astraflow.contract.queries import (
 from astraflow.contract.recommendations import FleetConstraints, PoolRecommendation, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.reports import Event, NodeReport, Report, SampledTrajectory
 from astraflow.contract.tasks import Lease, Prompt
+from astraflow.contract.timelines import Hop
 from astraflow.contract.trajectories import Episode
 from astraflow.contract.weight_reports import LinkReport
 from astraflow.contract.weights import Chunk, Manifest, Part, SharedFile, Transfer, TransferPlan, VersionNotice
@@ -82,6 +83,7 @@ PAIRS: tuple[tuple[type, type[Message]], ...] = (
     (StepReport, data_plane_pb2.ReportStepRequest),
     (Prompt, common_pb2.Prompt),
     (NodeFacts, common_pb2.NodeFacts),
+    (Hop, common_pb2.Hop),
     (LinkReport, common_pb2.LinkReport),
     (JoinResult, data_plane_pb2.JoinReply),
     (Directive, data_plane_pb2.HeartbeatReply),
