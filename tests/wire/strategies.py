@@ -25,6 +25,7 @@ from astraflow.contract.recommendations import Mode
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.tasks import Lease, Task
+from astraflow.contract.timelines import Hop
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import LinkReport
@@ -336,5 +337,6 @@ _SPECIAL: dict[Any, Any] = {
     LinkReport: lambda: built(LinkReport, source=names.map("{}:7000".format)),
     NodeStatus: _statuses,
     AgentCall: lambda: built(AgentCall, dialect=names, model=names),
+    Hop: lambda: built(Hop, name=names),
     Manifest: lambda: built(Manifest, root_hash=hashes, signature=signatures),
 }
