@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from time import monotonic
 
 from astraflow.contract.errors import InvalidInput, Unavailable
@@ -21,6 +22,11 @@ _TIMED_OUT = 124
 """Exit status of `timeout` when it stopped the command; 137 when it had to kill it."""
 _ENGINE_STATUS = 125
 """Lowest exit status that engines use for failures of their own; others end with 1 and `Error`. Commands may, too."""
+_START_ATTEMPTS = 3
+"""Podman with runc fails to start about one of 500 commands on a busy machine; such a command had no effect."""
+_MARKED = 'printf %s "$0"; exec "$@"'
+"""Writes a mark before the command runs. Without it, the engine's own failure would be an answer that a policy reads,
+or a verdict: neither exit status nor text tells, since the command chooses both."""
 _PROCESSES = 512
 _QUIET = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
 """Variables without which Podman adds warnings to the output of commands, which a policy would read."""
@@ -159,13 +165,24 @@ class Container:
         """
         options = [*(("--workdir", folder) if folder else ()), *(("--interactive",) if stdin else ())]
         options += [word for name in variables or () for word in ("--env", name)]
-        result = await self._engine.call(
-            "exec", *options, self.name, *stopped_command(command, timeout_s),
-            timeout_s=timeout_s + GRACE_S, stdin=stdin, variables=variables,
-        )  # fmt: skip
-        if _may_be_of_engine(result):
-            await self.check_running()
-        return with_timeout(result, timeout_s)
+        for _ in range(_START_ATTEMPTS):
+            mark = token_hex(8)
+            result = await self._engine.call(
+                "exec", *options, self.name, "sh", "-c", _MARKED, mark, *stopped_command(command, timeout_s),
+                timeout_s=timeout_s + GRACE_S, stdin=stdin, variables=variables,
+            )  # fmt: skip
+            if _may_be_of_engine(result):
+                await self.check_running()
+            if result.stdout.startswith(mark):
+                return with_timeout(replace(result, stdout=result.stdout.removeprefix(mark)), timeout_s)
+            if result.outcome is not Outcome.FAILED:
+                break
+        raise SandboxError(
+            f"cannot run a command in container {self.name[:12]!r}: {self._engine.program} exec ended with "
+            f"{result.outcome.value} before the command began: {result.stderr.strip()[-300:]!r}; check the container "
+            "engine, and that the image has `sh` and `timeout`",
+            code="environment.command_not_started",
+        )
 
     async def check_running(self) -> None:
         """Raises: SandboxError when the container does not run: what a command reported is then the engine's word."""

@@ -37,6 +37,10 @@ class Docker:
     def calls(self) -> list[list[str]]:
         return [json.loads(line) for line in (self.folder / "calls.jsonl").read_text().splitlines()]
 
+    def fails_to_start(self, commands: int) -> None:
+        """Lets the next commands in containers fail before they begin."""
+        (self.folder / "start-failures").write_text(str(commands))
+
     def breaks(self, verb: str) -> None:
         (self.folder / f"fail-{verb}").touch()
 
@@ -112,6 +116,20 @@ async def test_a_lost_container_is_a_failure_and_a_command_that_pretends_it_is_n
     assert caught.value.boundary is Boundary.ENVIRONMENT
     (docker.folder / "container-0").mkdir()
     await environment.close()
+
+
+async def test_a_command_that_the_engine_did_not_start_is_started_again(docker: Docker) -> None:
+    docker.fails_to_start(2)
+    _, answer = await played(factory_of(), "greeting", "echo began >> log; cat log")
+    assert answer.text == "began"
+    assert [call[0] for call in docker.calls].count("exec") == 3
+
+
+async def test_a_command_that_never_starts_is_a_failure_and_no_answer(docker: Docker) -> None:
+    docker.fails_to_start(9)
+    with raises_code(RolloutFailed, "environment.command_not_started", "OCI runtime error") as caught:
+        await played(factory_of(), "greeting", "true")
+    assert caught.value.boundary is Boundary.ENVIRONMENT
 
 
 @pytest.mark.parametrize("verb", ["build", "run"])
