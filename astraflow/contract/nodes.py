@@ -17,12 +17,12 @@ class EvaluationMode(Enum):
     """Way in which a node serves the pinned versions of an evaluation."""
 
     NONE = "none"
-    """It takes no evaluation tasks."""
+    """The node takes no evaluation tasks."""
     SECOND_ENGINE = "second_engine"
-    """It builds a second engine in its process, beside the engine for training."""
+    """The node builds a second engine in its process, beside the engine for training."""
     RESERVED = "reserved"
-    """Its only engine loads the pinned versions. Meanwhile the node is reserved: it takes no training tasks, and does
-    not follow newer versions."""
+    """The only engine of the node loads the pinned versions. Meanwhile the node is reserved: it takes no training tasks,
+    and does not follow newer versions."""
     SERVED_VERSION = "served_version"
     """As `RESERVED`, but only for the versions that its engine serves: another party loads the weights."""
 

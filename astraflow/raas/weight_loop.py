@@ -89,7 +89,7 @@ class WeightLoop:
         self._pull: asyncio.Future[PulledVersion] | None = None
         """Wait for a newer version."""
         self._manifest: Manifest | None = None
-        """Of the version that was loaded last."""
+        """Manifest of the version that was loaded last."""
         self._is_held = False
         self._backoff = Backoff(clock, first_s=FIRST_BACKOFF_S, max_s=MAX_BACKOFF_S)
 
