@@ -21,8 +21,8 @@ class EvaluationMode(Enum):
     SECOND_ENGINE = "second_engine"
     """The node builds a second engine in its process, beside the engine for training."""
     RESERVED = "reserved"
-    """The only engine of the node loads the pinned versions. Meanwhile the node is reserved: it takes no training tasks,
-    and does not follow newer versions."""
+    """The only engine of the node loads the pinned versions. Meanwhile the node is reserved: it takes no training
+    tasks, and does not follow newer versions."""
     SERVED_VERSION = "served_version"
     """As `RESERVED`, but only for the versions that its engine serves: another party loads the weights."""
 
