@@ -117,7 +117,6 @@ def web(
         "anonymous-requests-a-minute": _number_text(anonymous_requests_a_minute),
         "sockets-a-user": _number_text(sockets_a_user),
     }
-    token = read_token(token_file)
     flags = ["--all-runs"] if all_runs or not dataflow else []
     flags += [part for folder in recipes for part in ("--recipes", str(folder.absolute()))]
     flags += [part for location in data for part in ("--data", location)]
@@ -127,7 +126,7 @@ def web(
         host=host,
         port=port,
         recipe=recipe,
-        token=token,
+        token=read_token(token_file),
         options=options,
         flags=flags,
     )

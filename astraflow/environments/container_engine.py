@@ -21,7 +21,7 @@ _MAX_OUTPUT_BYTES = 2**20
 _TIMED_OUT = 124
 """Exit status of `timeout` when it stopped the command; 137 when it had to kill it."""
 _ENGINE_STATUS = 125
-"""Lowest exit status that engines use for failures of their own; others end with 1 and `Error`. Commands may, too."""
+"""Lowest exit status of a command whose container was ended. Commands may end with it, too."""
 _START_ATTEMPTS = 3
 """Podman with runc fails to start about one of 500 commands on a busy machine; such a command had no effect."""
 _MARKED = 'printf %s "$0"; exec "$@"'
@@ -171,9 +171,10 @@ class Container:
                 "exec", *options, self.name, "sh", "-c", _MARKED, mark, *stopped_command(command, timeout_s),
                 timeout_s=timeout_s + GRACE_S, stdin=stdin, variables=variables,
             )  # fmt: skip
-            if _may_be_of_engine(result):
+            has_begun = result.stdout.startswith(mark)
+            if not has_begun or _may_be_killed(result):
                 await self.check_running()
-            if result.stdout.startswith(mark):
+            if has_begun:
                 return with_timeout(replace(result, stdout=result.stdout.removeprefix(mark)), timeout_s)
             if result.outcome is not Outcome.FAILED:
                 break
@@ -210,13 +211,9 @@ def with_timeout(result: JobResult, timeout_s: float) -> JobResult:
     return replace(result, outcome=Outcome.TIMEOUT, exit_status=None) if is_late else result
 
 
-def _may_be_of_engine(result: JobResult) -> bool:
-    """Returns whether the engine may have reported its own failure as the status of a command.
-
-    Neither status nor text tells: the command chooses both.
-    """
-    is_stopped = result.outcome is Outcome.TIMEOUT or (result.exit_status or 0) >= _ENGINE_STATUS
-    return is_stopped or (result.outcome is not Outcome.PASSED and result.stderr.startswith("Error"))
+def _may_be_killed(result: JobResult) -> bool:
+    """Returns whether the end of the container may have ended a command that had begun; the command may pretend so."""
+    return result.outcome is Outcome.TIMEOUT or (result.exit_status or 0) >= _ENGINE_STATUS
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:

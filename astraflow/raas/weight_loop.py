@@ -37,7 +37,7 @@ class VersionSource(Protocol):
         """Returns the newest version once it is newer than the committed one."""
 
     async def pull_exact(self, version: Version) -> PulledVersion:
-        """Returns one version, the base of adapters."""
+        """Returns one version: the base of adapters, or the version of an evaluation."""
 
     def commit(self, weights: VerifiedWeights) -> None:
         """Records that the engine serves these weights."""

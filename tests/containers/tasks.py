@@ -89,12 +89,12 @@ class TaskChecks:
     async def _terminals(self, tasks: Path) -> None:
         spec = {"kind": "terminal", "path": str(tasks), "runner": self.program}
         async with AsyncExitStack() as resources:
-            factory, impatient = environments.build(spec), environments.build({**spec, "command_s": COMMAND_S})
-            await start_managed([factory, impatient], resources)
+            factory, limited = environments.build(spec), environments.build({**spec, "command_s": COMMAND_S})
+            await start_managed([factory, limited], resources)
             await factory.check()
             await self._episodes(factory, tasks, solver, reward=1.0, name="their solutions")
             await self._episodes(factory, tasks, lambda *_: "submit", reward=0.0, name="no action")
-            await self._faults(impatient, tasks)
+            await self._faults(limited, tasks)
 
     async def _episodes(
         self, factory: EnvironmentFactory, tasks: Path, expert: Expert, *, reward: float, name: str
