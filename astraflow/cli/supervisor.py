@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from astraflow.cli.child_process import PROGRESS, READY, Child, Program
 from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.service import ERROR_PREFIX, EXIT_REFUSED, EXIT_SIGNALLED
+from astraflow.runtime.service import ERROR_PREFIX, EXIT_REFUSED, EXIT_SIGNALLED, read_error
 
 T = TypeVar("T")
 
@@ -253,9 +253,14 @@ class _SupervisedProcess:
             )
 
     def _reported_error(self) -> str:
-        """Returns the error that the process printed before its exit; empty without one."""
+        """Returns the error that the process printed before its exit; empty without one.
+
+        The error ends with its code: lines of its standard output, which takes another way to the log, may follow.
+        """
         _, separator, message = self._log_tail().rpartition(f"\n{ERROR_PREFIX}")
-        return message.strip() if separator else ""
+        lines = message.strip().splitlines() if separator else []
+        last = max((number for number, line in enumerate(lines) if read_error(line)[1]), default=len(lines))
+        return "\n".join(lines[: last + 1])
 
     def _last_lines(self) -> str:
         lines = self._log_tail().strip().splitlines()[-12:]

@@ -83,6 +83,15 @@ async def test_a_program_that_fails_with_an_error_is_reported_with_it(tmp_path: 
     assert events.of("failed")[0].message == "exited with code 1 (no service [a.code])"
 
 
+async def test_output_that_reaches_the_log_after_the_error_is_no_part_of_it(tmp_path: Path) -> None:
+    events = Heard()
+    code = "import sys; print('error: two lines\\nof it [a.code]\\nready x', file=sys.stderr); sys.exit(1)"
+    async with Supervisor(events, restart_limits=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, code))
+        await events.until("failed")
+    assert events.of("failed")[0].message == "exited with code 1 (two lines\nof it [a.code])"
+
+
 async def test_a_program_that_keeps_failing_is_abandoned_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as failed:
         async with Supervisor(Heard(), restart_limits=QUICK) as supervisor:
