@@ -14,14 +14,14 @@ from astraflow.raas.logprob_gap import gap_message, measure_logprob_gap
 from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.puller import PulledVersion
 from astraflow.weights.tensors import VerifiedWeights
+from astraflow.weights.transfer.puller import PulledVersion
 
 log = get_logger()
 
 
 class VersionSource(Protocol):
-    """Interface that fetches a version of the weights; see `astraflow.weights.puller.Puller`."""
+    """Interface that fetches a version of the weights; see `astraflow.weights.transfer.puller.Puller`."""
 
     async def pull_exact(self, version: Version) -> PulledVersion:
         """Returns the version once it is published."""

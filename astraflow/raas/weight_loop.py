@@ -20,8 +20,8 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import Backoff
 from astraflow.runtime.tracing import span
-from astraflow.weights.puller import PulledVersion, TransferStats
 from astraflow.weights.tensors import VerifiedWeights
+from astraflow.weights.transfer.puller import PulledVersion, TransferStats
 
 log = get_logger()
 
@@ -31,7 +31,7 @@ MAX_BACKOFF_S = 60.0
 
 
 class VersionSource(Protocol):
-    """Interface that fetches versions of the weights; see `astraflow.weights.puller.Puller`."""
+    """Interface that fetches versions of the weights; see `astraflow.weights.transfer.puller.Puller`."""
 
     async def pull_newer(self) -> PulledVersion:
         """Returns the newest version once it is newer than the committed one."""
