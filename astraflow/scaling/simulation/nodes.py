@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astraflow.contract.ids import PoolId
-from astraflow.scaling.lifecycle import LAST_PENDING, Phase, PhaseEvent, next_phase
-from astraflow.scaling.scenario import PoolScenario
-from astraflow.scaling.signals import LaunchSignals
+from astraflow.scaling.measurement.lifecycle import LAST_PENDING, Phase, PhaseEvent, next_phase
+from astraflow.scaling.measurement.signals import LaunchSignals
+from astraflow.scaling.simulation.scenario import PoolScenario
 
 NOTICE_S = 120.0
 """Time from a preemption notice to the end of the node. Seconds."""

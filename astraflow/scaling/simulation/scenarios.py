@@ -6,7 +6,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config import suggest_name
 from astraflow.runtime.toml import ConfigLayer, layer_origin, merge_layers, merge_tables
-from astraflow.scaling.scenario import Scenario
+from astraflow.scaling.simulation.scenario import Scenario
 
 _PRICED = {"bounds": {"max_nodes": 400, "price_per_hour": 1.0}}
 

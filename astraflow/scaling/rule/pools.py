@@ -6,10 +6,10 @@ import numpy as np
 
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import Mode
-from astraflow.scaling.capacity import Capacity, launch_delay_s, price_of
+from astraflow.scaling.measurement.signals import Bools, Floats, Signals
 from astraflow.scaling.options import PoolBudget, PoolOptions, Spec
-from astraflow.scaling.signals import Bools, Floats, Signals
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.capacity import Capacity, launch_delay_s, price_of
+from astraflow.scaling.rule.state import SizerState
 
 LONGEST_PENDING_S, SHORTEST_PENDING_S = 900.0, 60.0
 """Bounds of the time for which an order is awaited, unless the pool's usual delay is longer. Seconds."""

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from astraflow.contract.recommendations import Reason
-from astraflow.scaling.balance import BAND_LOW, Balance
-from astraflow.scaling.placement import ROUNDING
-from astraflow.scaling.pools import Pool
-from astraflow.scaling.scale_up import is_short, is_temporarily_limited, order_within_budget
-from astraflow.scaling.tick import Tick
+from astraflow.scaling.rule.balance import BAND_LOW, Balance
+from astraflow.scaling.rule.placement import ROUNDING
+from astraflow.scaling.rule.pools import Pool
+from astraflow.scaling.rule.scale_up import is_short, is_temporarily_limited, order_within_budget
+from astraflow.scaling.rule.tick import Tick
 
 SUSPECT_S = 300.0
 """Time for which a node must be slow before it is replaced. Seconds."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from astraflow.contract.recommendations import LimitInEffect
+from astraflow.scaling.measurement.signals import Floats, Signals
 from astraflow.scaling.options import Spec
-from astraflow.scaling.pools import Pool
-from astraflow.scaling.signals import Floats, Signals
+from astraflow.scaling.rule.pools import Pool
 
 ROUNDING = 0.25
 """Share of a node that an order may fall short of its goal."""

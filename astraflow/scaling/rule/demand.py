@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from astraflow.scaling.signals import StreamSignals
+from astraflow.scaling.measurement.signals import StreamSignals
 
 STEPS = 6
 """Number of latest compute times in the estimate."""

@@ -10,17 +10,17 @@ import numpy as np
 
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.recommendations import PoolRecommendation, Reason
-from astraflow.scaling.ideal import ideal_node_hours, needed_groups_per_s, node_groups_per_s, rate_factor
-from astraflow.scaling.lifecycle import Phase
+from astraflow.scaling.measurement.lifecycle import Phase
+from astraflow.scaling.measurement.signals import NodeKind, NodeTable, Signals, StreamSignals
+from astraflow.scaling.measurement.windows import CountedWork, Window, Work, WorkWindow
 from astraflow.scaling.options import Spec
-from astraflow.scaling.scenario import Scenario, ScenarioEvent
-from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
-from astraflow.scaling.simulated_nodes import SimulatedNodes
-from astraflow.scaling.simulated_trainer import WINDOW_STEPS, SimulatedTrainer
-from astraflow.scaling.simulation_result import SimulationResult, TickRecord, recovery_s
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerResult, SizerState
-from astraflow.scaling.windows import CountedWork, Window, Work, WorkWindow
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerResult, SizerState
+from astraflow.scaling.simulation.ideal import ideal_node_hours, needed_groups_per_s, node_groups_per_s, rate_factor
+from astraflow.scaling.simulation.nodes import SimulatedNodes
+from astraflow.scaling.simulation.result import SimulationResult, TickRecord, recovery_s
+from astraflow.scaling.simulation.scenario import Scenario, ScenarioEvent
+from astraflow.scaling.simulation.trainer import WINDOW_STEPS, SimulatedTrainer
 
 STEP_S = 5.0
 """Resolution of virtual time. Seconds."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import Report
-from astraflow.scaling.signals import GateSignals
+from astraflow.scaling.measurement.signals import GateSignals
 
 IDLE_SHARE = 0.1
 """Share of idle slots that indicates gating; fewer are idle between tasks even in a pool of the right size."""

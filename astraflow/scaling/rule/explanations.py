@@ -2,13 +2,13 @@
 
 from astraflow.contract.ids import NodeId
 from astraflow.contract.recommendations import LimitInEffect, Mode, PoolRecommendation, Reason
-from astraflow.scaling.balance import BAND_LOW, Balance
-from astraflow.scaling.demand import usual_compute_s
-from astraflow.scaling.gates import staleness_needed
-from astraflow.scaling.pools import Pool
-from astraflow.scaling.scale_up import COLD_START_SHARE
-from astraflow.scaling.signals import GateSignals
-from astraflow.scaling.tick import Tick
+from astraflow.scaling.measurement.gates import staleness_needed
+from astraflow.scaling.measurement.signals import GateSignals
+from astraflow.scaling.rule.balance import BAND_LOW, Balance
+from astraflow.scaling.rule.demand import usual_compute_s
+from astraflow.scaling.rule.pools import Pool
+from astraflow.scaling.rule.scale_up import COLD_START_SHARE
+from astraflow.scaling.rule.tick import Tick
 
 _REASON_TEXTS = {
     Reason.UNMEASURED: "no trainer step or no finished work has been measured yet",

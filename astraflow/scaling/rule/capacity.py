@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from astraflow.contract.ids import PoolId
+from astraflow.scaling.measurement.signals import Bools, Floats, NodeTable, Signals
 from astraflow.scaling.options import SizerOptions, Spec
-from astraflow.scaling.signals import Bools, Floats, NodeTable, Signals
 
 OUTLIER_SIGMA = 3.5
 """Standard deviations of Poisson noise above which a count over the short window shows that rates have changed."""

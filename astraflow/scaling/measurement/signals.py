@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.scaling.lifecycle import LAST_PENDING, Phase
+from astraflow.scaling.measurement.lifecycle import LAST_PENDING, Phase
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]

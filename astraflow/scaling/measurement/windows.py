@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from astraflow.scaling.signals import Floats
+from astraflow.scaling.measurement.signals import Floats
 
 T = TypeVar("T")
 

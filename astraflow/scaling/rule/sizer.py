@@ -11,21 +11,21 @@ import numpy as np
 
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import LimitInEffect, Reason
-from astraflow.scaling.balance import BAND_LOW, Balance, balance_of
-from astraflow.scaling.baseline_rule import WINDOW_STEPS, baseline_total
-from astraflow.scaling.capacity import capacity_of
-from astraflow.scaling.demand import demand_of
-from astraflow.scaling.explanations import recommendation_of
-from astraflow.scaling.limits import apply_limits, pause_failing_pools
+from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.options import Spec
-from astraflow.scaling.placement import order_nodes
-from astraflow.scaling.pools import pools_of
-from astraflow.scaling.replacement import replace_nodes, retire_replaced
-from astraflow.scaling.scale_down import retire, try_scale_down
-from astraflow.scaling.scale_up import try_scale_up
-from astraflow.scaling.signals import Signals
-from astraflow.scaling.state import SizerResult, SizerState
-from astraflow.scaling.tick import Tick
+from astraflow.scaling.rule.balance import BAND_LOW, Balance, balance_of
+from astraflow.scaling.rule.baseline_rule import WINDOW_STEPS, baseline_total
+from astraflow.scaling.rule.capacity import capacity_of
+from astraflow.scaling.rule.demand import demand_of
+from astraflow.scaling.rule.explanations import recommendation_of
+from astraflow.scaling.rule.limits import apply_limits, pause_failing_pools
+from astraflow.scaling.rule.placement import order_nodes
+from astraflow.scaling.rule.pools import pools_of
+from astraflow.scaling.rule.replacement import replace_nodes, retire_replaced
+from astraflow.scaling.rule.scale_down import retire, try_scale_down
+from astraflow.scaling.rule.scale_up import try_scale_up
+from astraflow.scaling.rule.state import SizerResult, SizerState
+from astraflow.scaling.rule.tick import Tick
 
 SILENT_TICKS = 3
 """Ticks without a heartbeat after which a node is silent."""

@@ -5,12 +5,12 @@ from statistics import median
 
 import numpy as np
 
-from astraflow.scaling.capacity import Capacity
-from astraflow.scaling.demand import CHANGE_SHARE, MAD_TO_SIGMA, Demand
+from astraflow.scaling.measurement.signals import Bools, Signals
 from astraflow.scaling.options import Spec
-from astraflow.scaling.pools import Pool, overdue_of
-from astraflow.scaling.signals import Bools, Signals
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.capacity import Capacity
+from astraflow.scaling.rule.demand import CHANGE_SHARE, MAD_TO_SIGMA, Demand
+from astraflow.scaling.rule.pools import Pool, overdue_of
+from astraflow.scaling.rule.state import SizerState
 
 MIN_RATIO_TICKS, MIN_RATIO_S = 5, 150.0
 """Minimum number of ticks, and their minimum duration in seconds, for the median of the ratio."""

@@ -8,7 +8,7 @@ w < 0.05: G -> min(G, ceil(G * consumed / entered * 1.10)); else hold.
 from collections.abc import Sequence
 from math import ceil, isfinite
 
-from astraflow.scaling.signals import StreamSignals
+from astraflow.scaling.measurement.signals import StreamSignals
 
 WINDOW_STEPS = 10
 """Steps over which the share is measured, and between two actions."""

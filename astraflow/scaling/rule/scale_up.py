@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from astraflow.contract.recommendations import LimitInEffect, Reason
-from astraflow.scaling.balance import BAND_LOW, Balance
-from astraflow.scaling.placement import ROUNDING, order_capacity
-from astraflow.scaling.tick import Tick
+from astraflow.scaling.rule.balance import BAND_LOW, Balance
+from astraflow.scaling.rule.placement import ROUNDING, order_capacity
+from astraflow.scaling.rule.tick import Tick
 
 BARELY_ENOUGH = 0.03
 """Distance above the lower edge of the band within which a waiting trainer decides."""

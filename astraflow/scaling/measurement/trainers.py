@@ -4,8 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from astraflow.contract.reports import StreamReport
-from astraflow.scaling.signals import StreamSignals
-from astraflow.scaling.windows import Window
+from astraflow.scaling.measurement.signals import StreamSignals
+from astraflow.scaling.measurement.windows import Window
 
 STEPS = 10
 """Latest steps whose times are kept. Count."""

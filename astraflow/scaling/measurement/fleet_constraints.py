@@ -6,8 +6,8 @@ from typing import Any
 
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import FleetConstraints, PoolConstraints
+from astraflow.scaling.measurement.signals import LaunchSignals, Signals
 from astraflow.scaling.options import PoolBudget, PoolOptions, Spec
-from astraflow.scaling.signals import LaunchSignals, Signals
 
 
 def spec_with_constraints(spec: Spec, constraints: FleetConstraints) -> Spec:

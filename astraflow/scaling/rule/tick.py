@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 
 from astraflow.contract.recommendations import LimitInEffect, Reason
-from astraflow.scaling.balance import Balance
-from astraflow.scaling.capacity import Capacity
-from astraflow.scaling.gates import is_gated
+from astraflow.scaling.measurement.gates import is_gated
+from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.options import Spec
-from astraflow.scaling.pools import Pool
-from astraflow.scaling.signals import Signals
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.balance import Balance
+from astraflow.scaling.rule.capacity import Capacity
+from astraflow.scaling.rule.pools import Pool
+from astraflow.scaling.rule.state import SizerState
 
 
 @dataclass(slots=True)

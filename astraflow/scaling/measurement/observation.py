@@ -7,12 +7,12 @@ import numpy as np
 
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.reports import NodeReport, NodeState, Report
-from astraflow.scaling.gates import GateTracker, GateWindow
-from astraflow.scaling.lifecycle import Phase
+from astraflow.scaling.measurement.gates import GateTracker, GateWindow
+from astraflow.scaling.measurement.lifecycle import Phase
+from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind, NodeTable, Signals
+from astraflow.scaling.measurement.trainers import TrainerTracker
+from astraflow.scaling.measurement.windows import CountedWork, Window, Work, WorkWindow
 from astraflow.scaling.options import SizerOptions, Spec
-from astraflow.scaling.signals import LaunchSignals, NodeKind, NodeTable, Signals
-from astraflow.scaling.trainers import TrainerTracker
-from astraflow.scaling.windows import CountedWork, Window, Work, WorkWindow
 
 DAY_S = 86_400.0
 DELAYS = 20

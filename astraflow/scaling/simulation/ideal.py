@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
 
-from astraflow.scaling.scenario import PoolScenario, Scenario
+from astraflow.scaling.simulation.scenario import PoolScenario, Scenario
 
 GRID_S = 30.0
 

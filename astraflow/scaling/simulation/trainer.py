@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from astraflow.contract.ids import PolicyId
-from astraflow.scaling.gates import GateTotals, GateWindow
-from astraflow.scaling.scenario import TrainerScenario
-from astraflow.scaling.signals import GateSignals
+from astraflow.scaling.measurement.gates import GateTotals, GateWindow
+from astraflow.scaling.measurement.signals import GateSignals
+from astraflow.scaling.simulation.scenario import TrainerScenario
 
 WINDOW_STEPS = 10
 

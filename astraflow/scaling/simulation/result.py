@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from astraflow.scaling.signals import Floats
+from astraflow.scaling.measurement.signals import Floats
 
 RECOVERED_WAIT, RECOVERED_S = 0.05, 900.0
 """A run has recovered when the trainer waits at most this share of the following seconds."""
