@@ -12,10 +12,10 @@ from astraflow.weights.transfer.puller import PulledVersion
 
 
 class VersionSource(Protocol):
-    """Interface that fetches a version of the weights; see `astraflow.weights.transfer.puller.Puller`."""
+    """Interface that fetches versions of the weights; see `astraflow.weights.transfer.puller.Puller`."""
 
     async def pull_exact(self, version: Version) -> PulledVersion:
-        """Returns the version once it is published."""
+        """Returns one version once it is published: the base of adapters, or the version of an evaluation."""
 
 
 class AdapterBases:
