@@ -13,8 +13,8 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports import Report
 from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.retries import retry
-from astraflow.weights.puller import Puller
-from astraflow.weights.weight_sources import WeightSource, WeightSources
+from astraflow.weights.transfer.puller import Puller
+from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import ClientTls, dial
 from tests.soak.fault_plan import DisturbLink, End, Fault, Kill, ScheduledFault, Stop, faults
 from tests.soak.ledger import Ledger

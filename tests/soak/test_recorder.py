@@ -22,7 +22,7 @@ from astraflow.contract.trajectories import Episode
 from astraflow.contract.weights import Manifest
 from astraflow.recipe.loading import load_recipe
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.publisher import PublishConfig, Publisher
+from astraflow.weights.publish.publisher import PublishConfig, Publisher
 from astraflow.weights.service import running as store_running
 from astraflow.wire.channel import ClientTls, ServiceChannel, authority_client_tls, dial
 from astraflow.wire.pb import data_plane_pb2 as pb
