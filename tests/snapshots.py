@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from astraflow.contract.weights import Probe
 from astraflow.trainer.backends.base import Backend
-from astraflow.weights.staging_buffers import StagedVersion, StagingBuffer, tensor_views
+from astraflow.weights.publish.staging_buffers import StagedVersion, StagingBuffer, tensor_views
 from astraflow.weights.tensors import SnapshotTensors, TensorShapes, lay_out
 
 

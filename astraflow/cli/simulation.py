@@ -20,10 +20,10 @@ from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.plot import Curve, line_plot
 from astraflow.runtime.toml import ConfigLayer, merge_tables, parse_override, read_toml
 from astraflow.scaling.options import Spec
-from astraflow.scaling.scenario import Scenario
-from astraflow.scaling.scenarios import compose, find_scenario, scenario_names
-from astraflow.scaling.simulation_result import SimulationResult
-from astraflow.scaling.simulator import simulate
+from astraflow.scaling.simulation.result import SimulationResult
+from astraflow.scaling.simulation.scenario import Scenario
+from astraflow.scaling.simulation.scenarios import compose, find_scenario, scenario_names
+from astraflow.scaling.simulation.simulator import simulate
 from astraflow.scaling.what_if import changed_spec, replay
 
 RESOLUTIONS_S = (1, 60)

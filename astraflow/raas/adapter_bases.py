@@ -7,15 +7,15 @@ from typing import Protocol
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.weights.adapters import read_adapter_binding
-from astraflow.weights.puller import PulledVersion
 from astraflow.weights.tensors import VerifiedWeights
+from astraflow.weights.transfer.puller import PulledVersion
 
 
 class VersionSource(Protocol):
-    """Interface that fetches a version of the weights; see `astraflow.weights.puller.Puller`."""
+    """Interface that fetches versions of the weights; see `astraflow.weights.transfer.puller.Puller`."""
 
     async def pull_exact(self, version: Version) -> PulledVersion:
-        """Returns the version once it is published."""
+        """Returns one version once it is published: the base of adapters, or the version of an evaluation."""
 
 
 class AdapterBases:

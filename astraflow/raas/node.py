@@ -43,9 +43,9 @@ from astraflow.raas.weight_loop import GapGauges, WeightLoop
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.sandbox.shared import levels_in_use
-from astraflow.weights.puller import Puller
 from astraflow.weights.signing import VerifyingKey, pinned_key
-from astraflow.weights.weight_sources import WeightSources, connect_sources
+from astraflow.weights.transfer.puller import Puller
+from astraflow.weights.transfer.weight_sources import WeightSources, connect_sources
 from astraflow.wire.channel import ServiceChannel
 from astraflow.workflows.base import SessionSource
 

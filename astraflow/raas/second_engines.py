@@ -7,24 +7,20 @@ from typing import Protocol
 
 from astraflow.contract.errors import InternalError
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.raas.adapter_bases import AdapterBases
+from astraflow.raas.adapter_bases import AdapterBases, VersionSource
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.logprob_gap import gap_message, measure_logprob_gap
 from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.puller import PulledVersion
 from astraflow.weights.tensors import VerifiedWeights
 
 log = get_logger()
 
 
-class VersionSource(Protocol):
-    """Interface that fetches a version of the weights; see `astraflow.weights.puller.Puller`."""
-
-    async def pull_exact(self, version: Version) -> PulledVersion:
-        """Returns the version once it is published."""
+class CommittedSource(VersionSource, Protocol):
+    """Version source that knows which version the engine serves, so that later ones are fetched as deltas to it."""
 
     def commit(self, weights: VerifiedWeights) -> None:
         """Records that the engine serves these weights."""
@@ -33,7 +29,7 @@ class VersionSource(Protocol):
 @dataclass(slots=True, kw_only=True)
 class _PinnedEngine:
     served: ServedPolicy
-    source: VersionSource
+    source: CommittedSource
     bases: AdapterBases
     failed: asyncio.Task[str]
     """Ends with the reason when the engine cannot be kept running."""
@@ -47,7 +43,7 @@ class SecondEngines:
     def __init__(
         self,
         build: Callable[[PolicyId], Awaitable[ServedPolicy]],
-        source: Callable[[PolicyId], VersionSource],
+        source: Callable[[PolicyId], CommittedSource],
         *,
         counters: NodeCounters,
         clock: Clock,

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from astraflow.contract.weight_reports import LinkReport
 from astraflow.raas.engines.base import LoadTimings
-from astraflow.weights.puller import TransferStats
-from astraflow.weights.weight_sources import WeightSource
+from astraflow.weights.transfer.puller import TransferStats
+from astraflow.weights.transfer.weight_sources import WeightSource
 
 _SUMMED = (
     "full_bytes",

@@ -14,14 +14,15 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.logprob_gap import JUMP_FACTOR, GapHistory, gap_message, measure_logprob_gap
 from astraflow.raas.reprefill_check import ReprefillSample
+from astraflow.raas.second_engines import CommittedSource
 from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
 from astraflow.raas.transfer_totals import TransferTotals
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import Backoff
 from astraflow.runtime.tracing import span
-from astraflow.weights.puller import PulledVersion, TransferStats
 from astraflow.weights.tensors import VerifiedWeights
+from astraflow.weights.transfer.puller import PulledVersion, TransferStats
 
 log = get_logger()
 
@@ -30,17 +31,11 @@ MAX_BACKOFF_S = 60.0
 """Delay after a version that could not be fetched or loaded; doubles with each failure."""
 
 
-class VersionSource(Protocol):
-    """Interface that fetches versions of the weights; see `astraflow.weights.puller.Puller`."""
+class NewestSource(CommittedSource, Protocol):
+    """Version source that follows the newest version."""
 
     async def pull_newer(self) -> PulledVersion:
         """Returns the newest version once it is newer than the committed one."""
-
-    async def pull_exact(self, version: Version) -> PulledVersion:
-        """Returns one version: the base of adapters, or the version of an evaluation."""
-
-    def commit(self, weights: VerifiedWeights) -> None:
-        """Records that the engine serves these weights."""
 
 
 class WeightLoop:
@@ -61,7 +56,7 @@ class WeightLoop:
     def __init__(
         self,
         served: ServedPolicy,
-        source: Callable[[PolicyId], VersionSource],
+        source: Callable[[PolicyId], NewestSource],
         policies: ServedPolicies,
         *,
         counters: NodeCounters,
@@ -161,7 +156,7 @@ class WeightLoop:
         if problem := await self.hold_problem():
             raise InternalError(problem, code="weights.version_not_held")
 
-    async def _pull_newer(self, source: VersionSource) -> PulledVersion | None:
+    async def _pull_newer(self, source: NewestSource) -> PulledVersion | None:
         """Returns the next version; None when a hold has replaced the source."""
         pull = self._pull = asyncio.ensure_future(source.pull_newer())
         try:

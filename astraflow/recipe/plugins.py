@@ -16,7 +16,7 @@ from astraflow.recipe.config import Recipe, Spec
 from astraflow.rewards import group_rewards, rewards
 from astraflow.runtime.plugins import Registry
 from astraflow.trainer.backends import backends
-from astraflow.weights.storage import storages
+from astraflow.weights.store.storage import storages
 from astraflow.workflows import workflows
 
 

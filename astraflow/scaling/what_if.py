@@ -14,11 +14,11 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.recommendations import PoolRecommendation, WhatIfAnswer
 from astraflow.contract.reports import PoolReport, Report
-from astraflow.scaling.lifecycle import Phase
+from astraflow.scaling.measurement.lifecycle import Phase
+from astraflow.scaling.measurement.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
-from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerState
 
 MAX_REPORT_GAP_S = 300.0
 """Gap between reports above which the run counts as stopped. Seconds."""

@@ -10,7 +10,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import retry
 from astraflow.trainer.driver import BackendDriver
 from astraflow.weights.adapters import AdapterBinding
-from astraflow.weights.publisher import PublishConfig, Publisher
+from astraflow.weights.publish.publisher import PublishConfig, Publisher
 from astraflow.weights.signing import SigningKey
 
 log = get_logger()

@@ -8,7 +8,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
-from astraflow.weights.publisher import PublishConfig
+from astraflow.weights.publish.publisher import PublishConfig
 
 
 class TrainerConfig(Config):

@@ -11,7 +11,7 @@ from astraflow.runtime.retries import retry
 from astraflow.trainer.backends.base import Backend, CapturedState, FrozenBase
 from astraflow.trainer.checkpoints import Checkpoints, TrainingProgress
 from astraflow.trainer.worker import BackendThread
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 from astraflow.wire.errors import is_disk_full
 

@@ -17,8 +17,8 @@ from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import TrainingProgress
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.probe_schedule import ProbeEvery, ProbeSchedule
-from astraflow.weights.publisher import Publisher, PublishStats
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.publisher import Publisher, PublishStats
+from astraflow.weights.publish.staging_buffers import StagedVersion
 
 log = get_logger()
 

@@ -23,7 +23,7 @@ from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
 from astraflow.trainer.rank_launch import launched_early, select_gpus
 from astraflow.trainer.worker import BackendThread
-from astraflow.weights.publisher import Publisher
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import ClientTls
 

@@ -22,7 +22,7 @@ from astraflow.models.precision import bits_of
 from astraflow.runtime.clock import SystemClock
 from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import TrainingProgress
-from astraflow.weights.publisher import Publisher
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import folder_client_tls
 

@@ -11,11 +11,11 @@ from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import Backoff
 from astraflow.weights.config import PullConfig
-from astraflow.weights.puller import Puller
 from astraflow.weights.signing import VerifyingKey
-from astraflow.weights.store import WeightStore
+from astraflow.weights.store.store import WeightStore
 from astraflow.weights.tensors import VerifiedWeights
-from astraflow.weights.weight_sources import WeightSources, connect_sources
+from astraflow.weights.transfer.puller import Puller
+from astraflow.weights.transfer.weight_sources import WeightSources, connect_sources
 from astraflow.wire.channel import ServiceChannel
 
 log = get_logger()

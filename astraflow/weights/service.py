@@ -10,9 +10,9 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.mirror import Mirror, Upstream
-from astraflow.weights.servicer import WeightsServicer
 from astraflow.weights.signing import VerifyingKey
-from astraflow.weights.store import WeightStore, open_store
+from astraflow.weights.store.servicer import WeightsServicer
+from astraflow.weights.store.store import WeightStore, open_store
 from astraflow.wire.listener_limits import WEIGHTS_LIMITS
 from astraflow.wire.pb.weight_plane_pb2_grpc import add_WeightPlaneServicer_to_server
 from astraflow.wire.server import ListenOptions, serving

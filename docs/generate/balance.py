@@ -7,9 +7,9 @@ animation is part of the SVG (SMIL) and needs no script.
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from astraflow.scaling.scenarios import find_scenario
-from astraflow.scaling.simulation_result import SimulationResult, TickRecord
-from astraflow.scaling.simulator import simulate
+from astraflow.scaling.simulation.result import SimulationResult, TickRecord
+from astraflow.scaling.simulation.scenarios import find_scenario
+from astraflow.scaling.simulation.simulator import simulate
 
 PATH = Path(__file__).parents[1] / "images" / "balance.svg"
 SCENARIO, SEED = "step-and-back", 0

@@ -22,7 +22,7 @@ from astraflow.sandbox import sandboxes
 from astraflow.tools import tool_sources
 from astraflow.tracking import trackers
 from astraflow.trainer.backends import backends
-from astraflow.weights.storage import storages
+from astraflow.weights.store.storage import storages
 from astraflow.workflows import workflows
 from maintainer.fleet.providers import providers
 from maintainer.llm.models import models as maintainer_models

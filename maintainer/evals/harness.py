@@ -16,15 +16,15 @@ from astraflow.contract.recommendations import Mode
 from astraflow.runtime.clock import VirtualClock
 from astraflow.runtime.database import Database
 from astraflow.runtime.toml import merge_tables
-from astraflow.scaling.fleet_constraints import signals_with_constraints, spec_with_constraints
-from astraflow.scaling.lifecycle import LAST_PENDING
+from astraflow.scaling.measurement.fleet_constraints import signals_with_constraints, spec_with_constraints
+from astraflow.scaling.measurement.lifecycle import LAST_PENDING
+from astraflow.scaling.measurement.signals import NodeTable, Signals
 from astraflow.scaling.options import Spec
-from astraflow.scaling.scenarios import find_scenario
-from astraflow.scaling.signals import NodeTable, Signals
-from astraflow.scaling.simulation_result import SimulationResult
-from astraflow.scaling.simulator import STEP_S, Simulation
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerState
+from astraflow.scaling.simulation.result import SimulationResult
+from astraflow.scaling.simulation.scenarios import find_scenario
+from astraflow.scaling.simulation.simulator import STEP_S, Simulation
 from maintainer.config import MaintainerConfig
 from maintainer.evals.attacks import TamperedModel, apply_attack
 from maintainer.evals.auditor import Auditor

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import maintainer
 from astraflow.contract.errors import InvalidInput
-from astraflow.scaling import sizer
+from astraflow.scaling.rule import sizer
 from maintainer.evals.case import Case
 from maintainer.evals.scoring import CaseResult, PairedResult
 

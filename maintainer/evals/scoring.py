@@ -9,7 +9,7 @@ from math import sqrt
 from operator import add
 from statistics import fmean, stdev
 
-from astraflow.scaling.simulation_result import SimulationResult
+from astraflow.scaling.simulation.result import SimulationResult
 from maintainer.evals.case import Group
 from maintainer.evals.usage import MaintainerUse
 from maintainer.scorecard.cost_model import cost

@@ -14,8 +14,8 @@ from astraflow.contract.ids import NodeId, PoolId, node_name
 from astraflow.contract.recommendations import FleetConstraints, PoolRecommendation
 from astraflow.contract.reports import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
-from astraflow.scaling.lifecycle import LAST_PENDING, Phase
-from astraflow.scaling.simulator import Simulation
+from astraflow.scaling.measurement.lifecycle import LAST_PENDING, Phase
+from astraflow.scaling.simulation.simulator import Simulation
 from maintainer.evals.case import Case, Fault
 from maintainer.evals.simulated_reports import node_report, stream_report
 from maintainer.fleet.providers.base import (

@@ -4,8 +4,8 @@ from astraflow.contract.causes import Cause
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.reports import NodeReport, NodeState, StreamReport
-from astraflow.scaling.simulated_trainer import SimulatedTrainer
-from astraflow.scaling.simulator import POLICY
+from astraflow.scaling.simulation.simulator import POLICY
+from astraflow.scaling.simulation.trainer import SimulatedTrainer
 
 CAPACITY = 16
 """Concurrent episodes of a node."""

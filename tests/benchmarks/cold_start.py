@@ -12,9 +12,9 @@ from dataclasses import replace
 from math import ceil
 from statistics import fmean
 
-from astraflow.scaling.scenarios import find_scenario
-from astraflow.scaling.simulation_result import SimulationResult
-from astraflow.scaling.simulator import simulate
+from astraflow.scaling.simulation.result import SimulationResult
+from astraflow.scaling.simulation.scenarios import find_scenario
+from astraflow.scaling.simulation.simulator import simulate
 from tests.scaling.starting_run import Start, StartingRun
 
 SCENARIOS = (

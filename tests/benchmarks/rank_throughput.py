@@ -25,7 +25,7 @@ from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.steps import StepPlanner
-from astraflow.weights.staging_buffers import StagedVersion, StagingBufferPool
+from astraflow.weights.publish.staging_buffers import StagedVersion, StagingBufferPool
 from astraflow.weights.tensors import lay_out
 from tests.benchmarks.trainer_step.loops import ALGORITHM
 from tests.benchmarks.trainer_step.rows import batch_of

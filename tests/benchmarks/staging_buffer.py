@@ -15,11 +15,11 @@ import numpy as np
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, TransferPlan
-from astraflow.weights.buffer_pool import BufferPool
-from astraflow.weights.chunks import transfer_of
-from astraflow.weights.delta import encode_delta
+from astraflow.weights.codec.chunks import transfer_of
+from astraflow.weights.codec.delta import encode_delta
 from astraflow.weights.tensors import build_layout, verify
-from astraflow.weights.transfer_application import apply_transfers
+from astraflow.weights.transfer.buffer_pool import BufferPool
+from astraflow.weights.transfer.transfer_application import apply_transfers
 
 POLICY = PolicyId("benchmark")
 ROUNDS = 7

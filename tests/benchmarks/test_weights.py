@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from astraflow.contract.weights import Dtype
-from astraflow.weights.chunks import chunk_at
+from astraflow.weights.codec.chunks import chunk_at
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.store import open_store
+from astraflow.weights.store.store import open_store
 from tests.benchmarks.weights.__main__ import measure, plot, recorded_table, table
 from tests.benchmarks.weights.codecs import CODECS
 from tests.benchmarks.weights.updates import Pair, Training, pair_of, recorded, spans

@@ -25,8 +25,8 @@ from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.reporting.recommender import Recommender
 from astraflow.dataflow.run import Run
-from astraflow.scaling.explanations import LIMIT_TEXTS
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
+from astraflow.scaling.rule.explanations import LIMIT_TEXTS
 from tests import make
 from tests.dataflow.running import Service, config, facts, opened, running
 from tests.errors import raises_code

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from astraflow.contract.ids import Version
 from astraflow.dataflow.serving.stream import Stream
-from astraflow.scaling.gates import staleness_needed
+from astraflow.scaling.measurement.gates import staleness_needed
 from tests.dataflow.simulated_stream import Demand, SimulatedStream, trained
 from tests.dataflow.test_samplers import SOLVER, routed, slot_plugins
 from tests.stateful import machine_test

@@ -11,7 +11,7 @@ from blake3 import blake3
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.weights import Dtype
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
 

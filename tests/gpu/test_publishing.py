@@ -6,7 +6,7 @@ import torch
 
 from astraflow.models.precision import bits_of
 from astraflow.trainer.backends.local import LocalBackend
-from astraflow.weights.staging_buffers import tensor_views
+from astraflow.weights.publish.staging_buffers import tensor_views
 from tests.snapshots import draft_of
 from tests.trainer.backends.test_local import batch, local
 

@@ -10,7 +10,7 @@ from astraflow.contract.errors import PlanRefused
 from astraflow.contract.fleet import Actor, Decision, PlanRequest, Role, Verdict
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import Mode
-from astraflow.scaling.simulator import STEP_S
+from astraflow.scaling.simulation.simulator import STEP_S
 from maintainer.evals.cases import CASES
 from maintainer.evals.harness import START, EvaluationHarness, open_case_maintainer, open_harness
 from maintainer.fleet.observation import TargetRecommendation

@@ -17,8 +17,8 @@ from astraflow.raas.pinned_engines import PinnedEngines
 from astraflow.raas.served_policies import ServedPolicies
 from astraflow.raas.transfer_totals import TransferTotals
 from astraflow.raas.weight_loop import GapGauges, WeightLoop
-from astraflow.weights.puller import PulledVersion
 from astraflow.weights.tensors import VerifiedWeights
+from astraflow.weights.transfer.puller import PulledVersion
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock, settle

@@ -19,8 +19,8 @@ from astraflow.raas.recorder import RolloutRecorder
 from astraflow.raas.second_engines import SecondEngines
 from astraflow.raas.served_policies import ServedPolicy
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.weights.puller import PulledVersion, TransferStats
 from astraflow.weights.tensors import VerifiedWeights
+from astraflow.weights.transfer.puller import PulledVersion, TransferStats
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock, settle

@@ -20,7 +20,7 @@ from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines.scripted import ScriptedEngine
 from astraflow.raas.service import serve
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.publisher import Publisher
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.service import running
 from astraflow.wire.channel import dial
 from astraflow.wire.server import ListenOptions

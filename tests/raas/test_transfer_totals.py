@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from astraflow.raas.engines.base import LoadTimings
 from astraflow.raas.transfer_totals import TransferTotals
-from astraflow.weights.weight_sources import WeightSource
+from astraflow.weights.transfer.weight_sources import WeightSource
 from tests.raas.test_weight_loop import stats
 
 

@@ -15,8 +15,8 @@ from astraflow.raas.served_policies import ServedPolicies
 from astraflow.raas.transfer_totals import TransferTotals
 from astraflow.raas.weight_loop import GapGauges, WeightLoop
 from astraflow.weights.adapters import AdapterBinding
-from astraflow.weights.puller import PulledVersion, TransferStats
 from astraflow.weights.tensors import VerifiedWeights
+from astraflow.weights.transfer.puller import PulledVersion, TransferStats
 from tests import make
 from tests.fakes.clock import ManualClock, settle
 from tests.fakes.engine import FakeEngine

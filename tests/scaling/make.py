@@ -6,9 +6,9 @@ import numpy as np
 
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.recommendations import Mode
-from astraflow.scaling.lifecycle import Phase
+from astraflow.scaling.measurement.lifecycle import Phase
+from astraflow.scaling.measurement.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
-from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
 
 POOL = PoolId("gpu")
 RATE = 1 / 30

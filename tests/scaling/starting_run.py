@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from astraflow.contract.recommendations import Mode, PoolRecommendation
 from astraflow.contract.reports import Report
-from astraflow.scaling.observation import Observer
+from astraflow.scaling.measurement.observation import Observer
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerState
 from tests import make
 from tests.scaling.make import POOL
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from astraflow.contract.recommendations import Mode, Reason
-from astraflow.scaling.scenarios import find_scenario, scenario_names
-from astraflow.scaling.simulation_result import SimulationResult
-from astraflow.scaling.simulator import simulate
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerState
+from astraflow.scaling.simulation.result import SimulationResult
+from astraflow.scaling.simulation.scenarios import find_scenario, scenario_names
+from astraflow.scaling.simulation.simulator import simulate
 from tests.scaling.make import nodes, signals, spec, stream
 from tests.scaling.starting_run import Start, StartingRun
 

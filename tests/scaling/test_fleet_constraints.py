@@ -15,12 +15,12 @@ from astraflow.contract.recommendations import (
     PoolRecommendation,
     Reason,
 )
-from astraflow.scaling.explanations import LIMIT_TEXTS
-from astraflow.scaling.fleet_constraints import limits_of, signals_with_constraints, spec_with_constraints
+from astraflow.scaling.measurement.fleet_constraints import limits_of, signals_with_constraints, spec_with_constraints
+from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
-from astraflow.scaling.signals import Signals
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.explanations import LIMIT_TEXTS
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerState
 from tests.errors import raises_code
 from tests.scaling.make import POOL, nodes, signals, spec
 

@@ -7,10 +7,10 @@ from statistics import fmean
 import pytest
 
 from astraflow.contract.recommendations import LimitInEffect
-from astraflow.scaling.explanations import LIMIT_TEXTS
-from astraflow.scaling.scenarios import find_scenario
-from astraflow.scaling.simulation_result import SimulationResult
-from astraflow.scaling.simulator import simulate
+from astraflow.scaling.rule.explanations import LIMIT_TEXTS
+from astraflow.scaling.simulation.result import SimulationResult
+from astraflow.scaling.simulation.scenarios import find_scenario
+from astraflow.scaling.simulation.simulator import simulate
 
 QUICK_SEEDS, SEEDS = range(3), range(8)
 """Seeds of each change, and of `make test-long`."""

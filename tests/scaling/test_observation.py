@@ -7,8 +7,8 @@ import pytest
 
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.reports import NodeReport, NodeState, Report, StreamReport
-from astraflow.scaling.lifecycle import Phase
-from astraflow.scaling.observation import Observer, episodes_per_group
+from astraflow.scaling.measurement.lifecycle import Phase
+from astraflow.scaling.measurement.observation import Observer, episodes_per_group
 from astraflow.scaling.options import PoolOptions, Spec
 from tests import make
 

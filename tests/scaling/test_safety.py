@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.recommendations import Mode, Reason
-from astraflow.scaling.lifecycle import Phase, PhaseEvent, next_phase
+from astraflow.scaling.measurement.lifecycle import Phase, PhaseEvent, next_phase
+from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
-from astraflow.scaling.signals import LaunchSignals, NodeKind, NodeTable, Signals, StreamSignals
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerResult, SizerState
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerResult, SizerState
 
 POOLS = (PoolId("one"), PoolId("two"))
 ANY_NUMBER = st.floats(allow_nan=True, allow_infinity=True)

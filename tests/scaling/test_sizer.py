@@ -7,10 +7,10 @@ import pytest
 
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.recommendations import RECOMMENDATION_INPUTS, LimitInEffect, Mode, PoolRecommendation, Reason
+from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind, Signals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
-from astraflow.scaling.signals import LaunchSignals, NodeKind, Signals
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerState
 from tests.scaling.make import POOL, RATE, nodes, signals, spec, stream
 
 

@@ -8,14 +8,14 @@ import pytest
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.recommendations import Reason
 from astraflow.contract.reports import Report
-from astraflow.scaling.gates import is_gated, staleness_needed
-from astraflow.scaling.observation import Observer
+from astraflow.scaling.measurement.gates import is_gated, staleness_needed
+from astraflow.scaling.measurement.observation import Observer
+from astraflow.scaling.measurement.signals import GateSignals, NodeTable, Signals
 from astraflow.scaling.options import Spec
-from astraflow.scaling.scenarios import find_scenario
-from astraflow.scaling.signals import GateSignals, NodeTable, Signals
-from astraflow.scaling.simulator import simulate
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerResult, SizerState
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerResult, SizerState
+from astraflow.scaling.simulation.scenarios import find_scenario
+from astraflow.scaling.simulation.simulator import simulate
 from tests import make
 from tests.scaling.make import nodes, signals, spec, stream
 

@@ -8,7 +8,7 @@ import pytest
 
 from astraflow.contract.errors import UnknownVersion
 from astraflow.contract.ids import PolicyId
-from astraflow.weights.storage.base import Folder, WeightStorage
+from astraflow.weights.store.storage.base import Folder, WeightStorage
 
 POLICY = PolicyId("a/b:c.d")
 NAME = "0000000007.full"

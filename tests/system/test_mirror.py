@@ -11,9 +11,9 @@ import pytest
 
 from astraflow.contract.ids import Version
 from astraflow.weights.config import PullConfig
-from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import Puller
-from astraflow.weights.weight_sources import WeightSource, WeightSources
+from astraflow.weights.publish.publisher import Publisher
+from astraflow.weights.transfer.puller import Puller
+from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from tests.weights.running import TOKEN, client_of
 from tests.weights.versions import POLICY, history, layout
 

@@ -16,8 +16,8 @@ from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, Train
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
 from astraflow.trainer.worker import BackendThread
-from astraflow.weights.publisher import Publisher
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.publisher import Publisher
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import build_layout
 from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.server import ListenOptions, serving

@@ -16,10 +16,10 @@ from astraflow.raas.logprob_gap import measure_logprob_gap
 from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.driver import BackendDriver
 from astraflow.weights.adapters import read_adapter_binding
-from astraflow.weights.publisher import PublishConfig
-from astraflow.weights.puller import Puller
+from astraflow.weights.publish.publisher import PublishConfig
 from astraflow.weights.signing import SigningKey
-from astraflow.weights.weight_sources import WeightSource, WeightSources
+from astraflow.weights.transfer.puller import Puller
+from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial
 from tests import make_torch
 from tests.errors import raises_code

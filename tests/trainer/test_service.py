@@ -23,7 +23,7 @@ from astraflow.trainer import service
 from astraflow.trainer.backends.scripted import ScriptedBackend
 from astraflow.trainer.config import TrainerConfig
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.publisher import PublishConfig
+from astraflow.weights.publish.publisher import PublishConfig
 from astraflow.weights.service import running
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import dial

@@ -9,11 +9,11 @@ import numpy as np
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, SharedFile, Transfer
 from astraflow.runtime.clock import Clock
-from astraflow.weights.chunks import check_file, split, unhashed_transfer
+from astraflow.weights.codec.chunks import check_file, split, unhashed_transfer
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.store import WeightStore, open_store
+from astraflow.weights.store.store import WeightStore, open_store
 from astraflow.weights.tensors import Buffer, SnapshotTensors, verify
-from astraflow.weights.transfer_application import apply_transfers
+from astraflow.weights.transfer.transfer_application import apply_transfers
 from tests.weights.versions import POLICY, delta_file, full_file, layout
 
 CONFIG = WeightsConfig(retained_versions=3, full_snapshot_every=2)

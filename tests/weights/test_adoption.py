@@ -11,9 +11,9 @@ import pytest
 from astraflow.contract.errors import CorruptData, UnknownVersion
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, SharedFile, TransferKind
-from astraflow.weights.chunks import unhashed_transfer
+from astraflow.weights.codec.chunks import unhashed_transfer
+from astraflow.weights.codec.delta import encode_delta
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.delta import encode_delta
 from astraflow.weights.shared_memory import SharedBuffer, map_read_only
 from astraflow.weights.tensors import Buffer
 from tests.errors import raises_code

@@ -13,16 +13,16 @@ import pytest
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import Version
 from astraflow.runtime.retries import retry
-from astraflow.weights.chunks import unhashed_transfer
+from astraflow.weights.codec.chunks import unhashed_transfer
 from astraflow.weights.config import PullConfig
-from astraflow.weights.part_publisher import PartPublisher
 from astraflow.weights.parts import part_covering, split_by_bytes
-from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import PulledVersion, Puller
+from astraflow.weights.publish.part_publisher import PartPublisher
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.shared_memory import SharedBuffer
-from astraflow.weights.storage.memory import MemoryOptions, MemoryStorage
+from astraflow.weights.store.storage.memory import MemoryOptions, MemoryStorage
 from astraflow.weights.tensors import SnapshotTensors
-from astraflow.weights.weight_sources import WeightSource, WeightSources
+from astraflow.weights.transfer.puller import PulledVersion, Puller
+from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial
 from astraflow.wire.codec_weights import encode_manifest, encode_transfer
 from astraflow.wire.converter import to_message

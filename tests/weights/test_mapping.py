@@ -11,11 +11,11 @@ import pytest
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import SharedFile, TransferPlan
 from astraflow.weights.config import PullConfig
-from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import Puller
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.shared_memory import SharedBuffer
 from astraflow.weights.tensors import SnapshotTensors
-from astraflow.weights.weight_sources import WeightSource, WeightSources
+from astraflow.weights.transfer.puller import Puller
+from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from tests.weights.rewriting import RewrittenPlane, rewritten
 from tests.weights.running import BriskClock, weight_store
 from tests.weights.versions import POLICY, history, layout

@@ -14,11 +14,11 @@ from astraflow.contract.errors import NotPermitted
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.weights.config import PullConfig, WeightsConfig
 from astraflow.weights.mirror import Upstream
-from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import PulledVersion, Puller
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.service import running
 from astraflow.weights.signing import SigningKey
-from astraflow.weights.weight_sources import WeightSource, WeightSources
+from astraflow.weights.transfer.puller import PulledVersion, Puller
+from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial
 from astraflow.wire.server import ListenOptions
 from tests.weights.running import TOKEN, BriskClock, Wire, client_of, weight_store

@@ -24,13 +24,13 @@ from astraflow.contract.errors import (
 )
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, Probe, SharedFile, Transfer
-from astraflow.weights import transfer_planner
-from astraflow.weights.chunks import CHUNK_BYTES, split, unhashed_transfer
+from astraflow.weights.codec.chunks import CHUNK_BYTES, split, unhashed_transfer
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import serve
-from astraflow.weights.servicer import WeightsServicer
 from astraflow.weights.shared_memory import SharedBuffer
-from astraflow.weights.store import open_store
+from astraflow.weights.store import transfer_planner
+from astraflow.weights.store.servicer import WeightsServicer
+from astraflow.weights.store.store import open_store
 from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.codec_weights import decode_chunk, encode_manifest, encode_transfer
 from astraflow.wire.converter import to_message

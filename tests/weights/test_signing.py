@@ -14,13 +14,13 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import InvalidInput, NotTrusted
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Probe, TransferPlan
-from astraflow.weights.chunks import split
+from astraflow.weights.codec.chunks import split
 from astraflow.weights.config import PullConfig, WeightsConfig
-from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import Puller
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.service import running
 from astraflow.weights.signing import SigningKey, VerifyingKey, pinned_key, signed_payload
-from astraflow.weights.weight_sources import WeightSource, WeightSources
+from astraflow.weights.transfer.puller import Puller
+from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from astraflow.wire.codec_weights import decode_manifest, encode_manifest
 from astraflow.wire.server import ListenOptions
 from tests.errors import raises_code

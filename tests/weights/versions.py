@@ -6,8 +6,8 @@ import numpy as np
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, Transfer, TransferKind
-from astraflow.weights.chunks import transfer_of
-from astraflow.weights.delta import encode_delta
+from astraflow.weights.codec.chunks import transfer_of
+from astraflow.weights.codec.delta import encode_delta
 from astraflow.weights.tensors import BITS, BitArray, Buffer, SnapshotTensors, build_layout
 
 POLICY = PolicyId("solver")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import NodeId, PolicyId
 from web.components import formats
 
 TONES = {
@@ -28,7 +28,7 @@ class RoundRow:
     """Scores in the order of the table's names; a dash for a missing score."""
     samples: str
     note: str
-    """Masked samples and failed prompts; empty for none."""
+    """Masked samples, failed prompts and reserved nodes; empty for none."""
     at: float
     """End of the round, or its start while it runs: Unix seconds."""
     requested_by: str
@@ -83,5 +83,13 @@ def _note(report: EvaluationReport) -> str:
     parts = [
         f"{formats.several(report.masked, 'sample')} masked" if report.masked else "",
         f"{formats.several(report.failed, 'prompt')} without samples" if report.failed else "",
+        _reserved(report.reserved_nodes),
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _reserved(nodes: Sequence[NodeId]) -> str:
+    """Names the nodes that get no training tasks while the round runs; counts them beyond two."""
+    if not nodes:
+        return ""
+    return f"reserves {' and '.join(nodes) if len(nodes) <= 2 else formats.several(len(nodes), 'node')}"

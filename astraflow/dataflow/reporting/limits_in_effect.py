@@ -11,7 +11,7 @@ from typing import Any
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import PoolRecommendation, Reason
 from astraflow.contract.values import Json
-from astraflow.scaling.explanations import LIMIT_TEXTS
+from astraflow.scaling.rule.explanations import LIMIT_TEXTS
 
 LIMIT_ENDED_AFTER_S = 120.0
 """A limit that was absent for this long has ended. Seconds."""

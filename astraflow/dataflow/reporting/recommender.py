@@ -12,12 +12,12 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.events import Events
 from astraflow.dataflow.reporting.limits_in_effect import LimitsInEffect
-from astraflow.scaling.fleet_constraints import limits_of, signals_with_constraints, spec_with_constraints
-from astraflow.scaling.observation import Observer
+from astraflow.scaling.measurement.fleet_constraints import limits_of, signals_with_constraints, spec_with_constraints
+from astraflow.scaling.measurement.observation import Observer
+from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.options import Spec
-from astraflow.scaling.signals import Signals
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerState
 
 FLEET_CONSTRAINTS_VALID_S = 60.0
 """Time for which constraints of the fleet service are valid; the service renews them every few seconds."""

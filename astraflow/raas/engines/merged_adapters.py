@@ -15,7 +15,7 @@ from astraflow.weights.tensors import (
     lay_out,
     tensor_bits,
 )
-from astraflow.weights.transfer_application import Changes
+from astraflow.weights.transfer.transfer_application import Changes
 
 if TYPE_CHECKING:
     import torch

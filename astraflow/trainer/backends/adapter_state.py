@@ -10,7 +10,7 @@ from astraflow.contract.weights import Dtype
 from astraflow.trainer.backends.base import FrozenBase
 from astraflow.trainer.backends.state_files import read_numbers
 from astraflow.trainer.engines.adapters import Adapters
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.staging_buffers import StagedVersion
 
 _FILE = "adapters.json"
 

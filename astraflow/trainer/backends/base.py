@@ -7,7 +7,7 @@ from typing import Protocol
 
 from astraflow.contract.batches import Batch
 from astraflow.contract.weights import Probe
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
 

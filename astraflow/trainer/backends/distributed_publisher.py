@@ -22,10 +22,9 @@ from astraflow.trainer.backends.host_copy import HostCopy
 from astraflow.trainer.backends.published_shards import PublishedShards
 from astraflow.trainer.backends.rank_group import RankGroup
 from astraflow.trainer.backends.shard_exchange import ShardExchange
-from astraflow.weights.buffer_pool import BufferPool
-from astraflow.weights.part_publisher import PartPublisher
 from astraflow.weights.parts import part_covering
-from astraflow.weights.publisher import PublishConfig
+from astraflow.weights.publish.part_publisher import PartPublisher
+from astraflow.weights.publish.publisher import PublishConfig
 from astraflow.weights.signing import SigningKey
 from astraflow.weights.tensors import (
     BITS,
@@ -38,6 +37,7 @@ from astraflow.weights.tensors import (
     manifest_from_hashes,
     tensor_hashes,
 )
+from astraflow.weights.transfer.buffer_pool import BufferPool
 from astraflow.wire.codec_weights import decode_manifest, encode_manifest
 from astraflow.wire.pb import weight_plane_pb2 as pb
 

@@ -25,7 +25,7 @@ from astraflow.trainer.rank_channel import Message
 from astraflow.trainer.step_metrics import step_metrics
 from astraflow.trainer.steps import StepPlanner
 from astraflow.trainer.teacher_endpoint import TeacherEndpoint
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
 T = TypeVar("T")

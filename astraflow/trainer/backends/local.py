@@ -42,7 +42,7 @@ from astraflow.trainer.rank_launch import DEFAULT_THREADS
 from astraflow.trainer.step_metrics import step_metrics
 from astraflow.trainer.steps import StepPlanner, StepRunner
 from astraflow.trainer.teacher_endpoint import TeacherEndpoint
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
 log = get_logger()

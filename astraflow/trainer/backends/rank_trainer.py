@@ -38,7 +38,7 @@ from astraflow.trainer.rank_channel import Message
 from astraflow.trainer.rank_launch import DEFAULT_RANKS
 from astraflow.trainer.shares import Share
 from astraflow.trainer.steps import StepResult, StepRunner
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
 

@@ -18,7 +18,7 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.config import Config
 from astraflow.trainer.backends import backends
-from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
 Weights = npt.NDArray[np.float32]

@@ -18,8 +18,8 @@ from astraflow.trainer.backends.published_shards import PublishedShards
 from astraflow.trainer.backends.rank_group import RankGroup
 from astraflow.trainer.backends.shard_exchange import decode_boxes, encode_boxes, receive_buffer
 from astraflow.trainer.backends.shards import Box, LocalShard
+from astraflow.weights.publish.staging_buffers import StagedVersion, tensor_views
 from astraflow.weights.shared_memory import map_writable
-from astraflow.weights.staging_buffers import StagedVersion, tensor_views
 from astraflow.weights.tensors import BITS, Buffer, TensorShapes, TensorViews, lay_out
 
 _FAILED = -1

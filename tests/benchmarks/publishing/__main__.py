@@ -25,7 +25,7 @@ from astraflow.contract.weights import Dtype
 from astraflow.models.precision import device_of
 from astraflow.runtime.logs import configure
 from astraflow.trainer.backends.host_copy import HostCopy
-from astraflow.weights.publisher import PublishConfig, Publisher, PublishStats
+from astraflow.weights.publish.publisher import PublishConfig, Publisher, PublishStats
 from tests.weights.running import client_of, weight_store
 
 COLUMNS = 4096

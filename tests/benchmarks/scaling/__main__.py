@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import fmean
 
 from astraflow.runtime.plot import Curve, line_plot
-from astraflow.scaling.scenarios import PUBLISHED_TRAINER_GPUS, find_scenario
-from astraflow.scaling.simulation_result import SimulationResult
-from astraflow.scaling.simulator import simulate
+from astraflow.scaling.simulation.result import SimulationResult
+from astraflow.scaling.simulation.scenarios import PUBLISHED_TRAINER_GPUS, find_scenario
+from astraflow.scaling.simulation.simulator import simulate
 from tests.benchmarks.scaling.decisions import decision_times_ms
 
 SCENARIOS = (

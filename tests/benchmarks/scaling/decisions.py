@@ -6,11 +6,11 @@ import numpy as np
 
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.recommendations import Mode
-from astraflow.scaling.lifecycle import Phase
+from astraflow.scaling.measurement.lifecycle import Phase
+from astraflow.scaling.measurement.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.options import PoolOptions, Spec
-from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
-from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerState
 
 POOLS = tuple(PoolId(name) for name in ("us", "eu", "apac"))
 

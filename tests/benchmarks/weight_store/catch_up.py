@@ -9,13 +9,13 @@ import numpy as np
 
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest
-from astraflow.weights.chunks import transfer_of
+from astraflow.weights.codec.chunks import transfer_of
+from astraflow.weights.codec.delta import Level, encode_delta
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.delta import Level, encode_delta
-from astraflow.weights.reconstruction import rebuild
-from astraflow.weights.recovery import recover
-from astraflow.weights.storage.disk import DiskOptions, DiskStorage
-from astraflow.weights.store import open_store
+from astraflow.weights.store.reconstruction import rebuild
+from astraflow.weights.store.recovery import recover
+from astraflow.weights.store.storage.disk import DiskOptions, DiskStorage
+from astraflow.weights.store.store import open_store
 from astraflow.weights.tensors import MAX_VERSION_BYTES, Buffer
 from tests.benchmarks.weight_store.training_versions import POLICY, versions
 from tests.benchmarks.weights.entropy import floor_bytes

@@ -14,10 +14,10 @@ import psutil
 
 from astraflow.runtime.logs import configure
 from astraflow.runtime.memory import prepare_for_large_messages
-from astraflow.weights.chunks import CHUNK_BYTES, chunk_at
+from astraflow.weights.codec.chunks import CHUNK_BYTES, chunk_at
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.servicer import WeightsServicer
-from astraflow.weights.store import open_store
+from astraflow.weights.store.servicer import WeightsServicer
+from astraflow.weights.store.store import open_store
 from astraflow.wire import server as wire_server
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial
 from astraflow.wire.codec_weights import decode_plan, decode_transfer, encode_chunk, encode_transfer

@@ -8,7 +8,7 @@ from pathlib import Path
 from astraflow.contract.weights import Manifest
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.shared_memory import SharedBuffer
-from astraflow.weights.store import WeightStore, open_store
+from astraflow.weights.store.store import WeightStore, open_store
 from astraflow.weights.tensors import Buffer
 from tests.benchmarks.weight_store.training_versions import versions
 from tests.weights.stored_versions import put, put_shared

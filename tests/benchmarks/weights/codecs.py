@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import zstandard
 
-from astraflow.weights.delta import MAX_BANDS_BY_LEVEL, Level, apply_delta, encode_delta
-from astraflow.weights.kernels.base import Kernels
-from astraflow.weights.kernels.compiled import CompiledKernels
-from astraflow.weights.kernels.reference import ReferenceKernels
+from astraflow.weights.codec.delta import MAX_BANDS_BY_LEVEL, Level, apply_delta, encode_delta
+from astraflow.weights.codec.kernels.base import Kernels
+from astraflow.weights.codec.kernels.compiled import CompiledKernels
+from astraflow.weights.codec.kernels.reference import ReferenceKernels
 from astraflow.weights.tensors import BitArray, Buffer
 from tests.benchmarks.weights.updates import Pair
 

@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from astraflow.weights.bands import KEYS, keys_of
+from astraflow.weights.codec.bands import KEYS, keys_of
+from astraflow.weights.codec.ulp import zigzag_steps
 from astraflow.weights.tensors import BitArray, width_regions
-from astraflow.weights.ulp import zigzag_steps
 from tests.benchmarks.weights.updates import Pair
 
 _LARGEST = 63

@@ -16,8 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from astraflow.weights.kernels.base import Kernels
-from astraflow.weights.kernels.selection import COMPILED_MIN_BYTES, kernels_for
+from astraflow.weights.codec.kernels.base import Kernels
+from astraflow.weights.codec.kernels.selection import COMPILED_MIN_BYTES, kernels_for
 
 _STEPS_BEFORE = 40
 

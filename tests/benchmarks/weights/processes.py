@@ -7,7 +7,7 @@ from functools import partial
 from multiprocessing.synchronize import Barrier
 from typing import TYPE_CHECKING
 
-from astraflow.weights.delta import BLOCK_ELEMENTS
+from astraflow.weights.codec.delta import BLOCK_ELEMENTS
 from tests.benchmarks.weights.codecs import Codec
 from tests.benchmarks.weights.updates import Pair, pair_of
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest
-from astraflow.weights.delta import apply_delta
-from astraflow.weights.records import decode_record, file_name
+from astraflow.weights.codec.delta import apply_delta
+from astraflow.weights.store.records import decode_record, file_name
 from astraflow.weights.tensors import BitArray, Buffer, build_layout, width_regions
 
 FloatArray = npt.NDArray[np.float32]

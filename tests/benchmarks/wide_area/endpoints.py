@@ -24,11 +24,11 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype
 from astraflow.weights.config import PullConfig, WeightsConfig
-from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import Puller
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.service import running
 from astraflow.weights.tensors import SnapshotTensors
-from astraflow.weights.weight_sources import connect_sources
+from astraflow.weights.transfer.puller import Puller
+from astraflow.weights.transfer.weight_sources import connect_sources
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, ClientTls, authority_client_tls, dial
 from astraflow.wire.codec_weights import encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb

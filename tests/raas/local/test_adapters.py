@@ -17,10 +17,10 @@ from astraflow.models.precision import bits_of
 from astraflow.raas.adapter_bases import AdapterBases
 from astraflow.raas.engines import engines
 from astraflow.weights.adapters import DOWN_SUFFIX, UP_SUFFIX, AdapterBinding
-from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import PulledVersion
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.shared_memory import map_read_only
 from astraflow.weights.tensors import SnapshotTensors, VerifiedWeights
+from astraflow.weights.transfer.puller import PulledVersion
 from tests import make_torch
 from tests.raas.test_weight_loop import stats
 

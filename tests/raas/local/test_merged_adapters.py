@@ -16,8 +16,8 @@ from astraflow.models.precision import bits_of
 from astraflow.models.published import published_parameters
 from astraflow.raas.engines.local.parameters import stage_adapted, swap
 from astraflow.raas.engines.merged_adapters import AdapterMerger
-from astraflow.weights.safetensors_file import SafetensorsFile
 from astraflow.weights.tensors import VerifiedWeights, hash_into_manifest, tensor_bits, verify
+from astraflow.weights.transfer.safetensors_file import SafetensorsFile
 from tests import make_torch
 from tests.raas.local.test_adapters import BASE, POLICY, Adopting, plane
 

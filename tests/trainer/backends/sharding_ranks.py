@@ -33,9 +33,10 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype, SharedFile
 from astraflow.trainer.backends.distributed_publisher import DistributedPublisher
 from astraflow.trainer.backends.sharded_weights import ShardedWeights
-from astraflow.weights import part_publisher, shared_memory
-from astraflow.weights.chunks import split
-from astraflow.weights.publisher import Publisher
+from astraflow.weights import shared_memory
+from astraflow.weights.codec.chunks import split
+from astraflow.weights.publish import part_publisher
+from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.signing import SigningKey
 from tests.weights.running import client_of
 

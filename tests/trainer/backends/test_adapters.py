@@ -19,7 +19,7 @@ from astraflow.trainer.backends.base import Backend, FrozenBase
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.local import LocalBackend
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions
-from astraflow.weights.staging_buffers import tensor_views
+from astraflow.weights.publish.staging_buffers import tensor_views
 from astraflow.weights.tensors import build_layout
 from tests import make_torch
 from tests.errors import raises_code

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest
-from astraflow.weights.delta import BLOCK_ELEMENTS, Level, encode_delta
-from astraflow.weights.kernels.base import Kernels
+from astraflow.weights.codec.delta import BLOCK_ELEMENTS, Level, encode_delta
+from astraflow.weights.codec.kernels.base import Kernels
 from astraflow.weights.tensors import BITS, BitArray, Buffer, SnapshotTensors, build_layout
 
 FOLDER = Path(__file__).parent

@@ -18,9 +18,9 @@ from astraflow.raas.engines.server.adapter_folder import write_adapter
 from astraflow.raas.engines.server.patch_file import write_patch
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.safetensors_file import SafetensorsFile
 from astraflow.weights.shared_memory import CREATION_GRACE_S, SHARED_FOLDER
 from astraflow.weights.tensors import VerifiedWeights
+from astraflow.weights.transfer.safetensors_file import SafetensorsFile
 
 log = get_logger()
 

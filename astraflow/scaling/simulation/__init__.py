@@ -1,0 +1,1 @@
+"""Simulation of runs in virtual time, the test bench of every rule."""

@@ -1,0 +1,24 @@
+"""Storage backends of the weight store; the built-ins by kind.
+
+A plugin is a class in a module that registers itself, with its options beside it; list the module under the entry
+point group `astraflow.storages`:
+
+    @storages.register("my_storage", options=MyStorageOptions)
+    class MyStorage:  # an astraflow.weights.store.storage.base.WeightStorage
+        def __init__(self, options: MyStorageOptions, directory: Path) -> None: ...
+
+`directory` is the store's own on this machine, locked while the plugin lives. `tests/suites/storage_suite.py` tests
+the requirements.
+"""
+
+from astraflow.runtime.plugins import Registry
+from astraflow.weights.store.storage.base import WeightStorage
+
+storages: Registry[WeightStorage] = Registry(
+    "storage",
+    built_in={
+        "disk": "astraflow.weights.store.storage.disk",
+        "memory": "astraflow.weights.store.storage.memory",
+        "s3": "astraflow.weights.store.storage.s3",
+    },
+)

@@ -1,0 +1,1 @@
+"""Transfer to readers: fetched, assembled, applied and verified versions."""

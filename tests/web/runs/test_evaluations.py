@@ -1,0 +1,28 @@
+"""Tables of evaluation rounds."""
+
+from dataclasses import replace
+
+import pytest
+
+from astraflow.contract.evaluations import EvaluationState
+from astraflow.contract.ids import NodeId
+from tests import make
+from web.runs.evaluations import evaluation_tables
+
+
+@pytest.mark.parametrize(
+    ("nodes", "note"),
+    [
+        ((), "1 sample masked"),
+        (("a", "b"), "1 sample masked, reserves a and b"),
+        ("abc", "1 sample masked, reserves 3 nodes"),
+    ],
+)
+def test_a_running_round_names_the_nodes_that_it_reserves(nodes: tuple[str, ...], note: str) -> None:
+    report = replace(
+        make.round_report(state=EvaluationState.RUNNING), reserved_nodes=tuple(NodeId(node) for node in nodes)
+    )
+
+    (table,) = evaluation_tables([report])
+
+    assert table.rows[0].note == note

@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract.errors import CorruptData
+from astraflow.weights.codec.payload_codec import PayloadReader, encode_varint
+
+
+@given(st.integers(0, 2**35 - 1))
+def test_a_varint_round_trips(value: int) -> None:
+    assert PayloadReader(memoryview(encode_varint(value))).read_varint(max_value=2**35) == value
+
+
+def test_a_varint_above_the_maximum_is_refused() -> None:
+    with pytest.raises(CorruptData) as caught:
+        PayloadReader(memoryview(encode_varint(11))).read_varint(max_value=10)
+    assert caught.value.code == "weights.malformed_delta"
+
+
+@given(st.lists(st.integers(0, 1), max_size=100))
+def test_bits_round_trip(run: list[int]) -> None:
+    data = np.packbits(np.array(run, dtype=np.uint8), bitorder="little").tobytes()
+
+    bits = PayloadReader(memoryview(data)).read_bits(len(run))
+
+    assert np.unpackbits(bits, count=len(run), bitorder="little").tolist() == run
+
+
+def test_bits_with_nonzero_padding_are_refused() -> None:
+    with pytest.raises(CorruptData) as caught:
+        PayloadReader(memoryview(b"\x08")).read_bits(3)
+    assert caught.value.code == "weights.malformed_delta"
+
+
+def test_unread_bytes_remain_and_are_refused_at_the_end() -> None:
+    reader = PayloadReader(memoryview(b"abcd"))
+    reader.read_bytes(1)
+
+    assert bytes(reader.remaining()) == b"bcd"
+    with pytest.raises(CorruptData, match="3 bytes follow"):
+        reader.check_exhausted()

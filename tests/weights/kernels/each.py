@@ -1,9 +1,0 @@
-"""Both implementations of the block kernels, for tests that each must pass."""
-
-import pytest
-
-from astraflow.weights.kernels.compiled import CompiledKernels
-from astraflow.weights.kernels.reference import ReferenceKernels
-
-REFERENCE, COMPILED = ReferenceKernels(), CompiledKernels()
-WITH_EACH = pytest.mark.parametrize("kernels", [REFERENCE, COMPILED], ids=["reference", "compiled"])
