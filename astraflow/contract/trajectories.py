@@ -177,7 +177,7 @@ class TrajectoryColumns:
     rewards: Sequence[float]
     is_truncated: Sequence[bool]
     span_ends: Sequence[int]
-    """Ends of the trajectories' spans in the lists of spans, after a 0: one entry more than trajectories, as all ends."""
+    """Ends of the trajectories' spans in the lists of spans, after a 0; so one entry more than trajectories."""
     span_lengths: Sequence[int]
     span_versions: Sequence[int]
     """Version that wrote the span, or `NO_VERSION`."""
