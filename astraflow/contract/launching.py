@@ -107,7 +107,7 @@ class FormField:
     """True if the value may be empty."""
     is_basic: bool
     """True if most launches change it: it is in the short form."""
-    settable_by: Literal["agent", "operator", "admin", "data_location", "recipe"]
+    settable_by: str
     """Lowest role that may override it from the page: `agent`, `operator` or `admin`; `data_location` for a path
     below a data location; `recipe` for none."""
     entries: tuple[str, ...] = ()
