@@ -65,6 +65,17 @@ def _has_link() -> bool:
     return reason_against() is None
 
 
+def compose_plugin() -> Path | None:
+    """Returns Docker's plugin `compose`: of this machine, or of the engine of `make containers`; None without one."""
+    engines = sorted(Path("~/.cache/astraflow/containers").expanduser().glob("engine-*/usr/libexec/docker"))
+    own = [
+        Path("~/.docker").expanduser(),
+        *map(Path, ("/usr/local/lib/docker", "/usr/lib/docker", "/usr/libexec/docker")),
+    ]
+    plugins = [folder / "cli-plugins" / "docker-compose" for folder in (*own, *engines)]
+    return next((plugin for plugin in plugins if plugin.is_file()), None)
+
+
 def _has_ipv6() -> bool:
     with socket.socket(socket.AF_INET6) as probe:
         try:
@@ -105,6 +116,11 @@ TOOLS: Mapping[str, Tool] = {
         tests="make containers",
         is_there=lambda: all(_program(name) for name in ("slirp4netns", "mmdebstrap", "ip", "unshare", "nsenter")),
         packages=("slirp4netns", "mmdebstrap", "iproute2", "util-linux"),
+    ),
+    "compose": Tool(
+        tests="Compose's own check of docker-compose.yml",
+        is_there=lambda: compose_plugin() is not None,
+        advice="install Docker Compose 2.24 or later, or run `make containers` once",
     ),
     "java": Tool(
         tests="the environment scienceworld", is_there=partial(_program, "java"), packages=("default-jre-headless",)

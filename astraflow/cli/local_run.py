@@ -295,20 +295,7 @@ def run_locally(
     unreachable_pools = remote_pools(recipe) if options.has_fleet else ()
     outcome: list[Summary] = []
     with RunDirectory.opened(directory, name=recipe.name, seed=recipe.seed, recipe=snapshot(recipe)) as opened:
-        opened.update_facts(
-            dataflow=addresses.dataflow,
-            weights=addresses.weights,
-            enroll=addresses.enroll,
-            is_tls=addresses.is_tls,
-            metrics=addresses.metrics_url,
-            keda=keda_address(recipe),
-            traces=traces_destination(recipe, opened.path),
-            fleet=addresses.fleet if options.has_fleet else "",
-        )
-        if options.has_fleet:
-            opened.write_fleet_config(fleet_values(recipe, run=opened.facts.run))
-        if options.maintainer_kind:
-            opened.write_maintainer_config(maintainer_values(recipe, kind=options.maintainer_kind))
+        _write_settings(opened, recipe, addresses, options)
 
         async def main(stop: asyncio.Event) -> None:
             with Screen(console) as screen:
@@ -334,6 +321,26 @@ def run_locally(
         _write_summary(summary_file, summary, opened)
     is_success = not options.is_headless and summary.balanced and not summary.failed
     return 0 if is_success else summary.exit_code
+
+
+def _write_settings(
+    directory: RunDirectory, recipe: Recipe, addresses: ServiceAddresses, options: LocalRunOptions
+) -> None:
+    """Writes the facts of the run and the configurations of fleet and maintainer into its folder."""
+    directory.update_facts(
+        dataflow=addresses.dataflow,
+        weights=addresses.weights,
+        enroll=addresses.enroll,
+        is_tls=addresses.is_tls,
+        metrics=addresses.metrics_url,
+        keda=keda_address(recipe),
+        traces=traces_destination(recipe, directory.path),
+        fleet=addresses.fleet if options.has_fleet else "",
+    )
+    if options.has_fleet:
+        directory.write_fleet_config(fleet_values(recipe, run=directory.facts.run))
+    if options.maintainer_kind:
+        directory.write_maintainer_config(maintainer_values(recipe, kind=options.maintainer_kind))
 
 
 def has_display() -> bool:

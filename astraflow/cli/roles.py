@@ -149,7 +149,7 @@ def is_other_rank() -> bool:
 def run_trainer_rank() -> int:
     """Runs a rank of a trainer other than the first; ends the process, or returns the exit code of an error."""
     from astraflow.trainer.backends.rank_trainer import RankTrainer
-    from astraflow.trainer.rank_process import run_rank
+    from astraflow.trainer.ranks.process import run_rank
 
     _configure_logs(f"trainer-rank-{os.environ.get('RANK', '')}")
     try:

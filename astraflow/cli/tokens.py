@@ -102,12 +102,14 @@ def token(
     if as_json:
         typer.echo(json.dumps(_token_json(minted, join_address, out)))
         return
-    until = datetime.fromtimestamp(minted.expires_at).astimezone()
     validity = f"Valid{f' {uses} times' if uses else ''}" if reusable else "Valid once"
-    typer.echo(
-        f"{validity}, until {until:%Y-%m-%d %H:%M:%S}; to revoke it: astraflow token --revoke {minted.id}", err=True
-    )
+    typer.echo(_validity_line(minted, validity), err=True)
     typer.echo(_command(joins_as, policy, join_address, minted, out))
+
+
+def _validity_line(minted: JoinToken, validity: str) -> str:
+    until = datetime.fromtimestamp(minted.expires_at).astimezone()
+    return f"{validity}, until {until:%Y-%m-%d %H:%M:%S}; to revoke it: astraflow token --revoke {minted.id}"
 
 
 def _role(*, pool: str, policy: str, role: str) -> str:

@@ -1,10 +1,11 @@
 """Batches that a trainer pulls, and its reports about them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, overload
 
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.trajectories import Trajectories, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,52 @@ class Row:
     trajectory: Trajectory
 
 
+class RowPart(NamedTuple):
+    """Adjacent rows of one episode, in columns."""
+
+    group: GroupId
+    task: TaskId
+    node: NodeId
+    trajectories: Trajectories
+
+
+class Rows(Sequence[Row]):
+    """Rows in columns. A sequence of `Row`, which are built when one is asked for."""
+
+    __slots__ = ("_built", "_length", "parts")
+
+    def __init__(self, parts: Sequence[RowPart]) -> None:
+        self.parts = parts
+        self._length = sum(len(part.trajectories) for part in parts)
+        self._built: tuple[Row, ...] | None = None
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "Rows":
+        """Returns the rows in columns: the same object if they are, else copies of their arrays."""
+        if isinstance(rows, Rows):
+            return rows
+        columns = Trajectories.of([row.trajectory for row in rows])
+        return cls([RowPart(row.group, row.task, row.node, columns[n : n + 1]) for n, row in enumerate(rows)])
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
+        if self._built is None:
+            self._built = tuple(
+                Row(group=group, task=task, node=node, trajectory=trajectory)
+                for group, task, node, trajectories in self.parts
+                for trajectory in trajectories
+            )
+        return self._built[index]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Rows for one training step. Rows of a group are adjacent."""
@@ -26,7 +73,7 @@ class Batch:
     version: Version
     """Trainer's version when the batch was assembled. Every row began at most the staleness bound before it."""
     is_redelivered: bool
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

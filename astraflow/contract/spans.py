@@ -3,6 +3,7 @@ need no arrays."""
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from astraflow.contract.ids import Version
 
@@ -29,6 +30,17 @@ class Span:
     speaker: str = ""
     """Origin of context after the first turn, for display: `environment`, `tool`, `user`, the role of another policy,
     or `POLICY_SPEAKER`. Empty for the prompt and for the model."""
+
+
+@lru_cache(maxsize=4096)
+def cached_span(length: int, version: int | None, speaker: str = "") -> Span:
+    """Returns a span; cached, because most trajectories of a run share few distinct spans.
+
+    version: None for context. speaker: for context only.
+    """
+    if version is None:
+        return Span(author=Author.CONTEXT, length=length, speaker=speaker)
+    return Span(author=Author.MODEL, length=length, version=Version(version))
 
 
 POLICY_SPEAKER = "policy"

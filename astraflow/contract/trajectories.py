@@ -1,10 +1,17 @@
-"""Results of a task: episodes and their trajectories."""
+"""Results of tasks: episodes and their trajectories, one by one and in columns.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import groupby
+    columns of a message ──► `Trajectories` of an episode ──► `batches.Rows` of a group or a batch
+
+Columns are lists of the numbers of all trajectories of a message, and two arrays of their tokens and logprobs.
+`Trajectories` is a sequence of `Trajectory`, which are built on demand. Code that runs for each trajectory of a run
+(admission, batches) reads the columns instead; all other code uses the sequence.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby, pairwise
 from math import isfinite
-from typing import TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +20,7 @@ from astraflow.contract.agent_calls import AgentCall
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Failure
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span
+from astraflow.contract.spans import Author, Span, cached_span
 from astraflow.contract.spans import Ending as Ending  # part of the interface of trajectories
 from astraflow.contract.timelines import Hop
 
@@ -113,9 +120,32 @@ class Trajectory:
         )
 
     @property
+    def has_details(self) -> bool:
+        """True if it has more than its tokens, their authors and its reward, such as texts, a role or metrics."""
+        return bool(
+            self.answer
+            or self.metrics
+            or self.ending
+            or self.role
+            or self.reward_terms
+            or self.labels
+            or self.prompt_text
+            or self.completion_text
+            or self.text_ends
+            or self.span_s
+            or self.token_ends
+            or self.calls
+            or self.turn_rewards
+            or self.turn_discounts
+            or self.parent is not None
+            or self.parent_turn is not None
+            or any(span.speaker for span in self.spans)
+        )
+
+    @property
     def base_role(self) -> str:
         """Role without the suffix of a later attempt: `solver` of `solver.retry`."""
-        return self.role.partition(".")[0]
+        return base_role_of(self.role)
 
     @property
     def model_tokens(self) -> int:
@@ -133,13 +163,185 @@ class Trajectory:
         return np.repeat(flags, [span.length for span in self.spans])
 
 
+NO_VERSION = -1
+"""Version of context, and of a trajectory without model-written tokens."""
+
+_ANY_VERSION = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrajectoryColumns:
+    """Columns of the trajectories of a message: entry i of a list is about trajectory i."""
+
+    policies: Sequence[PolicyId]
+    rewards: Sequence[float]
+    is_truncated: Sequence[bool]
+    span_ends: Sequence[int]
+    """Ends of the trajectories' spans in the lists of spans, after a 0; so one entry more than trajectories."""
+    span_lengths: Sequence[int]
+    span_versions: Sequence[int]
+    """Version that wrote the span, or `NO_VERSION`."""
+    tokens: Int32Array
+    logprobs: Float32Array
+    built: dict[int, Trajectory] = field(default_factory=dict)
+    """Trajectories that exist as objects: at least those with details, and those that were asked for."""
+    token_ends: Sequence[int] = field(init=False)
+    logprob_ends: Sequence[int] = field(init=False)
+    oldest_versions: Sequence[int] = field(init=False)
+    """Oldest version that wrote a token, or `NO_VERSION`."""
+
+    def __post_init__(self) -> None:
+        ends = np.array(self.span_ends, dtype=np.int64)
+        lengths = np.array([0, *self.span_lengths], dtype=np.int64)
+        versions = np.array([NO_VERSION, *self.span_versions], dtype=np.int64)
+        is_written = versions != NO_VERSION
+        object.__setattr__(self, "token_ends", np.cumsum(lengths)[ends].tolist())
+        object.__setattr__(self, "logprob_ends", np.cumsum(np.where(is_written, lengths, 0))[ends].tolist())
+        candidates = np.append(np.where(is_written, versions, _ANY_VERSION)[1:], _ANY_VERSION)
+        oldest = np.minimum.reduceat(candidates, ends[:-1]) if len(ends) > 1 else candidates[:0]
+        oldest[(oldest == _ANY_VERSION) | (np.diff(ends) == 0)] = NO_VERSION
+        object.__setattr__(self, "oldest_versions", oldest.tolist())
+
+    def __len__(self) -> int:
+        return len(self.policies)
+
+    def trajectory(self, index: int) -> Trajectory:
+        """Returns a trajectory, whose arrays are views of these."""
+        return self.built[index] if index in self.built else self.build(index)
+
+    def build(self, index: int, *, speakers: Sequence[str] = (), **details: Any) -> Trajectory:
+        """Builds a trajectory and keeps it. speakers: of its spans; empty without any. details: its other fields."""
+        begin, end = self.span_ends[index : index + 2]
+        versions = [None if version == NO_VERSION else version for version in self.span_versions[begin:end]]
+        spans = zip(self.span_lengths[begin:end], versions, speakers or [""] * (end - begin), strict=True)
+        self.built[index] = Trajectory(
+            policy=self.policies[index],
+            tokens=self.tokens[slice(*self.token_ends[index : index + 2])],
+            logprobs=self.logprobs[slice(*self.logprob_ends[index : index + 2])],
+            spans=tuple([cached_span(length, version, speaker) for length, version, speaker in spans]),
+            reward=self.rewards[index],
+            is_truncated=self.is_truncated[index],
+            **details,
+        )
+        return self.built[index]
+
+
+class Trajectories(Sequence[Trajectory]):
+    """Adjacent trajectories of columns."""
+
+    __slots__ = ("begin", "columns", "end")
+
+    def __init__(self, columns: TrajectoryColumns, begin: int, end: int) -> None:
+        self.columns = columns
+        self.begin = begin
+        self.end = end
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory]) -> "Trajectories":
+        """Returns the trajectories in columns: the same object if they are, else copies of their arrays."""
+        if isinstance(trajectories, Trajectories):
+            return trajectories
+        spans = [span for trajectory in trajectories for span in trajectory.spans]
+        columns = TrajectoryColumns(
+            policies=[trajectory.policy for trajectory in trajectories],
+            rewards=[trajectory.reward for trajectory in trajectories],
+            is_truncated=[trajectory.is_truncated for trajectory in trajectories],
+            span_ends=list(accumulate((len(trajectory.spans) for trajectory in trajectories), initial=0)),
+            span_lengths=[span.length for span in spans],
+            span_versions=[NO_VERSION if span.version is None else span.version for span in spans],
+            tokens=np.concatenate([np.zeros(0, np.int32), *(trajectory.tokens for trajectory in trajectories)]),
+            logprobs=np.concatenate([np.zeros(0, np.float32), *(trajectory.logprobs for trajectory in trajectories)]),
+            built=dict(enumerate(trajectories)),
+        )
+        return cls(columns, 0, len(columns))
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @overload
+    def __getitem__(self, index: int) -> Trajectory: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Trajectories": ...
+
+    def __getitem__(self, index: int | slice) -> "Trajectory | Trajectories":
+        positions = range(self.begin, self.end)[index]
+        if isinstance(positions, int):
+            return self.columns.trajectory(positions)
+        if positions.step == 1:
+            return Trajectories(self.columns, positions.start, positions.stop)
+        return Trajectories.of([self.columns.trajectory(position) for position in positions])
+
+    @property
+    def policies(self) -> Sequence[PolicyId]:
+        """Policy of each trajectory."""
+        return self.columns.policies[self.begin : self.end]
+
+    @property
+    def rewards(self) -> Sequence[float]:
+        """Reward of each trajectory."""
+        return self.columns.rewards[self.begin : self.end]
+
+    @property
+    def oldest_versions(self) -> Sequence[int]:
+        """Oldest version that wrote a token of each trajectory, or `NO_VERSION`."""
+        return self.columns.oldest_versions[self.begin : self.end]
+
+    @property
+    def model_tokens(self) -> Sequence[int]:
+        """Number of tokens of each trajectory that the model wrote."""
+        return [end - begin for begin, end in pairwise(self.columns.logprob_ends[self.begin : self.end + 1])]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the arrays. Bytes."""
+        tokens = self.columns.token_ends[self.end] - self.columns.token_ends[self.begin]
+        return 4 * (tokens + self.columns.logprob_ends[self.end] - self.columns.logprob_ends[self.begin])
+
+    def with_details(self) -> list[tuple[int, Trajectory]]:
+        """Returns the trajectories that have details, with their positions."""
+        built = self.columns.built
+        if not built:
+            return []
+        candidates = ((index, built.get(self.begin + index)) for index in range(len(self)))
+        return [(index, item) for index, item in candidates if item is not None and item.has_details]
+
+    def written_versions(self) -> list[list[int]]:
+        """Returns the versions that wrote the spans of each trajectory."""
+        versions = self.columns.span_versions
+        ends = self.columns.span_ends[self.begin : self.end + 1]
+        return [[version for version in versions[begin:end] if version != NO_VERSION] for begin, end in pairwise(ends)]
+
+    def forget_calls(self) -> None:
+        """Releases the recorded calls of agent programs."""
+        for index, trajectory in self.with_details():
+            if trajectory.calls:
+                self.columns.built[self.begin + index] = replace(trajectory, calls=())
+
+    def roles(self) -> list[str]:
+        """Returns the role of each trajectory."""
+        roles = [""] * len(self)
+        for index, trajectory in self.with_details():
+            roles[index] = trajectory.role
+        return roles
+
+
+def base_role_of(role: str) -> str:
+    """Returns a role without the suffix of a later attempt.
+
+    >>> base_role_of("solver.retry")
+    'solver'
+    """
+    return role.partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """Result of one task: trajectories for any number of policies, or a failure. `task` is its id."""
 
     task: TaskId
     node: NodeId
-    trajectories: tuple[Trajectory, ...]
+    trajectories: Sequence[Trajectory]
     failure: Failure | None = None
     duration_s: float = 0.0
     attempt: int = 0
@@ -158,7 +360,11 @@ class Episode:
                 f"cannot build episode {str(self.task)!r}: it has neither trajectories nor a failure; give one of them",
                 code="episode.empty",
             )
-        for index, trajectory in enumerate(self.trajectories):
+        trajectories = self.trajectories
+        children: Iterable[tuple[int, Trajectory]] = (
+            trajectories.with_details() if isinstance(trajectories, Trajectories) else enumerate(trajectories)
+        )
+        for index, trajectory in children:
             if trajectory.parent is not None and trajectory.parent >= index:
                 raise InvalidInput(
                     f"cannot build episode {str(self.task)!r}: trajectory {index} has the parent {trajectory.parent}; "

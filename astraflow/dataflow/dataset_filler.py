@@ -6,7 +6,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId
 from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.trajectories import Episode, Trajectories
 from astraflow.dataflow.flow import AnswerSource, Flow
 from astraflow.dataflow.issuing.assignment import TaskAssignment
 from astraflow.dataflow.node_operations import NodeOperations
@@ -75,7 +75,8 @@ class DatasetFiller:
     def _episode(self, task: Task, flow: Flow, answers: AnswerSource) -> Episode:
         version = min(self._run.streams[policy].version for policy in flow.policies)
         try:
-            return Episode(task=task.id, node=FILLER, trajectories=(answers(task, version),), attempt=task.attempt)
+            trajectories = Trajectories.of((answers(task, version),))
+            return Episode(task=task.id, node=FILLER, trajectories=trajectories, attempt=task.attempt)
         except InvalidInput as problem:
             failure = Failure(boundary=Boundary.WORKFLOW, message=str(problem))
             return Episode(task=task.id, node=FILLER, trajectories=(), failure=failure, attempt=task.attempt)

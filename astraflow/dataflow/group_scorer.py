@@ -78,6 +78,5 @@ class GroupScorer:
         result = flow.finish_scored(group, episodes, versions)
         if episodes is not None:
             self._run.records.record_rescored(group, episodes)
-            for episode in episodes:
-                self._nodes.note_rewards(episode)
+            self._nodes.note_rewards(episodes)
         self._nodes.admit(result)

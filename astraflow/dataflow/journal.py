@@ -31,7 +31,7 @@ log = get_logger()
 RETRY_S = 1.0
 """Pause before a failed commit is tried again. Seconds."""
 
-_SCHEMA_VERSION = 11
+_SCHEMA_VERSION = 12
 """Grows when the tables or their bodies change; only releases with the same version can resume a run."""
 
 _SCHEMA = """

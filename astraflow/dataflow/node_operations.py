@@ -1,7 +1,7 @@
 """Operations of nodes on a run: join, lease, push, hand back, heartbeat, leave."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from astraflow.access.callers import Role, current_caller
 from astraflow.contract.errors import Conflict, NotPermitted
@@ -10,7 +10,7 @@ from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
 from astraflow.contract.partial_rollouts import PartialRollout
 from astraflow.contract.tasks import Lease, Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.trajectories import NO_VERSION, Episode, Trajectories
 from astraflow.dataflow.admission.admitter import Admission
 from astraflow.dataflow.admission.reward_range import bounded_rewards
 from astraflow.dataflow.evaluation.evaluator import Evaluator
@@ -309,10 +309,8 @@ class NodeOperations:
         episodes = [result.counted_episode for result in results if result.counted_episode is not None]
         groups = [result.group for result in results if result.group is not None]
         self._run.records.record_accepted(episodes, groups, raw=raw)
-        for episode in episodes:
-            flow = self._run.flows.get(flow_of(episode.task))
-            if flow is not None and flow.group_scoring is None:
-                self.note_rewards(episode)
+        unscored = {flow.id for flow in self._run.flows.values() if flow.group_scoring is None}
+        self.note_rewards(episode for episode in episodes if flow_of(episode.task) in unscored)
 
     def _hand_back(self, partial: PartialRollout, node: NodeId) -> str:
         flow = self._flow_of(partial.task)
@@ -353,13 +351,20 @@ class NodeOperations:
             group.id, [policy for policy, outcome in outcomes.items() if outcome == BUFFERED]
         )
         self._run.samples.add(group, outcomes, at=self._run.clock.wall())
+        for routed in admission.admitted.values():
+            routed.forget_calls()
 
     def _check_versions(self, episodes: Sequence[Episode]) -> None:
         """Rejects a push as a whole before any of it is accepted. Raises: InvalidInput."""
-        for episode in episodes:
-            for trajectory in episode.trajectories:
-                versions = [span.version for span in trajectory.spans if span.version is not None]
-                self._version_check.check(episode.task, trajectory.policy, versions, pushed_by=episode.node)
+        pushed = [Trajectories.of(episode.trajectories) for episode in episodes]
+        if not self._run.evaluations and all(
+            self._version_check.is_possible(set(columns.policies), max(columns.span_versions, default=NO_VERSION))
+            for columns in {id(trajectories.columns): trajectories.columns for trajectories in pushed}.values()
+        ):
+            return
+        for episode, trajectories in zip(episodes, pushed, strict=True):
+            for policy, versions in zip(trajectories.policies, trajectories.written_versions(), strict=True):
+                self._version_check.check(episode.task, policy, versions, pushed_by=episode.node)
 
     def _flow_of(self, task: TaskId) -> Flow | None:
         flow = flow_of(task)
@@ -369,16 +374,23 @@ class NodeOperations:
     def _is_evaluated(self, task: TaskId) -> bool:
         return bool(self._run.evaluations) and flow_of(task) in self._run.evaluations
 
-    def note_rewards(self, episode: Episode) -> None:
-        """Adds the rewards of a training episode to the figures of its policies."""
+    def note_rewards(self, episodes: Iterable[Episode]) -> None:
+        """Adds the rewards of training episodes to the figures of their policies."""
         now = self._run.clock.now()
-        flow = self._run.flows[flow_of(episode.task)]
-        for trajectory in episode.trajectories:
-            self._run.activity[trajectory.policy].rewards.add(trajectory.reward, now=now)
-            self._run.streams[trajectory.policy].observe(trajectory)
-            self._run.term_activity.add(flow.id, trajectory, now=now)
-            if trajectory.ending is not None:
-                flow.counts.endings[trajectory.ending.value] += 1
+        rewards: dict[PolicyId, list[float]] = {}
+        for episode in episodes:
+            trajectories = Trajectories.of(episode.trajectories)
+            for policy, reward in zip(trajectories.policies, trajectories.rewards, strict=True):
+                rewards.setdefault(policy, []).append(reward)
+            for _, trajectory in trajectories.with_details():
+                flow = self._run.flows[flow_of(episode.task)]
+                self._run.streams[trajectory.policy].observe_interaction(trajectory)
+                self._run.term_activity.add(flow.id, trajectory, now=now)
+                if trajectory.ending is not None:
+                    flow.counts.endings[trajectory.ending.value] += 1
+        for policy, policy_rewards in rewards.items():
+            self._run.activity[policy].rewards.add(*policy_rewards, now=now)
+            self._run.streams[policy].observe_rewards(policy_rewards)
 
     def _record_stall(self, stall: StallChange) -> None:
         """Records a stall change and notifies nodes, since flows may wait for other policies now."""

@@ -145,6 +145,7 @@ class Records:
         for policy, group_id, sort_key, is_trained in self._journal.rows("select * from routed order by rowid"):
             group = groups[GroupId(group_id)]
             routed = route(group.to_group())[PolicyId(policy)]
+            routed.forget_calls()
             self._needed.setdefault(group.id, set()).add(routed.policy)
             if sort_key is None:
                 waiting[bool(is_trained)].setdefault(routed.policy, []).append(routed)

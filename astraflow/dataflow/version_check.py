@@ -1,9 +1,9 @@
 """Checks that versions in pushed results can exist in this run."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import MAX_VERSION, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.ids import MAX_VERSION, NodeId, PolicyId, TaskId
 from astraflow.dataflow.evaluation.evaluator import Evaluator
 from astraflow.dataflow.run import Run
 
@@ -15,7 +15,11 @@ class VersionCheck:
         self._run = run
         self._evaluator = evaluator
 
-    def check(self, task: TaskId, policy: PolicyId, versions: Collection[Version], *, pushed_by: NodeId) -> None:
+    def is_possible(self, policies: Iterable[PolicyId], newest: int) -> bool:
+        """Returns whether each of these policies can have written tokens with every version up to `newest`."""
+        return all(policy in self._run.streams and newest <= self._newest_of(policy) for policy in policies)
+
+    def check(self, task: TaskId, policy: PolicyId, versions: Collection[int], *, pushed_by: NodeId) -> None:
         """Checks the versions with which a policy is reported to have written part of a task. Raises: InvalidInput."""
         self._evaluator.check_versions(task, policy, versions)
         stream = self._run.streams.get(policy)
@@ -26,15 +30,18 @@ class VersionCheck:
                 code="episode.unknown_policy",
             )
             raise self._recorded(problem, pushed_by)
-        # A version is served before the step that made it is reported, but at most one such version.
-        newest = stream.version + 1 if policy in self._run.trainers else MAX_VERSION // 2
-        if any(version > newest for version in versions):
+        if any(version > self._newest_of(policy) for version in versions):
             problem = InvalidInput(
                 f"cannot accept episode {task!r}: no trainer has made the version of {policy!r} that wrote it (the "
                 f"trainer is at {stream.version}); fetch the weights again",
                 code="episode.unknown_version",
             )
             raise self._recorded(problem, pushed_by)
+
+    def _newest_of(self, policy: PolicyId) -> int:
+        """Returns the newest version that nodes may have: a version is served before the step that made it is
+        reported, but at most one such version."""
+        return self._run.streams[policy].version + 1 if policy in self._run.trainers else MAX_VERSION // 2
 
     def _recorded(self, problem: InvalidInput, node: NodeId) -> InvalidInput:
         self._run.events.add("push_refused", node, str(problem))

@@ -1,21 +1,25 @@
 """Database of a service: SQLite in write-ahead mode, or the database of a URL, migrated when it is opened."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event, inspect, text
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlmodel import Session, create_engine
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import InvalidInput, Unavailable
 
 T = TypeVar("T")
 
 _READS_ONLY = "astraflow_reads_only"
 _CACHE_KIB = 512
 """Page cache of a SQLite connection, in KiB. Small, because every thread may hold a connection."""
+
+CONNECT_TIMEOUT_S = 10
+"""Time for a connection to a database server, in seconds."""
 
 _REVISIONS = "alembic_version"
 """Alembic's table, whose single row has the revision of the database."""
@@ -25,7 +29,8 @@ class Database:
     """Sessions of one database. Each unit of work is one transaction in a thread.
 
     A writing transaction holds SQLite's only write lock from its first statement: its reads cannot change meanwhile,
-    and it never fails midway because of another writer.
+    and it never fails midway because of another writer. While a database server cannot be reached, every transaction
+    raises Unavailable; one that was being committed may have taken effect.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -42,12 +47,20 @@ class Database:
 
     def write_sync(self, work: Callable[[Session], T]) -> T:
         """Runs `work` in a transaction that may write, in this thread."""
-        with Session(self._engine, expire_on_commit=False) as session, session.begin():
+        with (
+            _outages_as_unavailable(self._engine),
+            Session(self._engine, expire_on_commit=False) as session,
+            session.begin(),
+        ):
             return work(session)
 
     def read_sync(self, work: Callable[[Session], T]) -> T:
         """Runs `work`, which only reads, in this thread."""
-        with Session(self._reading, expire_on_commit=False) as session, session.begin():
+        with (
+            _outages_as_unavailable(self._engine),
+            Session(self._reading, expire_on_commit=False) as session,
+            session.begin(),
+        ):
             return work(session)
 
     def close(self) -> None:
@@ -60,7 +73,7 @@ def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bo
 
     migrations: Alembic's folder; its `env.py` migrates the connection in the attributes of the configuration.
     repair_hint: remedy in error messages. is_synced: SQLite returns from a commit when it is on disk.
-    Raises: InvalidInput when the database cannot be used.
+    Raises: InvalidInput when the database cannot be used, Unavailable when its server cannot be reached.
     """
     engine = _engine(url, repair_hint=repair_hint, is_synced=is_synced)
     try:
@@ -70,18 +83,17 @@ def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bo
             migrate(engine, migrations)
     except DBAPIError as problem:
         engine.dispose()
-        raise _unusable(url, problem, repair_hint) from None
+        raise _open_error(engine, problem, repair_hint) from None
     return engine
 
 
 def is_current(url: str, *, migrations: Path, repair_hint: str) -> bool:
-    """Returns whether the database at `url` has the tables of this release. Raises: InvalidInput when it cannot be
-    used."""
+    """Returns whether the database at `url` has the tables of this release. Raises: as `open_database`."""
     engine = _engine(url, repair_hint=repair_hint, is_synced=False)
     try:
         return _revision(engine) == newest_revision(migrations)
     except DBAPIError as problem:
-        raise _unusable(url, problem, repair_hint) from None
+        raise _open_error(engine, problem, repair_hint) from None
     finally:
         engine.dispose()
 
@@ -101,7 +113,7 @@ def _revision(engine: Engine) -> str | None:
 
 def _engine(url: str, *, repair_hint: str, is_synced: bool) -> Engine:
     try:
-        engine = create_engine(_with_driver(url), pool_pre_ping=True)
+        engine = create_engine(_with_driver(url), pool_pre_ping=True, connect_args=_connect_arguments(url))
     except ImportError as problem:
         raise InvalidInput(
             f"cannot use the database {_redacted(url)!r}: {problem}; for PostgreSQL, pip install 'astraflow[postgres]'",
@@ -124,10 +136,43 @@ def _engine(url: str, *, repair_hint: str, is_synced: bool) -> Engine:
     return engine
 
 
-def _unusable(url: str, problem: DBAPIError, repair_hint: str) -> InvalidInput:
+def _open_error(engine: Engine, problem: DBAPIError, repair_hint: str) -> InvalidInput | Unavailable:
+    if _is_outage(engine, problem):
+        return _unreachable(engine, problem)
     return InvalidInput(
-        f"cannot use the database {_redacted(url)!r}: {problem.orig}; {repair_hint}", code="database.unusable"
+        f"cannot use the database {_name(engine)!r}: {_cause(problem)}; {repair_hint}", code="database.unusable"
     )
+
+
+@contextmanager
+def _outages_as_unavailable(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as problem:
+        if not _is_outage(engine, problem):
+            raise
+        raise _unreachable(engine, problem) from problem
+
+
+def _is_outage(engine: Engine, problem: DBAPIError) -> bool:
+    """Returns whether a server ended or refused the connection. SQLite has no server: its file is full or damaged."""
+    return engine.dialect.name != "sqlite" and isinstance(problem, OperationalError | InterfaceError)
+
+
+def _unreachable(engine: Engine, problem: DBAPIError) -> Unavailable:
+    return Unavailable(
+        f"cannot reach the database {_name(engine)!r}: {_cause(problem)}; check that its server runs and admits this "
+        "user",
+        code="database.unreachable",
+    )
+
+
+def _name(engine: Engine) -> str:
+    return _redacted(engine.url.render_as_string(hide_password=True))
+
+
+def _cause(problem: DBAPIError) -> str:
+    return str(problem.orig).partition("\n")[0]
 
 
 def _begin(connection: Connection) -> None:
@@ -147,6 +192,10 @@ def _with_driver(url: str) -> str:
         if url.startswith(scheme):
             return "postgresql+psycopg://" + url.removeprefix(scheme)
     return url
+
+
+def _connect_arguments(url: str) -> dict[str, int]:
+    return {} if url.startswith("sqlite") else {"connect_timeout": CONNECT_TIMEOUT_S}
 
 
 def _redacted(url: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from astraflow.models.shapes import ModelShape
-from astraflow.trainer.rank_launch import DEFAULT_RANKS
+from astraflow.trainer.ranks.launch import DEFAULT_RANKS
 
 FLOAT32 = 4
 BFLOAT16 = 2

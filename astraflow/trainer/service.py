@@ -21,7 +21,7 @@ from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, Train
 from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
-from astraflow.trainer.rank_launch import launched_early, select_gpus
+from astraflow.trainer.ranks.launch import launched_early, select_gpus
 from astraflow.trainer.worker import BackendThread
 from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.signing import SigningKey

@@ -8,7 +8,7 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.spans import Author, Ending, Span
+from astraflow.contract.spans import Ending, Span, cached_span
 from astraflow.contract.values import Json
 from astraflow.wire.pb import common_pb2 as pb
 
@@ -40,18 +40,12 @@ def decode_spans(messages: Iterable[pb.Span]) -> tuple[Span, ...]:
     """Messages -> spans."""
     return tuple(
         [
-            _span(message.length, message.model_version if message.HasField("model_version") else None, message.speaker)
+            cached_span(
+                message.length, message.model_version if message.HasField("model_version") else None, message.speaker
+            )
             for message in messages
         ]
     )
-
-
-@lru_cache(maxsize=4096)
-def _span(length: int, version: int | None, speaker: str) -> Span:
-    """Builds a span; cached, because most trajectories of a run share few distinct spans."""
-    if version is None:
-        return Span(author=Author.CONTEXT, length=length, speaker=speaker)
-    return Span(author=Author.MODEL, length=length, version=Version(version))
 
 
 def decode_ending(name: str) -> Ending | None:

@@ -1,20 +1,22 @@
 """Codec of the data plane's contract types."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, pairwise
+from typing import Any
 
-from astraflow.contract.batches import Batch, Row, StepReport
+from astraflow.contract.batches import Batch, RowPart, Rows, StepReport
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.tasks import Lease, Prompt, Task
 from astraflow.contract.timelines import Hop
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.trajectories import Episode, Trajectories
 from astraflow.wire.codec_agent_calls import check_blocks, decode_calls, encode_calls
 from astraflow.wire.codec_common import decode_versions, select_entries
 from astraflow.wire.codec_partial_rollouts import decode_recorded_generation, encode_recorded_generation
-from astraflow.wire.codec_trajectories import arrays_of, decode_trajectories, encode_trajectory
+from astraflow.wire.codec_trajectories import decode_trajectories, encode_trajectories
 from astraflow.wire.converter import decode_failure, encode_failure, from_message, to_message
 from astraflow.wire.frames import join, split
 from astraflow.wire.pb import common_pb2 as common
@@ -50,7 +52,10 @@ def decode_lease(message: pb.LeaseReply) -> Lease:
     """Message -> lease."""
     prompts = [from_message(prompt, Prompt) for prompt in message.prompts]
     tasks = []
-    for task in message.tasks:
+    ids = TaskId.checked([task.id for task in message.tasks])
+    groups = GroupId.checked([task.group for task in message.tasks])
+    flows = FlowId.checked([task.flow for task in message.tasks])
+    for id_, group, flow, task in zip(ids, groups, flows, message.tasks, strict=True):
         if task.prompt >= len(prompts):
             raise InvalidInput(
                 f"cannot decode lease: task {task.id!r} refers to prompt {task.prompt} of {len(prompts)}; "
@@ -59,9 +64,9 @@ def decode_lease(message: pb.LeaseReply) -> Lease:
             )
         tasks.append(
             Task(
-                id=TaskId(task.id),
-                group=GroupId(task.group),
-                flow=FlowId(task.flow),
+                id=id_,
+                group=group,
+                flow=flow,
                 member=task.member,
                 attempt=task.attempt,
                 prompt=prompts[task.prompt],
@@ -73,9 +78,28 @@ def decode_lease(message: pb.LeaseReply) -> Lease:
 
 
 def encode_push(node: NodeId, episodes: Sequence[Episode]) -> bytes:
-    """Episodes of one node -> a whole `PushRequest`."""
-    message = pb.PushRequest(node=node, episodes=[_encode_episode(episode) for episode in episodes])
-    return join(message, arrays_of([trajectory for episode in episodes for trajectory in episode.trajectories]))
+    """Episodes of one node -> a whole `PushRequest`, clipped to the limits of requests."""
+    trajectories, arrays = encode_trajectories([episode.trajectories for episode in episodes])
+    message = pb.PushRequest(
+        node=node,
+        tasks=[episode.task for episode in episodes],
+        attempts=[episode.attempt for episode in episodes],
+        durations_s=[episode.duration_s for episode in episodes],
+        trajectory_counts=[len(episode.trajectories) for episode in episodes],
+        trajectories=trajectories,
+        details=[
+            pb.EpisodeDetails(
+                episode=index,
+                continued_tokens=episode.continued_tokens,
+                failed_calls=encode_calls(episode.failed_calls),
+                hops=[to_message(hop, common.Hop) for hop in episode.hops],
+                **encode_failure(episode.failure),
+            )
+            for index, episode in enumerate(episodes)
+            if episode.failure is not None or episode.hops or episode.continued_tokens or episode.failed_calls
+        ],
+    )
+    return join(clipped_to_limits(message), arrays)
 
 
 def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[Episode]]:
@@ -87,43 +111,43 @@ def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[E
     message, arrays = split(pb.PushRequest, raw)
     if is_checked:
         check(message)
-    node = NodeId(message.node)
+    details = {entry.episode: entry for entry in message.details}
     check_blocks(
-        block
-        for episode in message.episodes
-        for block in (episode.failed_calls, *(trajectory.calls for trajectory in episode.trajectories))
+        [*(entry.failed_calls for entry in message.details), *(entry.calls for entry in message.trajectories.details)]
     )
-    trajectories = decode_trajectories(
-        (trajectory for episode in message.episodes for trajectory in episode.trajectories), arrays
-    )
+    trajectories = decode_trajectories(message.trajectories, arrays)
+    ends = list(accumulate(message.trajectory_counts, initial=0))
+    sizes = {len(message.attempts), len(message.durations_s), len(message.trajectory_counts)}
+    is_complete = sizes == {len(message.tasks)} and ends[-1] == len(trajectories)
+    if not is_complete or len(details) != len(message.details) or max(details, default=-1) >= len(message.tasks):
+        raise InvalidInput(
+            f"cannot decode a push of {len(message.tasks)} tasks: its lists do not fit each other; send one entry per "
+            "task",
+            code="push.invalid",
+        )
+    node = NodeId(message.node)
+    columns = zip(TaskId.checked(message.tasks), message.attempts, message.durations_s, pairwise(ends), strict=True)
     return node, [
         Episode(
-            task=TaskId(episode.task),
+            task=task,
             node=node,
-            trajectories=tuple(islice(trajectories, len(episode.trajectories))),
-            failure=decode_failure(episode),
-            duration_s=episode.duration_s,
-            attempt=episode.attempt,
-            continued_tokens=episode.continued_tokens,
-            failed_calls=decode_calls(episode.failed_calls),
-            hops=tuple(from_message(hop, Hop) for hop in episode.hops) if episode.hops else (),
+            trajectories=trajectories[begin:end],
+            duration_s=duration_s,
+            attempt=attempt,
+            **(_decode_details(details[index]) if index in details else {}),
         )
-        for episode in message.episodes
+        for index, (task, attempt, duration_s, (begin, end)) in enumerate(columns)
     ]
 
 
-def _encode_episode(episode: Episode) -> pb.Episode:
-    message = pb.Episode(
-        task=episode.task,
-        trajectories=[encode_trajectory(trajectory) for trajectory in episode.trajectories],
-        duration_s=episode.duration_s,
-        attempt=episode.attempt,
-        continued_tokens=episode.continued_tokens,
-        failed_calls=encode_calls(episode.failed_calls),
-        hops=[to_message(hop, common.Hop) for hop in episode.hops],
-        **encode_failure(episode.failure),
-    )
-    return clipped_to_limits(message)
+def _decode_details(message: pb.EpisodeDetails) -> dict[str, Any]:
+    """Message -> fields of an episode."""
+    return {
+        "failure": decode_failure(message),
+        "continued_tokens": message.continued_tokens,
+        "failed_calls": decode_calls(message.failed_calls),
+        "hops": tuple(from_message(hop, Hop) for hop in message.hops),
+    }
 
 
 def encode_status(status: NodeStatus) -> pb.HeartbeatRequest:
@@ -153,33 +177,58 @@ def encode_batch(batch: Batch) -> Iterator[bytes]:
         rows=len(batch.rows),
     )
     yield pb.BatchPiece(head=head).SerializeToString()
-    rows: list[Row] = []
+    parts: list[RowPart] = []
     size_bytes = 0
-    for row in batch.rows:
-        rows.append(row)
-        size_bytes += row.trajectory.tokens.nbytes + row.trajectory.logprobs.nbytes
+    for part in Rows.of(batch.rows).parts:
+        parts.append(part)
+        size_bytes += part.trajectories.size_bytes
         if size_bytes >= PIECE_BYTES:
-            yield _encode_rows(rows)
-            rows, size_bytes = [], 0
-    if rows:
-        yield _encode_rows(rows)
+            yield _encode_rows(parts)
+            parts, size_bytes = [], 0
+    if parts:
+        yield _encode_rows(parts)
+
+
+def _encode_rows(parts: Sequence[RowPart]) -> bytes:
+    trajectories, arrays = encode_trajectories(_joined(parts), has_calls=False)
+    rows = [(part.group, part.task, part.node) for part in parts for _ in range(len(part.trajectories))]
+    groups = Counter([group for group, _, _ in rows])
+    nodes = {node: index for index, node in enumerate(dict.fromkeys([node for _, _, node in rows]))}
+    message = pb.BatchPiece(
+        groups=groups,
+        group_sizes=groups.values(),
+        tasks=[task for _, task, _ in rows],
+        nodes=nodes,
+        node_indices=[nodes[node] for _, _, node in rows],
+        trajectories=trajectories,
+    )
+    return join(message, arrays)
+
+
+def _joined(parts: Iterable[RowPart]) -> list[Trajectories]:
+    """Returns the trajectories of the parts in as few stretches as possible: those of a push are mostly adjacent."""
+    stretches: list[Trajectories] = []
+    for _, _, _, trajectories in parts:
+        last = stretches[-1] if stretches else None
+        if last is not None and last.columns is trajectories.columns and last.end == trajectories.begin:
+            stretches[-1] = Trajectories(last.columns, last.begin, trajectories.end)
+        else:
+            stretches.append(trajectories)
+    return stretches
 
 
 def decode_batch(pieces: Iterable[bytes]) -> Batch | None:
     """Whole `BatchPiece`s -> batch; None for no pieces. Raises: InvalidInput when rows are missing."""
     head: pb.BatchHead | None = None
-    rows: list[Row] = []
+    parts: list[RowPart] = []
     for raw in pieces:
         piece, arrays = split(pb.BatchPiece, raw)
         if piece.HasField("head"):
             head = piece.head
-        trajectories = decode_trajectories((row.trajectory for row in piece.rows), arrays)
-        rows += [
-            Row(group=GroupId(row.group), task=TaskId(row.task), node=NodeId(row.node), trajectory=trajectory)
-            for row, trajectory in zip(piece.rows, trajectories, strict=True)
-        ]
+        parts += _decode_rows(piece, decode_trajectories(piece.trajectories, arrays))
     if head is None:
         return None
+    rows = Rows(parts)
     if len(rows) != head.rows:
         raise InvalidInput(
             f"cannot decode batch {head.id!r}: {len(rows)} of {head.rows} rows arrived; pull it again",
@@ -190,18 +239,29 @@ def decode_batch(pieces: Iterable[bytes]) -> Batch | None:
         policy=PolicyId(head.policy),
         version=Version(head.version),
         is_redelivered=head.is_redelivered,
-        rows=tuple(rows),
+        rows=rows,
     )
 
 
-def _encode_rows(rows: Sequence[Row]) -> bytes:
-    message = pb.BatchPiece(
-        rows=[
-            pb.Row(group=row.group, task=row.task, node=row.node, trajectory=encode_trajectory(row.trajectory))
-            for row in rows
-        ]
-    )
-    return join(message, arrays_of([row.trajectory for row in rows]))
+def _decode_rows(piece: pb.BatchPiece, trajectories: Trajectories) -> list[RowPart]:
+    """Rows of a piece -> one part for each row. Raises: InvalidInput."""
+    nodes = NodeId.checked(piece.nodes)
+    sizes = {len(piece.tasks), len(piece.node_indices), sum(piece.group_sizes)}
+    is_complete = len(piece.groups) == len(piece.group_sizes) and max(piece.node_indices, default=-1) < len(nodes)
+    if sizes != {len(trajectories)} or not is_complete:
+        raise InvalidInput(
+            f"cannot decode {len(trajectories)} rows of a batch: their lists do not fit each other; pull it again",
+            code="batch.invalid_rows",
+        )
+    groups = [
+        group for group, rows in zip(GroupId.checked(piece.groups), piece.group_sizes, strict=True) for _ in range(rows)
+    ]
+    return [
+        RowPart(group, task, nodes[node], trajectories[index : index + 1])
+        for index, (group, task, node) in enumerate(
+            zip(groups, TaskId.checked(piece.tasks), piece.node_indices, strict=True)
+        )
+    ]
 
 
 def encode_step(report: StepReport) -> pb.ReportStepRequest:

@@ -1,21 +1,24 @@
-"""Codec of trajectories: messages hold the small fields, one block of bytes holds all token ids and logprobs."""
+"""Codec of trajectories: a message holds their columns, one block of bytes holds all token ids and logprobs."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Span
-from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
+from astraflow.contract.ids import MAX_VERSION, PolicyId
+from astraflow.contract.trajectories import (
+    NO_VERSION,
+    Float32Array,
+    Int32Array,
+    Trajectories,
+    Trajectory,
+    TrajectoryColumns,
+)
 from astraflow.wire.codec_agent_calls import check_blocks, decode_calls, encode_calls
-from astraflow.wire.codec_common import decode_ending, decode_spans, encode_spans
+from astraflow.wire.codec_common import decode_ending
 from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
-from astraflow.wire.request_limits import MAX_REWARD
-
-_policy = lru_cache(maxsize=256)(PolicyId)
 
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
@@ -24,122 +27,193 @@ _AT_ONCE = 2**16
 """Values checked per step, so that the intermediate array stays in the processor's cache."""
 
 
-def encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
-    """Trajectory -> message, without its arrays."""
-    message = pb.Trajectory(
-        policy=trajectory.policy,
-        spans=encode_spans(trajectory.spans),
-        reward=trajectory.reward,
-        is_truncated=trajectory.is_truncated,
-    )
-    if trajectory.metrics:
-        message.metrics.update(trajectory.metrics)
-    if trajectory.prompt_text or trajectory.completion_text:
-        message.prompt_text = trajectory.prompt_text
-        message.completion_text = trajectory.completion_text
-    if trajectory.text_ends:
-        message.text_ends.extend(trajectory.text_ends)
-    if trajectory.span_s:
-        message.span_s.extend(trajectory.span_s)
-    if trajectory.token_ends:
-        message.token_ends.extend(trajectory.token_ends)
-    if trajectory.answer:
-        message.answer = trajectory.answer
-    if trajectory.calls:
-        message.calls = encode_calls(trajectory.calls)
-    _encode_interaction(message, trajectory)
-    return message
+def encode_trajectories(
+    parts: Iterable[Sequence[Trajectory]], *, has_calls: bool = True
+) -> tuple[pb.Trajectories, list[Int32Array | Float32Array]]:
+    """Trajectories of all parts, in order -> message and its arrays in wire order: all token ids, then all logprobs.
 
-
-def _encode_interaction(message: pb.Trajectory, trajectory: Trajectory) -> None:
-    """Sets the fields of episodes with several turns or roles; most trajectories have none of them."""
-    if trajectory.role:
-        message.role = trajectory.role
-    if trajectory.parent is not None:
-        message.parent = trajectory.parent
-    if trajectory.parent_turn is not None:
-        message.parent_turn = trajectory.parent_turn
-    message.turn_rewards.extend(trajectory.turn_rewards)
-    message.turn_discounts.extend(trajectory.turn_discounts)
-    message.reward_terms.update(trajectory.reward_terms)
-    message.labels.update(trajectory.labels)
-    if trajectory.ending is not None:
-        message.ending = trajectory.ending.value
-
-
-def arrays_of(trajectories: Sequence[Trajectory]) -> list[Int32Array | Float32Array]:
-    """Returns the arrays in wire order: all token ids, then all logprobs."""
-    return [
-        *[np.ascontiguousarray(trajectory.tokens, dtype=_INT32) for trajectory in trajectories],
-        *[np.ascontiguousarray(trajectory.logprobs, dtype=_FLOAT32) for trajectory in trajectories],
-    ]
-
-
-def decode_trajectories(messages: Iterable[pb.Trajectory], arrays: Arrays) -> Iterator[Trajectory]:
-    """Messages and their arrays -> trajectories, whose arrays are read-only views of the bytes, not copies.
-
-    Checks arrays and sizes before it yields the first one. Raises: InvalidInput for lengths that do not match, negative
-    tokens, or logprobs that are not finite; and for invalid calls.
+    has_calls: False leaves out the recorded calls of agent programs, which no trainer reads.
     """
-    shaped = [(message, decode_spans(message.spans)) for message in messages]
-    check_blocks(message.calls for message, _ in shaped)
-    tokens_end = [0]
-    logprobs_end = [0]
-    for _, spans in shaped:
-        tokens_end.append(tokens_end[-1] + sum(span.length for span in spans))
-        logprobs_end.append(logprobs_end[-1] + sum(span.length for span in spans if span.version is not None))
-    tokens, logprobs = _divided(arrays, tokens_end[-1], logprobs_end[-1])
-    return (
-        _trajectory(message, spans, tokens[tokens_end[n] : tokens_end[n + 1]], logprobs[begin : logprobs_end[n + 1]])
-        for n, ((message, spans), begin) in enumerate(zip(shaped, logprobs_end[:-1], strict=True))
+    encoder = _Encoder(has_calls=has_calls)
+    for part in parts:
+        if isinstance(part, Trajectories):
+            encoder.add_columns(part)
+        else:
+            encoder.add(part)
+    return encoder.message(), encoder.tokens + encoder.logprobs
+
+
+class _Encoder:
+    """Lists of a message: a field that is set at once costs a tenth of one that grows entry by entry."""
+
+    def __init__(self, *, has_calls: bool) -> None:
+        self.tokens: list[Int32Array | Float32Array] = []
+        self.logprobs: list[Int32Array | Float32Array] = []
+        self._has_calls = has_calls
+        self._policies: list[PolicyId] = []
+        self._rewards: list[float] = []
+        self._is_truncated: list[bool] = []
+        self._span_counts: list[int] = []
+        self._span_lengths: list[int] = []
+        self._span_versions: list[int] = []
+        self._details: list[pb.TrajectoryDetails] = []
+
+    def add_columns(self, part: Trajectories) -> None:
+        columns, begin, end = part.columns, part.begin, part.end
+        for index, trajectory in part.with_details():
+            self._add_details(len(self._rewards) + index, trajectory)
+        spans = slice(columns.span_ends[begin], columns.span_ends[end])
+        self._policies += part.policies
+        self._rewards += part.rewards
+        self._is_truncated += columns.is_truncated[begin:end]
+        self._span_counts += [after - before for before, after in pairwise(columns.span_ends[begin : end + 1])]
+        self._span_lengths += columns.span_lengths[spans]
+        self._span_versions += columns.span_versions[spans]
+        self.tokens.append(columns.tokens[columns.token_ends[begin] : columns.token_ends[end]])
+        self.logprobs.append(columns.logprobs[columns.logprob_ends[begin] : columns.logprob_ends[end]])
+
+    def add(self, part: Iterable[Trajectory]) -> None:
+        for trajectory in part:
+            if trajectory.has_details:
+                self._add_details(len(self._rewards), trajectory)
+            self._policies.append(trajectory.policy)
+            self._rewards.append(trajectory.reward)
+            self._is_truncated.append(trajectory.is_truncated)
+            self._span_counts.append(len(trajectory.spans))
+            for span in trajectory.spans:
+                self._span_lengths.append(span.length)
+                self._span_versions.append(NO_VERSION if span.version is None else span.version)
+            self.tokens.append(np.ascontiguousarray(trajectory.tokens, dtype=_INT32))
+            self.logprobs.append(np.ascontiguousarray(trajectory.logprobs, dtype=_FLOAT32))
+
+    def message(self) -> pb.Trajectories:
+        indices = {policy: index for index, policy in enumerate(dict.fromkeys(self._policies))}
+        return pb.Trajectories(
+            policies=indices,
+            policy_indices=[indices[policy] for policy in self._policies],
+            rewards=self._rewards,
+            is_truncated=self._is_truncated,
+            span_counts=self._span_counts,
+            span_lengths=self._span_lengths,
+            span_versions=[version - NO_VERSION for version in self._span_versions],
+            details=self._details,
+        )
+
+    def _add_details(self, index: int, trajectory: Trajectory) -> None:
+        self._details.append(_encode_details(index, trajectory, has_calls=self._has_calls))
+
+
+def _encode_details(index: int, trajectory: Trajectory, *, has_calls: bool) -> pb.TrajectoryDetails:
+    speakers = [span.speaker for span in trajectory.spans]
+    return pb.TrajectoryDetails(
+        trajectory=index,
+        speakers=speakers if any(speakers) else (),
+        metrics=trajectory.metrics,
+        prompt_text=trajectory.prompt_text,
+        completion_text=trajectory.completion_text,
+        answer=trajectory.answer,
+        text_ends=trajectory.text_ends,
+        span_s=trajectory.span_s,
+        role=trajectory.role,
+        parent=trajectory.parent,
+        parent_turn=trajectory.parent_turn,
+        turn_rewards=trajectory.turn_rewards,
+        turn_discounts=trajectory.turn_discounts,
+        reward_terms=trajectory.reward_terms,
+        labels=trajectory.labels,
+        ending="" if trajectory.ending is None else trajectory.ending.value,
+        token_ends=trajectory.token_ends,
+        calls=encode_calls(trajectory.calls) if has_calls else b"",
     )
+
+
+def decode_trajectories(message: pb.Trajectories, arrays: Arrays) -> Trajectories:
+    """Message and its arrays -> trajectories in columns, whose arrays are read-only views of the bytes, not copies.
+
+    Raises: InvalidInput for columns that do not fit each other or the arrays, negative tokens, numbers that are not
+    finite, and invalid details.
+    """
+    check_blocks(details.calls for details in message.details)
+    span_ends = list(accumulate(message.span_counts, initial=0))
+    lengths, versions = list(message.span_lengths), list(message.span_versions)
+    rewards, is_truncated = list(message.rewards), list(message.is_truncated)
+    sizes = {len(message.policy_indices), len(rewards), len(is_truncated), len(message.span_counts)}
+    if len(sizes) > 1 or not len(lengths) == len(versions) == span_ends[-1]:
+        raise _invalid("the lists of the message have different lengths; send one entry per trajectory and per span")
+    if lengths and min(lengths) == 0:
+        raise _invalid("a span has no tokens; omit empty spans")
+    if versions and max(versions) > MAX_VERSION + 1:
+        raise _invalid(f"a version is above {MAX_VERSION}; versions count publishes from 0")
+    if not np.isfinite(rewards).all():
+        raise _invalid("a reward is not a finite number; give a finite one")
+    written = sum(length for length, version in zip(lengths, versions, strict=True) if version)
+    tokens, logprobs = _divided(arrays, sum(lengths), written)
+    columns = TrajectoryColumns(
+        policies=_policies(message),
+        rewards=rewards,
+        is_truncated=is_truncated,
+        span_ends=span_ends,
+        span_lengths=lengths,
+        span_versions=[version + NO_VERSION for version in versions],
+        tokens=tokens,
+        logprobs=logprobs,
+    )
+    for details in message.details:
+        _add_details(columns, details)
+    return Trajectories(columns, 0, len(columns))
+
+
+def _policies(message: pb.Trajectories) -> list[PolicyId]:
+    policies = PolicyId.checked(message.policies)
+    try:
+        return [policies[index] for index in message.policy_indices]
+    except IndexError:
+        raise _invalid(f"a trajectory refers to a policy beyond the {len(policies)} of the message; add it") from None
 
 
 def _divided(arrays: Arrays, tokens: int, logprobs: int) -> tuple[Int32Array, Float32Array]:
     if arrays.nbytes != 4 * (tokens + logprobs):
-        raise InvalidInput(
-            f"cannot decode trajectories: the arrays have {arrays.nbytes} bytes, but the spans count {tokens} tokens "
-            f"and {logprobs} logprobs; send 4 bytes each",
-            code="trajectory.invalid",
+        raise _invalid(
+            f"the arrays have {arrays.nbytes} bytes, but the spans count {tokens} tokens and {logprobs} logprobs; "
+            "send 4 bytes each"
         )
     token_ids = arrays[: 4 * tokens].view(_INT32)
     values = arrays[4 * tokens :].view(_FLOAT32)
     if token_ids.size and token_ids.min() < 0:
-        raise InvalidInput(
-            "cannot decode trajectories: a token id is negative; send ids from 0", code="trajectory.invalid"
-        )
+        raise _invalid("a token id is negative; send ids from 0")
     if not all(np.isfinite(values[begin : begin + _AT_ONCE]).all() for begin in range(0, len(values), _AT_ONCE)):
-        raise InvalidInput(
-            "cannot decode trajectories: a logprob is not a finite number; send finite logprobs",
-            code="trajectory.invalid",
-        )
+        raise _invalid("a logprob is not a finite number; send finite logprobs")
     return token_ids, values
 
 
-def _trajectory(
-    message: pb.Trajectory, spans: tuple[Span, ...], tokens: Int32Array, logprobs: Float32Array
-) -> Trajectory:
-    return Trajectory(
-        policy=_policy(message.policy),
-        tokens=tokens,
-        logprobs=logprobs,
-        spans=spans,
-        reward=max(min(message.reward, MAX_REWARD), -MAX_REWARD),  # stored data may be older than the limit
-        is_truncated=message.is_truncated,
-        metrics=dict(message.metrics) if message.metrics else {},
-        prompt_text=message.prompt_text,
-        completion_text=message.completion_text,
-        text_ends=tuple(message.text_ends),
-        span_s=tuple(message.span_s),
-        answer=message.answer,
-        role=message.role,
-        parent=message.parent if message.HasField("parent") else None,
-        parent_turn=message.parent_turn if message.HasField("parent_turn") else None,
-        turn_rewards=tuple(message.turn_rewards),
-        turn_discounts=tuple(message.turn_discounts),
-        reward_terms=dict(message.reward_terms),
-        labels=dict(message.labels),
-        ending=decode_ending(message.ending),
-        token_ends=tuple(message.token_ends),
-        calls=decode_calls(message.calls),
+def _add_details(columns: TrajectoryColumns, details: pb.TrajectoryDetails) -> None:
+    """Adds a trajectory with its details to those that are built. Its constructor checks them. Raises: InvalidInput."""
+    index, spans = details.trajectory, columns.span_ends[details.trajectory : details.trajectory + 2]
+    if len(spans) < 2 or index in columns.built:
+        raise _invalid(f"trajectory {index} has details twice, or does not exist; send one entry in their order")
+    if len(details.speakers) not in (0, spans[1] - spans[0]):
+        raise _invalid(f"trajectory {index} has {len(details.speakers)} speakers; send one per span, or none")
+    columns.build(
+        index,
+        speakers=details.speakers,
+        metrics=dict(details.metrics),
+        prompt_text=details.prompt_text,
+        completion_text=details.completion_text,
+        text_ends=tuple(details.text_ends),
+        span_s=tuple(details.span_s),
+        answer=details.answer,
+        role=details.role,
+        parent=details.parent if details.HasField("parent") else None,
+        parent_turn=details.parent_turn if details.HasField("parent_turn") else None,
+        turn_rewards=tuple(details.turn_rewards),
+        turn_discounts=tuple(details.turn_discounts),
+        reward_terms=dict(details.reward_terms),
+        labels=dict(details.labels),
+        ending=decode_ending(details.ending),
+        token_ends=tuple(details.token_ends),
+        calls=decode_calls(details.calls),
     )
+
+
+def _invalid(cause: str) -> InvalidInput:
+    return InvalidInput(f"cannot decode trajectories: {cause}", code="trajectory.invalid")

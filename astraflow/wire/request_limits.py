@@ -121,25 +121,30 @@ _LIMITS: Mapping[str, FieldLimit] = {
     "LinkReport.source": FieldLimit(chars=512, is_label=True, is_address=True),
     "LeaseRequest.versions": _ENTRIES,
     "LeaveRequest.reason": FieldLimit(chars=2 * KIB),
-    **dict.fromkeys(("Episode.continued_tokens", "PartialRollout.continued_tokens"), _COUNT),
-    "Episode.hops": FieldLimit(items=MAX_HOPS + 2),
+    **dict.fromkeys(("EpisodeDetails.continued_tokens", "PartialRollout.continued_tokens"), _COUNT),
+    "EpisodeDetails.hops": FieldLimit(items=MAX_HOPS + 2),
     "Hop.name": _ID,
     **dict.fromkeys(("Hop.detail", "Hop.error"), FieldLimit(chars=512)),
-    "Episode.failure_message": FieldLimit(chars=8 * KIB),
-    "Trajectory.reward": FieldLimit(number=MAX_REWARD),
-    "Trajectory.spans": _UNLIMITED,
-    "Trajectory.metrics": FieldLimit(items=256),
-    "Trajectory.prompt_text": _UNLIMITED,
-    "Trajectory.completion_text": _UNLIMITED,
-    "Trajectory.answer": _UNLIMITED,
-    "Trajectory.text_ends": _UNLIMITED,
-    "Trajectory.span_s": _UNLIMITED,
-    "Trajectory.token_ends": _UNLIMITED,
-    "Trajectory.role": _ID,
-    "Trajectory.ending": _ID,
-    **dict.fromkeys(("Trajectory.turn_rewards", "Trajectory.turn_discounts"), FieldLimit(number=MAX_REWARD)),
-    "Trajectory.reward_terms": FieldLimit(items=64),
-    "Trajectory.labels": FieldLimit(items=32, chars=4 * KIB),
+    "EpisodeDetails.failure_message": FieldLimit(chars=8 * KIB),
+    "PushRequest.tasks": FieldLimit(chars=_ID_CHARS),
+    **{
+        f"Trajectories.{name}": _UNLIMITED
+        for name in ("policy_indices", "is_truncated", "span_counts", "span_lengths", "span_versions", "details")
+    },
+    "Trajectories.rewards": FieldLimit(items=None, number=MAX_REWARD),
+    "TrajectoryDetails.metrics": FieldLimit(items=256),
+    "TrajectoryDetails.prompt_text": _UNLIMITED,
+    "TrajectoryDetails.completion_text": _UNLIMITED,
+    "TrajectoryDetails.answer": _UNLIMITED,
+    "TrajectoryDetails.text_ends": _UNLIMITED,
+    "TrajectoryDetails.span_s": _UNLIMITED,
+    "TrajectoryDetails.token_ends": _UNLIMITED,
+    "TrajectoryDetails.role": _ID,
+    "TrajectoryDetails.ending": _ID,
+    **{f"TrajectoryDetails.turn_{name}": FieldLimit(number=MAX_REWARD) for name in ("rewards", "discounts")},
+    "TrajectoryDetails.reward_terms": FieldLimit(items=64),
+    "TrajectoryDetails.labels": FieldLimit(items=32, chars=4 * KIB),
+    "TrajectoryDetails.speakers": FieldLimit(items=None, chars=_ID_CHARS, is_label=True),
     "Span.speaker": _ID,
     "RecordedGeneration.spans": _UNLIMITED,
     "AttachRequest.backend": _LABEL,
@@ -206,9 +211,17 @@ class _Rule:
             if longest > _KEY_CHARS:
                 raise self._refused(f"a key has {longest} characters; send at most {_KEY_CHARS}")
             value = value.values()
-        if self.kind != "other":
+        if self.kind != "other" and not self._are_valid(value):
             for item in value:
                 self._check_value(item)
+
+    def _are_valid(self, values: Any) -> bool:
+        """Returns whether many numbers or plain texts are valid for certain, at a tenth of the cost of one by one."""
+        if self.kind == "number":
+            limit = self.limit.number
+            return -limit <= min(values) and max(values) <= limit and not any(map(math.isnan, values))
+        is_plain = self.kind == "text" and not (self.limit.is_label or self.limit.is_address)
+        return is_plain and self.limit.chars is not None and max(map(len, values)) <= self.limit.chars
 
     def fit(self, message: Any) -> None:
         value = getattr(message, self.name)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TypeVar
 
-from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.fleet import InstanceState, KillScope, LaunchId
 from astraflow.contract.reports import NodeState
 from astraflow.runtime.logs import get_logger
@@ -178,7 +178,10 @@ class Actuator:
         this."""
         log.warning("step_postponed", launch=record.id, state=record.instance.state.value, problem=str(problem))
         first_s = self._fleet.config.times.retry_s
-        await self._postpone(record, first_s=first_s, message=f"{type(problem).__name__}: {problem}")
+        try:
+            await self._postpone(record, first_s=first_s, message=f"{type(problem).__name__}: {problem}")
+        except Unavailable as outage:  # without the ledger, the step is repeated at the next tick
+            log.warning("postponement_not_recorded", launch=record.id, problem=str(outage))
 
     async def _postpone(self, record: LaunchRecord, *, first_s: float, message: str | None = None) -> None:
         fleet = self._fleet

@@ -4,32 +4,30 @@ One process owns a ledger. Live records are also in memory; every change is one 
 """
 
 import asyncio
-import fcntl
 import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from sqlalchemy import func
 from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, delete, select
 
-from astraflow.contract.errors import Conflict, InvalidInput
+from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import Decision, InstanceState, LaunchId, PlanId
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintainer import Proposal, ProposalState
 from astraflow.runtime.database import Database, open_database
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet import rows
+from maintainer.fleet.ledger_ownership import check_owner_row, next_epoch
 from maintainer.fleet.records import KillSwitch, LaunchRecord, MaintainerSetting, Orphan, PoolRecord, Reply
 from maintainer.fleet.tables import (
     DecisionRow,
     InstanceRow,
     MaintainerRow,
     OrphanRow,
-    OwnerRow,
     PoolRow,
     ProposalRow,
     ReplyRow,
@@ -43,6 +41,18 @@ REJECTED_S = 86400.0
 """Maximum time for which rejections are remembered. Seconds."""
 MEMORY_WINDOW_S = 26 * 3600.0
 """Time for which terminated instances stay in memory: longer than a day in any time zone. Seconds."""
+
+_STORED = (
+    "pools",
+    "records",
+    "orphans",
+    "switch",
+    "maintainer_setting",
+    "waiting_proposals",
+    "rejected_proposals",
+    "next_decision",
+)
+"""Attributes of a ledger that equal the stored state."""
 
 
 class Ledger:
@@ -65,14 +75,19 @@ class Ledger:
         """Proposals rejected within `REJECTED_S`."""
         self.next_decision = 1
         self._epoch: int | None = None
+        self._loaded_at = 0.0
+        """Unix seconds of the first load."""
+        self._is_uncertain = False
+        """True after a write that failed in an outage of the database, and may have been committed."""
 
     async def take_ownership(self) -> None:
         """Takes ownership: the ledger then refuses writes of the previous owner. Before, no owner is checked."""
         process = f"{socket.gethostname()} {os.getpid()}"
-        self._epoch = await self._database.write(lambda session: _next_epoch(session, process))
+        self._epoch = await self._database.write(lambda session: next_epoch(session, process))
 
     async def load(self, *, now: float) -> Self:
         """Loads the stored records."""
+        self._loaded_at = now
         await self._database.write(lambda session: self._load(session, now))
         return self
 
@@ -92,25 +107,41 @@ class Ledger:
         """Calls `decide` with the ledger, writes the returned changes in one transaction, then updates memory.
 
         Changes are serialized, so `decide` can compare and set. A cancelled caller does not interrupt the change, so
-        memory always equals the stored state.
+        memory always equals the stored state. After an outage of the database, memory is loaded again before the
+        next change. Raises: Unavailable in an outage; the change may have been stored.
         """
         return await asyncio.shield(asyncio.create_task(self._change(decide)))
 
     async def _change(self, decide: Callable[["Ledger"], tuple["Changes", T]]) -> T:
         async with self._lock:
+            if self._is_uncertain:
+                await self._reload()
             changes, result = decide(self)
             if changes:
                 changes.epoch = self._epoch
-                await self._database.write(changes.write)
+                try:
+                    await self._database.write(changes.write)
+                except Unavailable:
+                    self._is_uncertain = True
+                    raise
                 self._update_memory(changes)
             return result
 
+    async def _reload(self) -> None:
+        stored = await Ledger(self._database).load(now=self._loaded_at)
+        for name in _STORED:
+            setattr(self, name, getattr(stored, name))
+        self._is_uncertain = False
+        log.info("ledger_reloaded", launches=len(self.records))
+
     async def check_owner(self) -> None:
-        """Checks the ownership. Raises: Conflict when another service owns the ledger; this service must end."""
+        """Checks the ownership, and loads records whose state an outage made uncertain. Raises: Conflict when another
+        service owns the ledger; this service must end."""
         try:
-            await self._database.read(lambda session: _check_owner(session, self._epoch))
-        except OperationalError as problem:  # the owner is unknown; the next write checks it
-            log.warning("ownership_not_checked", problem=str(problem.orig))
+            await self._database.read(lambda session: check_owner_row(session, self._epoch))
+            await self.change(lambda _: (Changes(), None))
+        except (OperationalError, Unavailable) as problem:  # the owner is unknown; the next write checks it
+            log.warning("ownership_not_checked", problem=str(problem))
 
     async def reply(self, key: str) -> Reply | None:
         """Returns the stored reply for a key."""
@@ -231,7 +262,7 @@ class Changes:
 
     def write(self, session: Session) -> None:
         """Writes the changes in the session's transaction. Raises: Conflict when another service has taken over."""
-        _check_owner(session, self.epoch)
+        check_owner_row(session, self.epoch)
         for pool in self.pools:
             session.merge(rows.pool_row(pool))
         for record in self.records:
@@ -251,59 +282,10 @@ class Changes:
             session.add(rows.reply_row(self.reply))
 
 
-def _next_epoch(session: Session, process: str) -> int:
-    owner = session.get(OwnerRow, 1, with_for_update=True)
-    epoch = 1 if owner is None else owner.epoch + 1
-    session.merge(OwnerRow(id=1, epoch=epoch, process=process))
-    return epoch
-
-
-def _check_owner(session: Session, epoch: int | None) -> None:
-    """Checks the owner, and locks its row until the end of the transaction, so that no takeover interrupts it."""
-    if epoch is None:
-        return
-    owner = session.get(OwnerRow, 1, with_for_update=True)
-    if owner is None or owner.epoch != epoch:
-        other = owner.process if owner is not None else "an unknown process that emptied it"
-        raise Conflict(
-            f"cannot write the fleet's ledger: it is now owned by {other}; run one fleet service per ledger",
-            code="ledger.other_owner",
-        )
-
-
-class DirectoryLock:
-    """Context manager that gives one process on this host exclusive use of a directory's ledger.
-
-    In a database that several hosts share, the service that starts last takes over (`Ledger.take_ownership`).
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "fleet.lock"
-        self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._descriptor)
-            raise Conflict(
-                f"cannot use the directory {str(self._path.parent)!r}: another fleet service uses it; stop it "
-                "or give another directory",
-                code="ledger.directory_in_use",
-            ) from None
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._descriptor)
-
-
 def open_ledger(directory: Path, url: str = "") -> Database:
     """Opens the ledger's database: SQLite in `directory`, or the database at `url`.
 
-    Raises: InvalidInput when it cannot be used.
+    Raises: InvalidInput when it cannot be used, Unavailable when its server cannot be reached.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,8 @@ from maintainer.fleet.follower import Follower
 from maintainer.fleet.idempotency import IdempotentReplies
 from maintainer.fleet.kill_switch_file import KillSwitchFile
 from maintainer.fleet.launch_ids import LaunchIds
-from maintainer.fleet.ledger import Changes, DirectoryLock, Ledger, open_ledger
+from maintainer.fleet.ledger import Changes, Ledger, open_ledger
+from maintainer.fleet.ledger_ownership import DirectoryLock
 from maintainer.fleet.lifecycle import InstanceEvent
 from maintainer.fleet.maintainer_api import MaintainerApi
 from maintainer.fleet.observation import DataflowControl, Observation, RecommendationSource, reported_recommendations
@@ -147,7 +148,7 @@ class Service:
                 self._fleet.observation.watch(self._dataflow, on_recommendations=self._recommendation_changed.set)
             )
             tasks.create_task(periodic(self._reconciler.sweep, every_s=times.sweep_s, clock=clock))
-            tasks.create_task(periodic(self._reconciler.check_nodes, every_s=times.tick_s, clock=clock))
+            tasks.create_task(periodic(self._check_nodes, every_s=times.tick_s, clock=clock))
             tasks.create_task(periodic(self._fleet.ledger.check_owner, every_s=times.follow_s, clock=clock))
             tasks.create_task(periodic(self._alarms.check, every_s=times.follow_s, clock=clock))
             tasks.create_task(self._follow_rule())
@@ -170,6 +171,10 @@ class Service:
                     await self._fleet.clock.sleep(0.1)
         except TimeoutError:
             log.warning("nodes_left_running", launches=[record.id for record in self._fleet.ledger.alive()])
+
+    async def _check_nodes(self) -> None:
+        """Checks the nodes; repeats the check while the ledger's database cannot be reached."""
+        await retry(self._reconciler.check_nodes, what="checking the nodes", clock=self._fleet.clock)
 
     async def _follow_rule(self) -> None:
         """Runs the follower when recommendations change, and periodically to replace lost nodes."""

@@ -23,8 +23,8 @@ from astraflow.contract.batches import Batch
 from astraflow.models import models
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.steps import StepPlanner
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepPlanner
 from astraflow.weights.publish.staging_buffers import StagedVersion, StagingBufferPool
 from astraflow.weights.tensors import lay_out
 from tests.benchmarks.trainer_step.loops import ALGORITHM

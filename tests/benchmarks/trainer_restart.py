@@ -24,7 +24,7 @@ from pathlib import Path
 
 from astraflow.runtime import logs
 from tests.fakes.trainer_dataflow import FakeTrainerData
-from tests.trainer.test_rank_kills import Kill, Trainer, children
+from tests.trainer.ranks.test_rank_kills import Kill, Trainer, children
 
 PHASES = ("restart", "ranks", "ready", "step", "all")
 ROW = "| {:<8} | " + " | ".join(["{:>24}"] * len(PHASES)) + " |\n"

@@ -95,7 +95,7 @@ class Checks:
     def add_maintainer(self) -> str:
         """A later `up` with the maintainer leaves the nodes alone."""
         before = {container.id for container in self.stack.containers("node")}
-        self.stack.maintainers = 1
+        self.stack.profiles = "maintainer"
         self.stack.up()
         after = {container.id for container in self.stack.containers("node")}
         require(after == before, f"`up` changed the nodes: {len(before)} before, {len(after)} after")
@@ -156,9 +156,9 @@ class Checks:
         return f"`stop` took {stopping_s:.0f} s; learning again {seconds:.0f} s after `down` and `up`"
 
     def remove_all(self) -> str:
-        """A plain `down` removes all containers, including the maintainer's."""
-        self.stack.maintainers = 0
-        self.stack.compose("down", "--volumes")
+        """`down` for all profiles removes all containers, also that of a profile that is not set any more."""
+        self.stack.profiles = ""
+        self.stack.compose("--profile", "*", "down", "--volumes")
         left = self.stack.engine.output("docker", "ps", "--all", "--quiet").split()
         require(not left, f"`down` left {len(left)} containers")
         return "`down` left no container"

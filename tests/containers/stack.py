@@ -38,11 +38,11 @@ class Container:
 
 @dataclass(kw_only=True)
 class Stack:
-    """One Compose project. `nodes` and `maintainers` are the variables of its `.env`."""
+    """One Compose project. `nodes` and `profiles` are variables of its `.env`."""
 
     engine: Engine
     nodes: int = 3
-    maintainers: int = 0
+    profiles: str = ""
 
     def __post_init__(self) -> None:
         token = self.engine.state / "run-token"
@@ -56,11 +56,11 @@ class Stack:
         """Returns the output of `docker compose WORDS`. Raises: CommandFailed."""
         environment = {
             "ASTRAFLOW_IMAGE": IMAGE,
-            "ASTRAFLOW_MAINTAINER": str(self.maintainers),
             "ASTRAFLOW_NODES": str(self.nodes),
             "ASTRAFLOW_RECIPE": MOUNTED,
             "ASTRAFLOW_TOKEN_FILE": "/state/run-token",
             "COMPOSE_FILE": "docker-compose.yml:/state/recipe.yml",
+            "COMPOSE_PROFILES": self.profiles,
             "COMPOSE_PROJECT_NAME": "check",
         }
         return self.engine.run("docker", "compose", *words, environment=environment).stdout

@@ -155,9 +155,9 @@ def built(*, reward: float = 1.0, policy: str = "solver", version: int = 0) -> b
         NodeId("node.1"), [Episode(task=TaskId("train-solver:0/0"), node=NodeId("node.1"), trajectories=(trajectory,))]
     )
     message = pb.PushRequest.FromString(raw)
-    message.episodes[0].trajectories[0].reward = reward
-    message.episodes[0].trajectories[0].policy = policy
-    message.episodes[0].trajectories[0].spans[1].model_version = version
+    message.trajectories.rewards[0] = reward
+    message.trajectories.policies[0] = policy
+    message.trajectories.span_versions[1] = version + 1
     return message.SerializeToString()
 
 
@@ -170,11 +170,11 @@ def with_arrays(tokens: list[int], logprobs: list[float]) -> bytes:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (built(reward=float("nan")), "'reward': nan is not a finite number"),
-        (built(reward=float("inf")), "'reward': inf is not a finite number"),
-        (built(reward=1.7e308), "'reward': 1.7e+308 is not a finite number up to 1e+09"),
+        (built(reward=float("nan")), "'rewards': nan is not a finite number"),
+        (built(reward=float("inf")), "'rewards': inf is not a finite number"),
+        (built(reward=1.7e308), "'rewards': 1.7e+308 is not a finite number up to 1e+09"),
         (built(policy="someone-else"), "no policy 'someone-else'; use one of solver"),
-        (built(version=2**64 - 1), "it is above"),
+        (built(version=2**64 - 2), "a version is above"),
         (built(version=2**53), "no trainer has made the version of 'solver' that wrote it (the trainer is at 0)"),
         (with_arrays([1] * 8, [0.0] * 4), "48 bytes, but the spans count 8 tokens and 5 logprobs"),
         (with_arrays([1] * 8, [float("nan")] * 5), "a logprob is not a finite number"),

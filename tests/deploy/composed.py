@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,14 +27,16 @@ Json = dict[str, Any]
 PATIENCE_S = 180.0
 """Time limit for an expected state, with a margin for a slow or busy machine. Seconds."""
 
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::([-+])([^}]*))?\}")
 _DURATION = re.compile(r"(\d+)s")
 
 
-def compose(environment: Mapping[str, str] | None = None) -> Json:
-    """Returns the file with its variables replaced."""
+def compose(environment: Mapping[str, str] | None = None, *, profiles: Collection[str] = ()) -> Json:
+    """Returns the file with its variables replaced, and without the services of other profiles."""
     read: Json = _filled(yaml.safe_load((ROOT / "docker-compose.yml").read_text()), environment or {})
-    return read
+    services = read["services"].items()
+    enabled = {name: each for name, each in services if "profiles" not in each or {*each["profiles"]} & {*profiles}}
+    return {**read, "services": enabled}
 
 
 def _filled(value: Any, environment: Mapping[str, str]) -> Any:
@@ -44,9 +46,15 @@ def _filled(value: Any, environment: Mapping[str, str]) -> Any:
         return [_filled(item, environment) for item in value]
     if not isinstance(value, str):
         return value
-    filled = _VARIABLE.sub(lambda match: environment.get(match[1]) or match[2] or "", value)
+    filled = _VARIABLE.sub(lambda match: _value(match, environment), value)
     assert "$" not in filled, f"what Compose would make of {value!r} is not known here"
     return filled
+
+
+def _value(match: re.Match[str], environment: Mapping[str, str]) -> str:
+    name, kind, text = match.groups()
+    value = environment.get(name, "")
+    return (text if value else "") if kind == "+" else value or text or ""
 
 
 def seconds(text: str) -> float:

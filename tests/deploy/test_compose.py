@@ -2,6 +2,7 @@
 
 import http.cookiejar
 import json
+import os
 import re
 import ssl
 import subprocess
@@ -11,19 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from astraflow.access.authority import Authority
 from astraflow.runtime.toml import read_toml
 from maintainer.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig
+from tests import tools
 from tests.deploy.composed import ROOT, Composed, compose, depends_on, mounts, seconds
 from tests.fakes.forking import ForkingProgram
 from tests.words import PROGRAM, parsed
 
 TOKEN = "5f" * 32
 
-FILE = compose()
-SERVICES: dict[str, Any] = FILE["services"]
+PROFILES = ("gpu", "maintainer", "monitoring", "postgres")
+SETTINGS = {"ASTRAFLOW_METRICS_TOKEN": "metrics", "ASTRAFLOW_DATABASE_PASSWORD": "password"}
+"""Settings that profiles require."""
+
+FILE = compose(profiles=PROFILES)
+PUBLISHED = {name: service for name, service in FILE["services"].items() if "init" not in service}
+"""Services whose images others publish."""
+SERVICES: dict[str, Any] = {name: service for name, service in FILE["services"].items() if name not in PUBLISHED}
 ENDS = ("keys", "prepare", "tokens")
 """Services that run to completion once."""
 
@@ -37,7 +46,7 @@ reward = 2.0 # no mean reward is that high
 steps = 1000000
 """
 
-RESTARTED_ON_FAILURE = ("node", "trainer")
+RESTARTED_ON_FAILURE = ("node", "node-gpu", "trainer", "trainer-gpu")
 
 CHECKED = [name for name, service in SERVICES.items() if "healthcheck" in service]
 
@@ -85,11 +94,15 @@ def test_services_have_matching_ports_and_certificates_for_their_names() -> None
     assert SERVICES["node"]["command"][1] == joining == options("fleet")["join-address"]
 
 
-def test_only_the_page_is_published_and_only_on_loopback() -> None:
-    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+def test_only_pages_are_published_and_only_on_loopback() -> None:
+    published = {name: service["ports"] for name, service in FILE["services"].items() if "ports" in service}
     port = options("web")["port"]
-    assert published == {"web": [f"127.0.0.1:{port}:{port}"]}
-    assert not any(service.get("network_mode") == "host" for service in SERVICES.values())
+    assert published == {
+        "web": [f"127.0.0.1:{port}:{port}"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+        "grafana": ["127.0.0.1:3000:3000"],
+    }
+    assert not any(service.get("network_mode") == "host" for service in FILE["services"].values())
 
 
 def test_nothing_is_privileged_and_only_volumes_can_be_written() -> None:
@@ -98,6 +111,15 @@ def test_nothing_is_privileged_and_only_volumes_can_be_written() -> None:
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert not {"privileged", "cap_add", "user", "devices", "pid", "ipc"} & service.keys()
+    for name, service in PUBLISHED.items():
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["user"] not in ("root", "0")
+        assert not {"privileged", "cap_add", "devices", "pid", "ipc"} & service.keys()
+
+
+def test_a_service_can_write_its_folders() -> None:
+    for name, service in SERVICES.items():
         folder = "/var/lib/astraflow"
         for option in ("directory", "public"):
             path = options(name).get(option, "")
@@ -108,13 +130,13 @@ def test_nothing_is_privileged_and_only_volumes_can_be_written() -> None:
 
 
 def test_declared_and_used_volumes_secrets_and_configs_are_the_same() -> None:
-    used = {volume for service in SERVICES.values() for volume, _ in mounts(service).values()}
+    services = FILE["services"].values()
+    used = {volume for service in services for volume, _ in mounts(service).values()}
     assert used == set(FILE["volumes"])
-    built = {secret for service in SERVICES.values() for secret in service.get("build", {}).get("secrets", [])}
-    assert {secret for service in SERVICES.values() for secret in service["secrets"]} | built == set(FILE["secrets"])
-    assert {config_["source"] for service in SERVICES.values() for config_ in service.get("configs", [])} == set(
-        FILE["configs"]
-    )
+    built = {secret for service in services for secret in service.get("build", {}).get("secrets", [])}
+    read = {secret for service in services for secret in service.get("secrets", [])}
+    assert read | built == set(FILE["secrets"])
+    assert {config_["source"] for service in services for config_ in service.get("configs", [])} == set(FILE["configs"])
     assert all((ROOT / config["file"]).is_file() for config in FILE["configs"].values())
 
 
@@ -145,7 +167,8 @@ def test_nodes_hold_a_token_of_their_pool_and_not_the_run_token() -> None:
     assert "reusable" in options("tokens")
     assert SERVICES["tokens"]["environment"]["ASTRAFLOW_EXISTING_TOKEN_FILE"] == token
     having = {name: dict(mounts(service).values()).get("nodes") for name, service in SERVICES.items()}
-    assert {name: is_read for name, is_read in having.items() if is_read is not None} == {"tokens": False, "node": True}
+    holders = {name: is_read for name, is_read in having.items() if is_read is not None}
+    assert holders == {"tokens": False, "node": True, "node-gpu": True}
     assert depends_on(SERVICES["node"])["tokens"] == "service_completed_successfully"
 
 
@@ -156,17 +179,92 @@ def test_services_that_transfer_weights_share_a_memory_volume() -> None:
     assert not any({"ipc", "shm_size"} & service.keys() for service in SERVICES.values())
 
 
-def test_services_have_no_profiles_and_counts_come_from_the_environment() -> None:
-    """`down` skips services of a profile, and the next `up` ignores an earlier `--scale`."""
-    assert not any("profiles" in service for service in SERVICES.values())
-    assert {name: int(service["scale"]) for name, service in SERVICES.items() if "scale" in service} == {
-        "node": 3,
-        "maintainer": 0,
+def test_a_profile_adds_its_services_and_nothing_else() -> None:
+    always = compose()["services"].keys()
+    added = {profile: compose(profiles=[profile])["services"].keys() - always for profile in PROFILES}
+    assert added == {
+        "gpu": {"trainer-gpu", "node-gpu"},
+        "maintainer": {"maintainer"},
+        "monitoring": {"prometheus", "grafana"},
+        "postgres": {"database"},
     }
-    chosen = compose({"ASTRAFLOW_NODES": "5", "ASTRAFLOW_MAINTAINER": "1"})["services"]
-    assert (chosen["node"]["scale"], chosen["maintainer"]["scale"]) == ("5", "1")
-    for document in ("docker-compose.yml", "docs/how-to/deploy.md"):
-        assert not re.search(r"docker compose[^\n]*--(?:profile|scale)", (ROOT / document).read_text())
+    for document in (
+        "docker-compose.yml",
+        "docs/how-to/deploy.md",
+    ):  # a command leaves services of other profiles alone
+        chosen = re.findall(r"docker compose[^\n]*--(?:profile|scale) (\S+)", (ROOT / document).read_text())
+        assert set(chosen) == {"'*'"}
+
+
+def test_counts_come_from_the_environment() -> None:
+    counts = {name: int(service["scale"]) for name, service in SERVICES.items() if "scale" in service}
+    assert counts == {"node": 3, "trainer": 1, "node-gpu": 1, "trainer-gpu": 1}
+    settings = {
+        "ASTRAFLOW_NODES": "0",
+        "ASTRAFLOW_TRAINERS": "0",
+        "ASTRAFLOW_GPU_NODES": "5",
+        "ASTRAFLOW_NODE_GPUS": "2",
+    }
+    chosen = compose(settings, profiles=["gpu"])["services"]
+    assert {name: service["scale"] for name, service in chosen.items() if "scale" in service} == {
+        "node": "0",
+        "trainer": "0",
+        "node-gpu": "5",
+        "trainer-gpu": 1,
+    }
+    (device,) = chosen["node-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "2", "capabilities": ["gpu"]}
+
+
+def test_the_example_of_settings_has_every_variable_with_its_default() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    defaults = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", text))
+    used = {*defaults, *re.findall(r"\$\{(\w+)", text), "COMPOSE_PROFILES"}
+    example = dict(re.findall(r"^#(\w+)=(.*)$", (ROOT / ".env.example").read_text(), flags=re.M))
+    assert example.keys() == used
+    assert {name: example[name] for name in defaults} == defaults
+    assert set(example["COMPOSE_PROFILES"].split(",")) <= set(PROFILES)
+    guide = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+    assert not [name for name in used if f"`{name}`" not in guide]
+
+
+def test_the_database_is_used_by_page_and_fleet_where_it_has_a_password() -> None:
+    without, using = compose()["services"]["web"]["environment"], compose(SETTINGS)["services"]["web"]["environment"]
+    assert without["ASTRAFLOW_WEB_DATABASE"] == ""
+    fleet = FleetConfig.parse(read_toml(ROOT / "deploy" / "compose" / "fleet-postgres.toml"), where="")
+    plain = FleetConfig.parse(read_toml(ROOT / FILE["configs"]["fleet"]["file"]), where="")
+    assert fleet == plain.model_copy(update={"database": fleet.database})
+    user = FILE["services"]["database"]["environment"]["POSTGRES_USER"]
+    created = re.findall(r"CREATE DATABASE (\w+);", (ROOT / FILE["configs"]["databases"]["file"]).read_text())
+    urls = {using["ASTRAFLOW_WEB_DATABASE"], fleet.database}
+    assert urls == {f"postgresql://{user}@database/{name}" for name in created}
+    assert "PGPASSWORD" in compose(SETTINGS)["services"]["fleet"]["environment"]
+
+
+def test_metrics_are_served_with_a_token_to_the_prometheus_of_the_file() -> None:
+    assert options("dataflow")["metrics"] == ""
+    command = compose(SETTINGS)["services"]["dataflow"]["command"]
+    assert "--metrics=0.0.0.0:9464" in command
+    prometheus = yaml.safe_load((ROOT / FILE["configs"]["prometheus"]["file"]).read_text())
+    (job,) = prometheus["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["dataflow:9464"]}]
+    assert job["authorization"]["credentials_file"] == "/run/secrets/metrics-token"
+    assert FILE["secrets"]["metrics-token"] == {"environment": "ASTRAFLOW_METRICS_TOKEN"}
+    (source,) = yaml.safe_load((ROOT / FILE["configs"]["grafana-datasource"]["file"]).read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+
+
+@pytest.mark.needs("compose")
+@pytest.mark.parametrize("profiles", ["", *PROFILES, ",".join(PROFILES)])
+def test_compose_accepts_the_file_with_each_profile(profiles: str) -> None:
+    plugin = tools.compose_plugin()
+    assert plugin is not None
+    command = [str(plugin), "--env-file", os.devnull, "--file", "docker-compose.yml", "config", "--format", "json"]
+    environment = {"PATH": os.environ["PATH"], "HOME": os.devnull, "COMPOSE_PROFILES": profiles, **SETTINGS}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    chosen = [profile for profile in profiles.split(",") if profile]
+    assert json.loads(done.stdout)["services"].keys() == compose(profiles=chosen)["services"].keys()
 
 
 def test_each_role_has_its_own_state_volume() -> None:
@@ -175,7 +273,7 @@ def test_each_role_has_its_own_state_volume() -> None:
         for name, service in SERVICES.items()
         if "/var/lib/astraflow" in mounts(service)
     }
-    assert keeping.pop("prepare") == "trainer"  # the trainer uses its output
+    assert keeping.pop("prepare") == keeping.pop("trainer-gpu") == "trainer"  # the trainer uses its output
     assert keeping == {name: name for name in keeping}
     assert keeping.keys() == {"weights", "dataflow", "trainer", "fleet", "web", "maintainer"}
 
@@ -217,7 +315,8 @@ def run(tmp_path: Path, forking_cli: ForkingProgram) -> Iterator[Composed]:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(ENDLESS)
     environment = {"ASTRAFLOW_RECIPE": str(recipe), "ASTRAFLOW_RUN": "evening"}
-    composed = Composed(file=compose(environment), directory=tmp_path, cli=forking_cli.command)
+    file = compose(environment, profiles=["maintainer"])
+    composed = Composed(file=file, directory=tmp_path, cli=forking_cli.command)
     yield composed
     composed.kill()
 

@@ -1,10 +1,15 @@
 """Requirements of the image, printed by deploy/node/requirements.py."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from astraflow.raas.engines.server.environments import installed_environments
+from deploy.node import engine_environment
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "deploy" / "node" / "requirements.py"
@@ -19,9 +24,9 @@ def printed(extras: str, torch: str) -> subprocess.CompletedProcess[str]:
     ("torch", "requirement"), [("cpu", "torch==2.13.0+cpu"), ("cuda", "torch===2.13.0"), ("any", "torch==2.13.0")]
 )
 def test_the_selected_build_of_torch_is_pinned(torch: str, requirement: str) -> None:
-    lines = printed("train,k8s", torch).stdout.splitlines()
+    lines = printed("train,k8s,postgres", torch).stdout.splitlines()
     assert [line for line in lines if line.startswith("torch")] == [requirement]
-    assert {"grpcio", "transformers", "kubernetes"} <= set(lines)
+    assert {"grpcio", "transformers", "kubernetes", "psycopg[binary]"} <= set(lines)
     assert not any(line.startswith("pytest") for line in lines)
 
 
@@ -46,6 +51,38 @@ def test_the_dependency_layer_does_not_depend_on_the_sources() -> None:
     assert copied == ["COPY pyproject.toml constraints.txt deploy/node/requirements.py /build/"]
 
 
-def test_the_image_has_the_extra_of_the_kubernetes_provider() -> None:
-    assert "ARG EXTRAS=train,k8s\n" in (ROOT / "deploy" / "node" / "Dockerfile").read_text()
-    assert "${ASTRAFLOW_EXTRAS:-train,k8s}" in (ROOT / "docker-compose.yml").read_text()
+def test_the_image_has_the_extras_of_the_kubernetes_provider_and_the_database() -> None:
+    assert "ARG EXTRAS=train,k8s,postgres\n" in (ROOT / "deploy" / "node" / "Dockerfile").read_text()
+    assert "${ASTRAFLOW_EXTRAS:-train,k8s,postgres}" in (ROOT / "docker-compose.yml").read_text()
+
+
+def test_the_engine_of_a_base_image_becomes_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path))
+    monkeypatch.setattr(engine_environment, "version", {"vllm": "0.33.0"}.__getitem__)
+    engine_environment.describe("vllm", tmp_path / "engines", interpreter=sys.executable)
+    (environment,) = installed_environments()
+    assert (environment.name, environment.kind, environment.device, environment.version) == (
+        *("vllm-cuda", "vllm", "cuda"),
+        "0.33.0",
+    )
+    command = [environment.python, "-c", "import sys; print(sys.argv[1], end='')", "a b"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "a b"
+
+
+@pytest.mark.parametrize(("engine", "cause"), [("tgi", "sglang, vllm"), ("sglang", "does not have it")])
+def test_a_base_image_without_the_engine_fails_the_build(tmp_path: Path, engine: str, cause: str) -> None:
+    program = [sys.executable, ROOT / "deploy" / "node" / "engine_environment.py", engine, tmp_path]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    assert cause in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_labels_of_the_image_are_those_of_the_project() -> None:
+    text = (ROOT / "deploy" / "node" / "Dockerfile").read_text()
+    labels = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', text))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert labels["licenses"] == project["license"]
+    assert labels["description"].startswith(project["description"].partition(":")[0])
+    assert {labels[name] for name in ("version", "revision", "base.name")} == {"${VERSION}", "${REVISION}", "${BASE}"}
+    assert text.index("LABEL") > text.rindex("\nRUN"), "a label of another commit must not build a layer again"

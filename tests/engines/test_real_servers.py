@@ -13,7 +13,7 @@ from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.dialect import MODEL_NAME
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.runtime.home import home
-from astraflow.trainer.teacher_endpoint import TeacherEndpoint
+from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.engines.real import MODEL, adapted, adapters, delta_to, server, version

@@ -20,38 +20,54 @@ UNPRIVILEGED_UID = 65534
 @contextlib.contextmanager
 def postgres_server() -> Iterator[str]:
     """Starts a PostgreSQL on a free port of loopback; yields its URL."""
-    folder = Path(tempfile.mkdtemp(prefix="astraflow-postgres-"))
-    user = UNPRIVILEGED_UID if os.getuid() == 0 else None  # PostgreSQL refuses to run as root
-    if user is not None:
-        os.chown(folder, user, user)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    data = folder / "data"
-    subprocess.run(
-        [PROGRAMS / "initdb", "-D", data, "-U", "web", "-A", "trust", "-E", "UTF8", "--no-sync"],
-        check=True,
-        user=user,
-        stdout=subprocess.DEVNULL,
-        cwd=folder,
-    )
-    process = subprocess.Popen(
-        [PROGRAMS / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", folder, "-F"],
-        user=user,
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with postgres_folder() as folder:
+        process = subprocess.Popen(
+            server_command(folder, port), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            deadline = time.monotonic() + 30
+            while subprocess.run([PROGRAMS / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]).returncode:
+                assert time.monotonic() < deadline, "PostgreSQL did not come up"
+                time.sleep(0.1)
+            yield server_url(port)
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+@contextlib.contextmanager
+def postgres_folder() -> Iterator[Path]:
+    """Creates the files of a PostgreSQL in a new folder, which is removed after the block."""
+    folder = Path(tempfile.mkdtemp(prefix="astraflow-postgres-"))
+    if os.getuid() == 0:
+        os.chown(folder, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
     try:
-        deadline = time.monotonic() + 30
-        while subprocess.run([PROGRAMS / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]).returncode:
-            assert time.monotonic() < deadline, "PostgreSQL did not come up"
-            time.sleep(0.1)
-        yield f"postgresql://web@127.0.0.1:{port}/postgres"
+        options = ["-D", str(folder / "data"), "-U", "web", "-A", "trust", "-E", "UTF8", "--no-sync"]
+        subprocess.run([*_unprivileged("initdb"), *options], check=True, stdout=subprocess.DEVNULL, cwd=folder)
+        yield folder
     finally:
-        process.terminate()
-        process.wait(20)
         shutil.rmtree(folder)
+
+
+def server_command(folder: Path, port: int) -> list[str]:
+    """Returns the command that runs the PostgreSQL of a folder."""
+    options = ["-D", str(folder / "data"), "-p", str(port), "-h", "127.0.0.1", "-k", str(folder), "-F"]
+    return [*_unprivileged("postgres"), *options]
+
+
+def server_url(port: int, database: str = "postgres") -> str:
+    """Returns the URL of a database."""
+    return f"postgresql://web@127.0.0.1:{port}/{database}"
+
+
+def _unprivileged(program: str) -> list[str]:
+    """Returns the command of a program as another user: PostgreSQL refuses to run as root."""
+    user, group = f"--reuid={UNPRIVILEGED_UID}", f"--regid={UNPRIVILEGED_UID}"
+    prefix = ["setpriv", user, group, "--clear-groups"] if os.getuid() == 0 else []
+    return [*prefix, str(PROGRAMS / program)]
 
 
 def emptied(url: str) -> str:

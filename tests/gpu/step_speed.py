@@ -23,8 +23,8 @@ import torch
 from astraflow.contract.batches import Batch
 from astraflow.models.precision import compute_dtype_of, device_of, torch_dtype_of
 from astraflow.trainer.backends.host_copy import HostCopy
-from astraflow.trainer.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
-from astraflow.trainer.packing import pack_units
+from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
+from astraflow.trainer.step.packing import pack_units
 from astraflow.weights.publish.staging_buffers import tensor_views
 from tests.benchmarks.trainer_step.loops import LocalLoop, Loop, Setting, loops_by_name
 from tests.benchmarks.trainer_step.rows import batch_of

@@ -12,8 +12,8 @@ from astraflow.contract.weights import Dtype
 from astraflow.models.causal import cast
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.steps import StepPlanner, StepRunner
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepPlanner, StepRunner
 from tests.trainer.step_gradients import Case, tiny_model
 
 

@@ -5,10 +5,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from sqlmodel import Session
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.database import Database, open_database
 from tests.errors import raises_code
 from web.database import db
@@ -73,3 +73,20 @@ async def test_the_database_uses_a_write_ahead_log_and_a_damaged_one_is_refused(
     (tmp_path / "a.sqlite").write_bytes(b"no database" * 500)
     with raises_code(InvalidInput, "database.unusable"):
         open_in(tmp_path)
+
+
+async def test_an_unreachable_server_is_an_outage_and_not_invalid_input() -> None:
+    url = "postgresql://web:secret@127.0.0.1:1/page"
+    with pytest.raises(Unavailable, check=lambda problem: problem.code == "database.unreachable") as caught:
+        open_database(url, migrations=MIGRATIONS, repair_hint="move it away")
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_transaction_whose_server_is_gone_is_an_outage() -> None:
+    database = Database(create_engine("postgresql+psycopg://web@127.0.0.1:1/page"))
+    with raises_code(Unavailable, "database.unreachable"):
+        await database.write(count)
+    with raises_code(Unavailable, "database.unreachable"):
+        await database.read(count)
+    database.close()

@@ -25,7 +25,7 @@ EVERY_S = 1.0
 SETTLED_S = 2.0
 """Age in seconds at which a process has loaded its state, so its memory is stable."""
 PATIENCE_S = 90.0
-"""Seconds for a run to reach an expected state without faults."""
+"""Default of `Monitor.patience_s`."""
 
 
 @dataclass(slots=True)
@@ -36,6 +36,8 @@ class Monitor:
     directory: Path
     """Folder of the run's state."""
     ledger: Ledger
+    patience_s: float = PATIENCE_S
+    """Seconds for the run to reach an expected state without faults."""
     violations: list[Violation] = field(default_factory=list)
     reports: int = 0
     memory: list[tuple[float, float]] = field(default_factory=list)
@@ -57,12 +59,12 @@ class Monitor:
 
     async def report(self) -> Report:
         """Returns the current state of the run. Raises: AstraFlowError while dataflow is away."""
-        async with dial(self.topology.dataflow, token=TOKEN_OF_RUN) as link:
+        async with dial(self.topology.dataflow, token=TOKEN_OF_RUN, tls=self.topology.tls) as link:
             return await ControlPlaneClient(link).report()
 
     async def until(self, holds: Callable[[Report], bool], *, what: str) -> Report | None:
         """Returns the first report for which a condition holds; None, and a violation, after a timeout."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         report: Report | None = None
         while time.monotonic() < deadline:
             try:
@@ -73,20 +75,20 @@ class Monitor:
                 if holds(report):
                     return report
             await asyncio.sleep(0.2)
-        message = f"{what} did not come within {PATIENCE_S:.0f} s; the last report: {report}"
+        message = f"{what} did not come within {self.patience_s:.0f} s; the last report: {report}"
         self.violations.append(Violation(promise=Invariant.PROCESS, message=message))
         return None
 
     async def pause_flows(self) -> None:
         """Pauses issuing."""
-        async with dial(self.topology.dataflow, token=TOKEN_OF_RUN) as link:
+        async with dial(self.topology.dataflow, token=TOKEN_OF_RUN, tls=self.topology.tls) as link:
             client = ControlPlaneClient(link)
             for flow in (await client.report()).flows:
                 await client.pause_flow(flow.id, is_paused=True, actor="soak", reason="to see where everything ends")
 
     async def versions(self, policy: PolicyId) -> tuple[VersionNotice, ...]:
         """Returns the versions that the store has of a policy."""
-        async with dial(self.topology.weights, token=TOKEN_OF_RUN) as link:
+        async with dial(self.topology.weights, token=TOKEN_OF_RUN, tls=self.topology.tls) as link:
             return await WeightPlaneClient(link).versions(policy)
 
     async def _look_at_report(self) -> None:

@@ -6,18 +6,24 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from astraflow.cli.child_process import READY, Child, Program
 from astraflow.cli.options import TOKEN
 from astraflow.cli.programs import ONE_THREAD
-from astraflow.runtime.service import EXIT_SIGNALLED
+from astraflow.runtime.service import ERROR_PREFIX, EXIT_FAILED, EXIT_SIGNALLED, read_error
 
 TOKEN_OF_RUN = "token-of-the-soak"
 GRACE_S = 10.0
 """Seconds for a process to end after SIGTERM."""
+
+RESTART_S = 1.0
+"""Pause before the restart of a process that ended because a service that it needs was away. Seconds."""
+
+EXPECTED_CODES = (0, EXIT_SIGNALLED + signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM)
+"""Exit codes of a process that was killed or asked to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,8 @@ class FaultCounts:
     """Time (monotonic seconds) and process of each kill."""
     stops: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
+    outages: Counter[str] = field(default_factory=Counter)
+    """Processes that ended with an error that says which service was away."""
     surprises: list[ProcessExit] = field(default_factory=list)
 
 
@@ -44,12 +52,24 @@ class Process:
     """One role. While it should run, it is restarted, after a pause, whenever it has ended."""
 
     def __init__(
-        self, program: Program, fault_counts: FaultCounts, *, on_up: Callable[[bool], None] | None = None
+        self,
+        program: Program,
+        fault_counts: FaultCounts,
+        *,
+        on_up: Callable[[bool], None] | None = None,
+        expected_codes: Collection[int] = EXPECTED_CODES,
+        outage_codes: Collection[str] = (),
+        end_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
-        """on_up: called when a service is ready, and when it is gone."""
+        """on_up: called when a service is ready, and when it is gone. expected_codes: exit codes after a kill or a
+        request to end. outage_codes: codes of errors with which it may end by itself, to be restarted. end_signal: asks
+        it to end."""
         self.name = program.name
         self._program = program
         self._tally = fault_counts
+        self._expected_codes = expected_codes
+        self._outage_codes = outage_codes
+        self._end_signal = end_signal
         self._on_up = on_up or (lambda is_up: None)
         self._child: Child | None = None
         self._pause_s = 0.0
@@ -89,6 +109,11 @@ class Process:
         if not self._is_stopped and self._strike(signal.SIGTERM, pause_s):
             self._tally.ends[self.name] += 1
 
+    def crash(self, *, pause_s: float) -> None:
+        """Sends SIGQUIT, at which a database server ends at once, without writing its memory to disk."""
+        if self._strike(signal.SIGQUIT, pause_s):
+            self._tally.kills.append((time.monotonic(), self.name))
+
     async def stop(self, for_s: float) -> None:
         """Stops the process for this time, unless it is killed meanwhile."""
         pid = self.pid
@@ -109,7 +134,7 @@ class Process:
         self._is_wanted = False
         self._is_expected = True
         if self._child is not None:
-            self._signal(signal.SIGTERM)
+            self._signal(self._end_signal)
             async with asyncio.timeout(GRACE_S):
                 while self._child is not None:
                     self._changed.clear()
@@ -133,9 +158,16 @@ class Process:
         self._child = None
         self._changed.set()
         self._on_up(False)
-        if not self._is_expected or code not in (0, EXIT_SIGNALLED + signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM):
-            tail = self._program.log.read_bytes()[log_start:][-3000:].decode(errors="replace")
-            self._tally.surprises.append(ProcessExit(process=self.name, code=code, log_tail=tail))
+        if not self._is_expected or code not in self._expected_codes:
+            self._note_exit(code, self._program.log.read_bytes()[log_start:].decode(errors="replace"))
+
+    def _note_exit(self, code: int, text: str) -> None:
+        errors = [line for line in text.splitlines() if line.startswith(ERROR_PREFIX)]
+        if code == EXIT_FAILED and errors and read_error(errors[-1])[1] in self._outage_codes:
+            self._tally.outages[self.name] += 1
+            self._pause_s = RESTART_S
+        else:
+            self._tally.surprises.append(ProcessExit(process=self.name, code=code, log_tail=text[-3000:]))
 
     def _signal(self, number: signal.Signals) -> None:
         pid = self.pid
@@ -149,9 +181,14 @@ class Process:
 
 def program(role: str, name: str, recipe: Path, directory: Path, *options: str) -> Program:
     """Returns the command `astraflow serve ROLE` on the soak's recipe."""
+    return cli_program(name, directory, "serve", role, str(recipe), *options)
+
+
+def cli_program(name: str, directory: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Program:
+    """Returns a command of AstraFlow, with its log in `directory`."""
     return Program(
         name=name,
-        argv=(sys.executable, "-m", "astraflow.cli", "serve", role, str(recipe), *options),
+        argv=(sys.executable, "-m", "astraflow.cli", *arguments),
         log=directory / "logs" / f"{name}.log",
-        environment={TOKEN: TOKEN_OF_RUN, **ONE_THREAD},
+        environment={TOKEN: TOKEN_OF_RUN, **ONE_THREAD, **(environment or {})},
     )

@@ -26,9 +26,9 @@ class Link:
         self._is_down = False
 
     @asynccontextmanager
-    async def serving(self, port: int = 0) -> AsyncIterator[str]:
+    async def serving(self, port: int = 0, *, host: str = "127.0.0.1") -> AsyncIterator[str]:
         """Accepts connections while the block runs; yields `HOST:PORT`."""
-        server = await asyncio.start_server(self._take, "127.0.0.1", port)
+        server = await asyncio.start_server(self._take, host, port)
         try:
             host, bound = server.sockets[0].getsockname()
             yield f"{host}:{bound}"

@@ -2,16 +2,20 @@
 
 It stands right before the service, behind the disturbed links, so an answer that it sees is a promise of the
 service, even if the answer never reached the caller. It needs only the protos of the planes; it forwards
-messages as the bytes that arrived, and decodes them separately for the ledger.
+messages as the bytes that arrived, and decodes them separately for the ledger. In a run with mutual TLS it holds the
+run's authority: it serves with a certificate of the service, and calls with a certificate of each caller.
 """
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
+from astraflow.access.authority import Authority, KeyPair, new_request
+from astraflow.access.credentials import is_credential, read_claims
 from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push
@@ -35,6 +39,9 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 50),
 )
 
+TLS_CONNECT_MS = 5000
+"""Time limit of an attempt to connect with TLS, on a busy machine."""
+
 _UNFORWARDED_METADATA = frozenset({"content-type", "user-agent", "grpc-accept-encoding", "accept-encoding"})
 """Headers of the connection, not of the call."""
 
@@ -57,6 +64,12 @@ class CallRecorder:
             "/astraflow.v1.WeightPlane/Publish": self._publish_answered,
         }
         self._ledger = ledger
+        self.reply_bytes: Counter[tuple[str, str]] = Counter()
+        """Bytes of the replies of unwatched methods, by name of the caller (empty for the run token) and method."""
+
+    def replied(self, caller: str, method: str, reply: bytes) -> None:
+        """Records a reply of an unwatched method."""
+        self.reply_bytes[caller, method.rpartition("/")[2]] += len(reply)
 
     def is_watched(self, method: str) -> bool:
         """Returns whether the ledger needs the answers of a method."""
@@ -99,25 +112,74 @@ class CallRecorder:
 
 
 @asynccontextmanager
-async def recording(upstream: str, witness: CallRecorder) -> AsyncIterator[str]:
-    """Forwards calls to the service at `upstream` while the block runs; yields the address to call instead."""
+async def recording(
+    upstream: str, witness: CallRecorder, *, at: str = "127.0.0.1:0", authority: Authority | None = None
+) -> AsyncIterator[str]:
+    """Forwards calls to the service at `upstream` while the block runs; yields the address to call instead.
+
+    at: address to listen on. authority: of a run with mutual TLS.
+    """
     logging.getLogger("grpc").setLevel(logging.CRITICAL)  # callers that disappear in the middle are expected here
-    async with grpc.aio.insecure_channel(upstream, options=_OPTIONS) as channel:
-        server = grpc.aio.server(options=_OPTIONS)
-        server.add_generic_rpc_handlers((_ForwardingHandler(channel, witness),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            await server.stop(0)
+    channels = _Channels(upstream, authority)
+    server = grpc.aio.server(options=_OPTIONS)
+    server.add_generic_rpc_handlers((_ForwardingHandler(channels, witness),))
+    host = at.rpartition(":")[0]
+    if authority is None:
+        port = server.add_insecure_port(at)
+    else:
+        own = authority.for_service(host)
+        credentials = grpc.ssl_server_credentials([(own.key, own.certificate)], authority.pem, require_client_auth=True)
+        port = server.add_secure_port(at, credentials)
+    await server.start()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        await server.stop(0)
+        await channels.close()
+
+
+class _Channels:
+    """Channels to the service: one for all callers without TLS, one for each token with mutual TLS."""
+
+    def __init__(self, upstream: str, authority: Authority | None) -> None:
+        self._upstream = upstream
+        self._authority = authority
+        self._by_token: dict[str, grpc.aio.Channel] = {}
+
+    def of(self, token: str) -> grpc.aio.Channel:
+        """Returns the channel for the calls with this token."""
+        key = token if self._authority is not None else ""
+        if key not in self._by_token:
+            self._by_token[key] = self._connect(token)
+        return self._by_token[key]
+
+    async def close(self) -> None:
+        """Closes all channels."""
+        for channel in self._by_token.values():
+            await channel.close()
+
+    def _connect(self, token: str) -> grpc.aio.Channel:
+        if self._authority is None:
+            return grpc.aio.insecure_channel(self._upstream, options=_OPTIONS)
+        own = _certificate_of(token, self._authority)
+        credentials = grpc.ssl_channel_credentials(self._authority.pem, own.key, own.certificate)
+        options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", TLS_CONNECT_MS))
+        return grpc.aio.secure_channel(self._upstream, credentials, options=options)
+
+
+def _certificate_of(token: str, authority: Authority) -> KeyPair:
+    """Issues the certificate that the holder of a token must show."""
+    if not is_credential(token):
+        return authority.for_run_token()
+    key, request = new_request()
+    return KeyPair(certificate=authority.for_caller(request, read_claims(token)), key=key)
 
 
 class _ForwardingHandler(grpc.GenericRpcHandler):
     """Handles every method as a stream of bytes in both directions, as all calls are on the wire."""
 
-    def __init__(self, channel: grpc.aio.Channel, witness: CallRecorder) -> None:
-        self._channel = channel
+    def __init__(self, channels: _Channels, witness: CallRecorder) -> None:
+        self._channels = channels
         self._witness = witness
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
@@ -138,7 +200,10 @@ class _ForwardingHandler(grpc.GenericRpcHandler):
         self, method: str, metadata: Any, requests: AsyncIterator[bytes], context: Context
     ) -> AsyncIterator[bytes]:
         sent: list[bytes] = []
-        onward: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(method)
+        token = str(dict(metadata).get("authorization", "")).removeprefix("Bearer ")
+        caller = read_claims(token).name if is_credential(token) else ""
+        channel = self._channels.of(token)
+        onward: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
         call = onward(self._heard(method, requests, sent), timeout=context.time_remaining(), metadata=metadata)
         try:
             if self._witness.is_watched(method):
@@ -148,6 +213,7 @@ class _ForwardingHandler(grpc.GenericRpcHandler):
                     yield reply
             else:
                 async for reply in call:
+                    self._witness.replied(caller, method, reply)
                     yield reply
             context.set_trailing_metadata(tuple(await call.trailing_metadata()))
         except grpc.aio.AioRpcError as problem:

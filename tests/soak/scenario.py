@@ -15,7 +15,7 @@ from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.retries import retry
 from astraflow.weights.transfer.puller import Puller
 from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
-from astraflow.wire.channel import dial
+from astraflow.wire.channel import ClientTls, dial
 from tests.soak.fault_plan import DisturbLink, End, Fault, Kill, ScheduledFault, Stop, faults
 from tests.soak.ledger import Ledger
 from tests.soak.monitor import PATIENCE_S, Monitor
@@ -72,14 +72,14 @@ async def soak(seed: int, length: SoakLength, directory: Path, say: Callable[[st
         outcome = Outcome(ledger=ledger, fault_counts=fault_counts, watch=Monitor(topology, directory, ledger))
         watching = asyncio.create_task(outcome.watch.run())
         try:
-            await _steps_more(outcome, 3, what="the first steps")
+            await steps_more(outcome, 3, what="the first steps")
             say("every trainer has made its first steps; the storm begins")
             began = time.monotonic()
             await _storm(faults_of(seed, topology), length, outcome, topology, say)
             outcome.storm_s = time.monotonic() - began
             say(f"the storm is over after {outcome.storm_s:.0f} s and {len(fault_counts.kills)} kills")
-            await _steps_more(outcome, 3, what="steps after the storm")
-            await _final_checks(outcome, topology)
+            await steps_more(outcome, 3, what="steps after the storm")
+            await final_checks(outcome, topology)
         finally:
             watching.cancel()
     return outcome
@@ -91,7 +91,7 @@ def faults_of(seed: int, topology: Topology) -> Callable[[], ScheduledFault]:
     return lambda: next(endless)
 
 
-async def _steps_more(outcome: Outcome, steps: int, *, what: str) -> None:
+async def steps_more(outcome: Outcome, steps: int, *, what: str) -> None:
     """Waits until every policy has made this many more steps."""
     goal = {policy: done + steps for policy, done in outcome.ledger.steps().items()}
     await outcome.watch.until(
@@ -133,7 +133,7 @@ def _begin(fault: Fault, outcome: Outcome, topology: Topology, lasting: asyncio.
             lasting.create_task(topology.links[name].disturb(trouble, for_s))
 
 
-async def _final_checks(outcome: Outcome, topology: Topology) -> None:
+async def final_checks(outcome: Outcome, topology: Topology) -> None:
     """Lets all issued tasks end, checks the state, and checks again after one more kill."""
     watch = outcome.watch
     await retry(watch.pause_flows, what="pausing the flows", give_up_after_s=PATIENCE_S)
@@ -149,7 +149,7 @@ async def _final_checks(outcome: Outcome, topology: Topology) -> None:
         outcome.found += _same(outcome.report, again)
     outcome.found += outcome.ledger.check_end(outcome.report)
     for policy in outcome.ledger.lineages:
-        outcome.found += await _fetch_all(outcome, topology, policy)
+        outcome.found += await fetch_all(outcome, policy, topology.weights, tls=topology.tls)
     await asyncio.gather(*(topology.processes[name].finish() for name in (DATAFLOW, WEIGHTS)))
 
 
@@ -171,11 +171,13 @@ def _same(before: Report, after: Report) -> list[Violation]:
     ]
 
 
-async def _fetch_all(outcome: Outcome, topology: Topology, policy: PolicyId) -> list[Violation]:
-    """Checks that every stored version can be fetched and verified, and that the newest is the last trained one."""
+async def fetch_all(
+    outcome: Outcome, policy: PolicyId, address: str, *, tls: ClientTls | None = None
+) -> list[Violation]:
+    """Checks that every version in a store can be fetched and verified, and that the newest is the last trained one."""
     violations: list[Violation] = []
     lineage = outcome.ledger.lineages[policy]
-    async with dial(topology.weights, token=TOKEN_OF_RUN) as link:
+    async with dial(address, token=TOKEN_OF_RUN, tls=tls) as link:
         client = WeightPlaneClient(link)
         kept = await retry(lambda: client.versions(policy), what="asking what is kept", give_up_after_s=PATIENCE_S)
         for notice in kept:
@@ -184,6 +186,7 @@ async def _fetch_all(outcome: Outcome, topology: Topology, policy: PolicyId) -> 
             except AstraFlowError as problem:
                 message = f"{policy}: version {notice.version} cannot be had: {problem}"
                 violations.append(Violation(promise=Invariant.VERSIONS, message=message))
+    violations += outcome.ledger.check_stored_versions(policy, kept, lineage.published)
     if not kept or kept[-1].version != lineage.steps:
         message = f"{policy}: {lineage.steps} steps were acknowledged, the newest version kept is {kept[-1:]}"
         violations.append(Violation(promise=Invariant.VERSIONS, message=message))

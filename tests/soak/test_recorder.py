@@ -1,12 +1,16 @@
 """The recording proxy changes nothing and reports every call."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from astraflow.access.authority import Authority, new_request
+from astraflow.access.callers import Caller, Role
+from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.data_plane import NodeDataClient, TrainerDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
@@ -20,10 +24,10 @@ from astraflow.recipe.loading import load_recipe
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.publish.publisher import PublishConfig, Publisher
 from astraflow.weights.service import running as store_running
-from astraflow.wire.channel import ServiceChannel, dial
+from astraflow.wire.channel import ClientTls, ServiceChannel, authority_client_tls, dial
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataStub
-from astraflow.wire.server import ListenOptions
+from astraflow.wire.server import ListenOptions, authority_tls
 from tests import make
 from tests.dataflow.running import TOKEN, facts, running
 from tests.soak.ledger import Ledger
@@ -128,6 +132,31 @@ async def test_publishes_and_notices_of_versions_are_recorded(tmp_path: Path) ->
     assert calls.told == [
         step for version in range(2) for step in (("publish", version), ("published", POLICY, version, True))
     ]
+
+
+async def test_a_caller_of_a_run_with_mutual_tls_is_authenticated_behind_the_recorder(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "authority", run="test")
+    listen = ListenOptions(token=TOKEN, tls=authority_tls(authority, "127.0.0.1"), authority=authority)
+    holder = Caller(id=new_id(), role=Role.NODE, expires_at=time.time() + 600, name="node-far-1", pool="far")
+    key, request = new_request()
+    own = ClientTls(ca=authority.pem, certificate=authority.for_caller(request, holder), key=key)
+    credential, witness = CredentialSigner(TOKEN).sign(holder), CallRecorder(CallLog())
+    async with (
+        store_running(WeightsConfig(), listen=listen, directory=tmp_path / "store") as store,
+        recording(store, witness, authority=authority) as address,
+        dial(address, token=TOKEN, tls=authority_client_tls(authority)) as link,
+        dial(address, token=credential, tls=own) as node_link,
+    ):
+        async with Publisher(WeightPlaneClient(link), POLICY, config=PublishConfig(is_shared=False)) as publisher:
+            await publisher.publish(Version(0), history(1)[0])
+        node = WeightPlaneClient(node_link)
+        plan = await node.plan(POLICY, have=None)
+        sizes = [[len(chunk.data) async for chunk in node.fetch(transfer)] for transfer in plan.transfers]
+        async with dial(address, token=credential.swapcase(), tls=own) as stranger:
+            with pytest.raises(NotAuthenticated):
+                await WeightPlaneClient(stranger).versions(POLICY)
+    assert witness.reply_bytes["node-far-1", "Fetch"] >= sum(map(sum, sizes)) > 0
+    assert ("", "Fetch") not in witness.reply_bytes
 
 
 async def test_errors_and_deadlines_pass_unchanged(tmp_path: Path) -> None:

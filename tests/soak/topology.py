@@ -12,6 +12,7 @@ from pathlib import Path
 
 from astraflow.cli.ports import free_ports
 from astraflow.recipe.config import Recipe
+from astraflow.wire.channel import ClientTls
 from tests.soak.ledger import Ledger
 from tests.soak.processes import FaultCounts, Process, program
 from tests.soak.proxy import Link
@@ -32,6 +33,8 @@ class Topology:
     dataflow: str
     """Address for the harness itself, without links and recorder."""
     weights: str
+    tls: ClientTls | None = None
+    """Credentials of the harness in a run with mutual TLS."""
 
     @property
     def nodes(self) -> list[str]:

@@ -23,9 +23,9 @@ from astraflow.trainer.engines.adapters import Adapters, LoraOptions, trained_we
 from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.shares import Share
-from astraflow.trainer.steps import StepPlanner, StepRunner
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepPlanner, StepRunner
+from astraflow.trainer.step.shares import Share
 from tests.trainer.plain_critic import ALGORITHM, PlainCritic
 from tests.trainer.plain_losses import PLAIN_LOSSES
 

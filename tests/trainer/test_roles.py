@@ -12,8 +12,8 @@ from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, V
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.rewards import rewards
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.steps import StepPlanner
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepPlanner
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.solve_and_verify import APPROVE, REJECT

@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cache
@@ -64,7 +64,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in _UNIONS:
         return st.one_of(*(values_of(argument) for argument in arguments))
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
     if origin is Mapping:
         is_json = typing.get_origin(arguments[1]) in _UNIONS  # the only mappings to a union are those to `Json`

@@ -10,9 +10,8 @@ import zstandard
 from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome, LiveSession
 from astraflow.contract.errors import InvalidInput
 from astraflow.wire.codec_agent_calls import MAX_BLOCK_BYTES, check_blocks, decode_calls, encode_calls
-from astraflow.wire.codec_trajectories import arrays_of, decode_trajectories, encode_trajectory
+from astraflow.wire.codec_trajectories import decode_trajectories, encode_trajectories
 from astraflow.wire.converter import from_message
-from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
 from tests import make
 from tests.wire.test_codec_trajectories import bytes_of
@@ -39,15 +38,16 @@ def compressed(body: bytes) -> bytes:
     return zstandard.ZstdCompressor().compress(body)
 
 
-def arrays() -> Arrays:
-    return bytes_of(*(array.tobytes() for array in arrays_of([make.trajectory()])))
-
-
 def test_calls_of_a_trajectory_survive_the_wire() -> None:
     calls = (CALL, replace(CALL, outcome=CallOutcome.REFUSED, turn=None, reply="too many turns"))
-    message = encode_trajectory(replace(make.trajectory(), calls=calls))
-    (decoded,) = decode_trajectories([pb.Trajectory.FromString(message.SerializeToString())], arrays())
+    message, arrays = encode_trajectories([[replace(make.trajectory(), calls=calls)]])
+    (decoded,) = decode_trajectories(message, bytes_of(arrays))
     assert decoded.calls == calls
+
+
+def test_calls_of_a_trajectory_are_not_sent_to_trainers() -> None:
+    message, _ = encode_trajectories([[replace(make.trajectory(), calls=(CALL,), answer="4")]], has_calls=False)
+    assert [(details.calls, details.answer) for details in message.details] == [(b"", "4")]
 
 
 def test_a_trajectory_without_calls_has_no_block() -> None:
@@ -101,10 +101,10 @@ def test_blocks_that_expand_beyond_the_size_of_a_message_are_refused_before_they
     with pytest.raises(InvalidInput) as refusal:
         check_blocks([large] * 2)
     assert refusal.value.code == "trajectory.invalid_calls"
-    message = encode_trajectory(make.trajectory())
-    message.calls = large
+    message, arrays = encode_trajectories([[make.trajectory()] * 2])
+    message.details.extend(pb.TrajectoryDetails(trajectory=index, calls=large) for index in range(2))
     with pytest.raises(InvalidInput) as refusal:
-        decode_trajectories([message] * 2, arrays())
+        decode_trajectories(message, bytes_of(arrays))
     assert refusal.value.code == "trajectory.invalid_calls"
 
 

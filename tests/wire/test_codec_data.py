@@ -1,16 +1,22 @@
 """Batches in bounded pieces, prompts once per group, and invalid messages."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from astraflow.contract.batches import RowPart, Rows
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import GroupId, NodeId
 from astraflow.contract.tasks import Lease
+from astraflow.contract.trajectories import Trajectories
 from astraflow.wire import codec_data
-from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease
+from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease, encode_push
 from astraflow.wire.pb import data_plane_pb2 as pb
 from tests import make
 from tests.errors import raises_code
+from tests.wire.strategies import same
 
 
 def test_a_large_batch_is_sent_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,13 +25,16 @@ def test_a_large_batch_is_sent_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(codec_data, "PIECE_BYTES", 8 * row_bytes)
     head, *pieces = encode_batch(batch)
     assert pb.BatchPiece.FromString(head).head.rows == len(batch.rows)
-    assert [len(pb.BatchPiece.FromString(piece).rows) for piece in pieces] == [8, 8, 8, 8, 8]
+    assert [len(pb.BatchPiece.FromString(piece).tasks) for piece in pieces] == [8, 8, 8, 8, 8]
 
 
 def test_an_empty_batch_is_one_piece() -> None:
     batch = replace(make.batch(), rows=())
     (head,) = encode_batch(batch)
-    assert decode_batch([head]) == batch
+    decoded = decode_batch([head])
+    assert decoded is not None
+    assert replace(decoded, rows=()) == batch
+    assert not decoded.rows
 
 
 def test_no_pieces_decode_to_no_batch() -> None:
@@ -54,15 +63,68 @@ def test_a_task_with_a_missing_prompt_is_refused() -> None:
 
 
 def test_an_unknown_boundary_is_refused_with_the_known_ones() -> None:
-    raw = pushed(pb.Episode(task="train:0/0", failure_boundary="weather"))
+    raw = pushed(details=[pb.EpisodeDetails(failure_boundary="weather")])
     with raises_code(InvalidInput, "message.unknown_value", "'weather'", "engine, environment, workflow, reward"):
         decode_push(raw)
 
 
 def test_an_episode_without_any_result_is_refused() -> None:
     with raises_code(InvalidInput, "episode.empty"):
-        decode_push(pushed(pb.Episode(task="train:0/0")))
+        decode_push(pushed())
 
 
-def pushed(episode: pb.Episode) -> bytes:
-    return pb.PushRequest(node="node-1", episodes=[episode]).SerializeToString()
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attempts": []},
+        {"durations_s": [0.0, 0.0]},
+        {"trajectory_counts": [1]},
+        {"details": [pb.EpisodeDetails(episode=1)]},
+        {"details": [pb.EpisodeDetails(), pb.EpisodeDetails()]},
+    ],
+)
+def test_a_push_whose_columns_do_not_fit_each_other_is_refused(change: dict[str, Any]) -> None:
+    with raises_code(InvalidInput, "push.invalid"):
+        decode_push(pushed(**change))
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("tasks", ["train:0/0"]),
+        ("node_indices", [0, 0, 0, 1]),
+        ("group_sizes", [2, 1]),
+        ("groups", ["train:0"]),
+    ],
+)
+def test_a_piece_whose_columns_do_not_fit_each_other_is_refused(field: str, values: list[Any]) -> None:
+    head, raw = encode_batch(make.batch(groups=2, members=2))
+    piece = pb.BatchPiece.FromString(raw)
+    piece.ClearField(field)  # type: ignore[arg-type]  # names of fields are literals
+    getattr(piece, field).extend(values)
+    with raises_code(InvalidInput, "batch.invalid_rows"):
+        decode_batch([head, piece.SerializeToString()])
+
+
+def test_rows_of_one_push_are_served_from_its_bytes_wherever_they_are_in_the_batch() -> None:
+    episodes = [make.episode(f"train:{group}/{member}") for group in range(2) for member in range(3)]
+    raw = encode_push(NodeId("node-1"), episodes)
+    parts = [
+        RowPart(
+            GroupId(episode.task.partition("/")[0]), episode.task, episode.node, Trajectories.of(episode.trajectories)
+        )
+        for episode in decode_push(raw)[1]
+    ]
+    assert all(np.shares_memory(part.trajectories.columns.tokens, np.frombuffer(raw, np.uint8)) for part in parts)
+    shuffled = [parts[index] for index in (3, 4, 5, 0, 2)]
+    decoded = decode_batch(encode_batch(replace(make.batch(), rows=Rows(shuffled))))
+    assert decoded is not None
+    assert [row.task for row in decoded.rows] == [part.task for part in shuffled]
+    for row in decoded.rows:
+        assert same(row.trajectory, make.trajectory())
+
+
+def pushed(**columns: Any) -> bytes:
+    """Returns a push of one episode without trajectories, with other columns."""
+    good: dict[str, Any] = {"tasks": ["train:0/0"], "attempts": [0], "durations_s": [0.0], "trajectory_counts": [0]}
+    return pb.PushRequest(node="node-1", **(good | columns)).SerializeToString()

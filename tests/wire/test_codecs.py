@@ -223,13 +223,17 @@ def test_pushed_episodes_round_trip_with_their_node(episodes: list[Episode], nod
     sender, decoded = codec_data.decode_push(codec_data.encode_push(NodeId(node), pushed))
     assert sender == node
     assert len(decoded) == len(pushed)
-    assert all(same(left, right) for left, right in zip(decoded, pushed, strict=True))
+    for left, right in zip(decoded, pushed, strict=True):
+        assert same(replace(left, trajectories=tuple(left.trajectories)), right)
 
 
 @settings(max_examples=50)
 @given(batch=values_of(Batch))
 def test_a_batch_round_trips_through_pieces(batch: Batch) -> None:
-    assert same(codec_data.decode_batch(codec_data.encode_batch(batch)), batch)
+    decoded = codec_data.decode_batch(codec_data.encode_batch(batch))
+    assert decoded is not None
+    sent = [replace(row, trajectory=replace(row.trajectory, calls=())) for row in batch.rows]
+    assert same(replace(decoded, rows=tuple(decoded.rows)), replace(batch, rows=tuple(sent)))
 
 
 def travelled(message: Message) -> Any:

@@ -75,7 +75,7 @@ def test_any_bytes_are_decoded_or_refused(raw: bytes) -> None:
 
 @given(cut=st.integers(0, 60), flip=st.integers(0, 60 * 8 - 1))
 def test_a_damaged_message_is_decoded_or_refused(cut: int, flip: int) -> None:
-    raw = bytearray(join(pb.PushRequest(node="node-1", episodes=[pb.Episode(task="train:0/0")]), ARRAYS))
+    raw = bytearray(join(pb.PushRequest(node="node-1", tasks=["train:0/0"]), ARRAYS))
     raw[flip // 8 % len(raw)] ^= 1 << flip % 8
     try:
         split(pb.PushRequest, bytes(raw[: len(raw) - cut]))

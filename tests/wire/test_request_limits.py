@@ -43,21 +43,27 @@ beats = st.builds(
     links=st.lists(links, max_size=3) | st.just([common.LinkReport(source="h:1")] * 70),
     sessions=st.lists(sessions, max_size=3) | st.just([common.LiveSession(task="t")] * 70),
 )
-episodes = st.builds(
-    data.Episode,
-    trajectories=st.lists(
-        st.builds(
-            common.Trajectory,
-            reward=numbers,
-            metrics=figures,
-            prompt_text=texts,
-            span_s=st.lists(numbers, max_size=3),
+pushes = st.builds(
+    data.PushRequest,
+    tasks=st.lists(texts, max_size=3),
+    durations_s=st.lists(numbers, max_size=3),
+    trajectories=st.builds(
+        common.Trajectories,
+        rewards=st.lists(numbers, max_size=3),
+        details=st.lists(
+            st.builds(
+                common.TrajectoryDetails,
+                metrics=figures,
+                prompt_text=texts,
+                span_s=st.lists(numbers, max_size=3),
+                speakers=st.lists(texts, max_size=3),
+            ),
+            max_size=3,
         ),
-        max_size=3,
     ),
-    failure_message=texts,
-    duration_s=numbers,
-    continued_tokens=st.integers(0, 2**64 - 1),
+    details=st.lists(
+        st.builds(data.EpisodeDetails, failure_message=texts, continued_tokens=st.integers(0, 2**64 - 1)), max_size=3
+    ),
 )
 facts = st.builds(
     common.NodeFacts,
@@ -70,15 +76,17 @@ facts = st.builds(
 
 
 @settings(deadline=None)
-@given(message=st.one_of(beats, episodes, facts, recorded_calls))
-def test_clipped_requests_are_accepted(message: data.HeartbeatRequest | data.Episode | common.NodeFacts) -> None:
+@given(message=st.one_of(beats, pushes, facts, recorded_calls))
+def test_clipped_requests_are_accepted(message: data.HeartbeatRequest | data.PushRequest | common.NodeFacts) -> None:
     check(clipped_to_limits(message))
     assert is_finite(message)
 
 
 @settings(deadline=None)
-@given(message=st.one_of(beats, episodes, facts, recorded_calls))
-def test_accepted_requests_are_finite_and_unchanged_by_clipping(message: data.HeartbeatRequest | data.Episode) -> None:
+@given(message=st.one_of(beats, pushes, facts, recorded_calls))
+def test_accepted_requests_are_finite_and_unchanged_by_clipping(
+    message: data.HeartbeatRequest | data.PushRequest,
+) -> None:
     try:
         check(message)
     except InvalidInput:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import print_error
 from web.database.db import DATABASE_URL_VARIABLE, is_current, open_database
@@ -21,7 +21,7 @@ def migrate_in_process(directory: Path, url: str) -> None:
     """Migrates in a child process and waits for it, if the tables are not current.
 
     If it fails, opening the database migrates again and reports the cause.
-    Raises: InvalidInput if the database is unusable.
+    Raises: InvalidInput if the database is unusable, Unavailable if its server cannot be reached.
     """
     if is_current(directory, url):
         return
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         open_database(options.directory, os.environ.get(DATABASE_URL_VARIABLE, "")).close()
-    except InvalidInput as problem:
+    except AstraFlowError as problem:
         print_error(problem)
         return 1
     return 0

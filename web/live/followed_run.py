@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from astraflow.client.connect import PageAccess, connect_page
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.fleet_plane import FleetPlaneClient
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.reports import Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -167,7 +167,7 @@ class FollowedRuns:
         """Returns the folders of active runs; the known ones when they cannot be read."""
         try:
             return await asyncio.to_thread(self._scan_folders)
-        except (DBAPIError, OSError) as error:
+        except (DBAPIError, Unavailable, OSError) as error:
             log.warning("run folders not read", problem=str(error))
             return {path: RunFolder(Path(path)) for path in working}
 

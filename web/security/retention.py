@@ -3,7 +3,7 @@
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
@@ -67,8 +67,8 @@ class Retention:
     async def _try_prune(self) -> None:
         try:
             removed = await self.prune()
-        except DBAPIError as problem:
-            log.warning("audit_prune_failed", problem=str(problem.orig))
+        except (DBAPIError, Unavailable) as problem:
+            log.warning("audit_prune_failed", problem=str(problem))
         else:
             if removed:
                 log.info("audit_pruned", entries=removed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.trajectories import Episode, Trajectories, Trajectory
 from astraflow.dataflow.config import GroupRewardConfig
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember
@@ -59,7 +59,7 @@ class GroupScoring:
                 for location, trajectory, score in zip(locations, trajectories, scores, strict=True):
                     episodes[location.episode][location.trajectory] = self._rescored(trajectory, float(score))
         return tuple(
-            replace(episode, trajectories=tuple(trajectories))
+            replace(episode, trajectories=Trajectories.of(trajectories))
             for episode, trajectories in zip(group.episodes, episodes, strict=True)
         )
 
@@ -103,7 +103,8 @@ def without_unsampled_texts(episodes: Sequence[Episode]) -> tuple[Episode, ...]:
     Nodes attach the durations of the spans to the texts of sampled groups alone.
     """
     return tuple(
-        replace(episode, trajectories=tuple(map(_without_unsampled_text, episode.trajectories))) for episode in episodes
+        replace(episode, trajectories=Trajectories.of(list(map(_without_unsampled_text, episode.trajectories))))
+        for episode in episodes
     )
 
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from astraflow.contract.agent_calls import MAX_CALLS
 from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.trajectories import Episode, Trajectories
 
 
 def bounded_rewards(episode: Episode, reward_range: tuple[float, float]) -> Episode:
     """Returns the episode if all its rewards are in the range, else a failure at the boundary `reward`."""
     low, high = reward_range
-    out_of_range = [trajectory.reward for trajectory in episode.trajectories if not low <= trajectory.reward <= high]
+    out_of_range = [reward for reward in Trajectories.of(episode.trajectories).rewards if not low <= reward <= high]
     if not out_of_range:
         return episode
     message = (

@@ -1,10 +1,12 @@
 """Splits a group into the trajectories of each policy."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from astraflow.contract.batches import Row
+from astraflow.contract.batches import Row, RowPart, Rows
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
+from astraflow.contract.trajectories import NO_VERSION, Trajectories, base_role_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,16 +16,27 @@ class RoutedGroup:
     id: GroupId
     flow: FlowId
     policy: PolicyId
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
+    parts: Sequence[RowPart] = field(init=False, repr=False)
+    """The rows in columns."""
+    oldest_version: Version = field(init=False)
+    """Oldest version of the weights at the begin of a row; it decides how stale the group is."""
 
-    @property
-    def oldest_version(self) -> Version:
-        """Oldest version of the weights at the begin of a row; it decides how stale the group is."""
-        return min(version for row in self.rows if (version := row.trajectory.oldest_version) is not None)
+    def __post_init__(self) -> None:
+        rows = Rows.of(self.rows)
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "parts", rows.parts)
+        oldest = min(version for part in rows.parts for version in part.trajectories.oldest_versions)
+        object.__setattr__(self, "oldest_version", Version(oldest))
+
+    def forget_calls(self) -> None:
+        """Releases the recorded calls of agent programs, which no trainer reads and which take the most memory."""
+        for part in self.parts:
+            part.trajectories.forget_calls()
 
     def rewards(self) -> tuple[float, ...]:
         """Returns one reward per row."""
-        return tuple(row.trajectory.reward for row in self.rows)
+        return tuple([reward for part in self.parts for reward in part.trajectories.rewards])
 
     def role_rewards(self) -> dict[str, list[float]]:
         """Returns the rewards of the rows, by role without the suffix of later attempts; all of one role without roles.
@@ -31,22 +44,25 @@ class RoutedGroup:
         Rewards of different roles have different levels, so their differences are no signal.
         """
         rewards: dict[str, list[float]] = {}
-        for row in self.rows:
-            rewards.setdefault(row.trajectory.base_role, []).append(row.trajectory.reward)
+        for part in self.parts:
+            for role, reward in zip(part.trajectories.roles(), part.trajectories.rewards, strict=True):
+                rewards.setdefault(base_role_of(role), []).append(reward)
         return rewards
 
 
 def route(group: Group) -> dict[PolicyId, RoutedGroup]:
-    """Splits a group by policy. Failed episodes and trajectories without model-written tokens are left out, and so are
-    the recorded calls of agents, which no trainer reads."""
-    rows: dict[PolicyId, list[Row]] = {}
+    """Splits a group by policy. Failed episodes and trajectories without model-written tokens are left out."""
+    parts: dict[PolicyId, list[RowPart]] = {}
     for episode in group.episodes:
-        for trajectory in episode.trajectories if episode.failure is None else ():
-            if trajectory.oldest_version is not None:
-                trained = replace(trajectory, calls=()) if trajectory.calls else trajectory
-                row = Row(group=group.id, task=episode.task, node=episode.node, trajectory=trained)
-                rows.setdefault(trajectory.policy, []).append(row)
+        if episode.failure is not None:
+            continue
+        trajectories = Trajectories.of(episode.trajectories)
+        columns = trajectories.columns
+        for index in range(trajectories.begin, trajectories.end):
+            if columns.oldest_versions[index] != NO_VERSION:
+                row = RowPart(group.id, episode.task, episode.node, Trajectories(columns, index, index + 1))
+                parts.setdefault(columns.policies[index], []).append(row)
     return {
-        policy: RoutedGroup(id=group.id, flow=group.flow, policy=policy, rows=tuple(policy_rows))
-        for policy, policy_rows in rows.items()
+        policy: RoutedGroup(id=group.id, flow=group.flow, policy=policy, rows=Rows(policy_parts))
+        for policy, policy_parts in parts.items()
     }

@@ -142,7 +142,7 @@ class Evaluator:
             if self._lease(evaluation, assignment, room):
                 return
 
-    def check_versions(self, task: TaskId, policy: PolicyId, versions: Iterable[Version]) -> None:
+    def check_versions(self, task: TaskId, policy: PolicyId, versions: Iterable[int]) -> None:
         """Rejects an episode that versions of another round wrote. Raises: InvalidInput."""
         evaluation = self._run.evaluations.get(flow_of(task)) if self._run.evaluations else None
         member_location = parse_task_id(task) if evaluation else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId, Version
@@ -108,9 +109,16 @@ def parse_task_id(task: TaskId) -> tuple[GroupId, int] | None:
 
 def flow_of(task_id: TaskId) -> FlowId:
     """Returns the flow of a task id `flow:ordinal/member`; for any other text, a name that no flow has."""
-    return FlowId.unchecked(task_id.rpartition("/")[0].rpartition(":")[0])
+    return _flow_of_group(task_id.rpartition("/")[0])
 
 
+@lru_cache(maxsize=4096)
+def _flow_of_group(group: str) -> FlowId:
+    """Returns the flow of a group; cached, because the members of a group arrive together."""
+    return FlowId.unchecked(group.rpartition(":")[0])
+
+
+@lru_cache(maxsize=4096)
 def ordinal_of(group_id: GroupId) -> int | None:
     """Returns the ordinal of a group id `flow:ordinal`, None for any other text."""
     _, colon, ordinal = group_id.rpartition(":")

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, Version
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.trajectories import Episode, Trajectories, base_role_of
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.selection import Selector
@@ -145,9 +145,10 @@ def _rewards_of(episode: Episode) -> dict[str, list[float]]:
     """Returns the rewards of an episode by policy and role. Trajectories of a role that share one reward, such as the
     branches of an agent's session, count once."""
     by_role: dict[tuple[str, str], list[float]] = {}
-    for trajectory in episode.trajectories:
-        slot = f"{trajectory.policy}/{trajectory.base_role}" if trajectory.role else str(trajectory.policy)
-        by_role.setdefault((slot, trajectory.role), []).append(trajectory.reward)
+    trajectories = Trajectories.of(episode.trajectories)
+    for policy, role, reward in zip(trajectories.policies, trajectories.roles(), trajectories.rewards, strict=True):
+        slot = f"{policy}/{base_role_of(role)}" if role else str(policy)
+        by_role.setdefault((slot, role), []).append(reward)
     rewards: dict[str, list[float]] = {}
     for (slot, role), own in by_role.items():
         rewards.setdefault(slot, []).extend(own[:1] if role and len(set(own)) == 1 else own)

@@ -1,7 +1,7 @@
 """Leases: which node holds which task, and until when."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -87,7 +87,7 @@ class Leases:
         tasks = list(islice((task for task in self._queue if is_suitable(task)), max(0, capacity)))
         for task in tasks:
             del self._queue[task]
-            self._hold(task, node, now)
+        self._hold(tasks, node, now)
         return tasks
 
     def claim(self, node: NodeId, tasks: Collection[TaskId], *, now: float) -> None:
@@ -95,7 +95,7 @@ class Leases:
         for task in tasks:
             if task in self._queue:
                 del self._queue[task]
-                self._hold(task, node, now)
+                self._hold([task], node, now)
         self.renew(node, tasks, now=now)
 
     def renew(self, node: NodeId, tasks: Iterable[TaskId], *, now: float) -> None:
@@ -104,7 +104,7 @@ class Leases:
         for task in tasks:
             held = self._held.get(task)
             if held is not None and held.node is None:
-                self._hold(task, node, now)
+                self._hold([task], node, now)
             elif held is not None and held.node == node:
                 held.expires_at = now + self._lease_s
                 self._held.move_to_end(task)
@@ -145,10 +145,13 @@ class Leases:
             self.requeue(task)
         return tasks
 
-    def _hold(self, task: TaskId, node: NodeId, now: float) -> None:
-        self._held[task] = _HeldLease(node=node, owner=self._owner_of(node), expires_at=now + self._lease_s)
-        self._held.move_to_end(task)
-        self._tasks_by_node.setdefault(node, {})[task] = None
+    def _hold(self, tasks: Sequence[TaskId], node: NodeId, now: float) -> None:
+        owner, expires_at = self._owner_of(node), now + self._lease_s
+        for task in tasks:
+            self._held[task] = _HeldLease(node, owner, expires_at)
+            self._held.move_to_end(task)
+        if tasks:
+            self._tasks_by_node.setdefault(node, {}).update(dict.fromkeys(tasks))
 
     def _release(self, task: TaskId) -> bool:
         held = self._held.pop(task, None)

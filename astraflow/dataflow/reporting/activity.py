@@ -21,14 +21,14 @@ class Window:
         self._slots: deque[list[float]] = deque()
         """Index of the slot, number of values, and their sum; oldest first."""
 
-    def add(self, value: float, *, now: float) -> None:
-        """Adds a value."""
+    def add(self, *values: float, now: float) -> None:
+        """Adds values."""
         slot = now // _SLOT_S
         if not self._slots or self._slots[-1][0] != slot:
             self._slots.append([slot, 0, 0.0])
             self._forget(now)
-        self._slots[-1][1] += 1
-        self._slots[-1][2] += value
+        self._slots[-1][1] += len(values)
+        self._slots[-1][2] += sum(values)
 
     def rate(self, *, now: float) -> float:
         """Returns values per second; early in a run, over the time since it began."""

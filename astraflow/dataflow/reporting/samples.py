@@ -20,7 +20,7 @@ from astraflow.contract.queries import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.trajectories import Episode, Trajectories, Trajectory
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.serving.stream import BUFFERED
@@ -147,7 +147,7 @@ def _samples(group: Group, outcomes: Mapping[PolicyId, str], at: float) -> Itera
                 # The calls are those of the whole episode, so that only one of its samples has them.
                 yield member if position else replace(member, **_calls_of(episode.failed_calls))
                 continue
-            for index, trajectory in enumerate(episode.trajectories):
+            for index, trajectory in Trajectories.of(episode.trajectories).with_details():
                 if trajectory.policy == policy and (trajectory.prompt_text or trajectory.completion_text):
                     yield replace(_with_text(member, trajectory), index=index, reference_text=reference)
 
@@ -156,7 +156,7 @@ def _has_text(group: Group) -> bool:
     return any(
         trajectory.prompt_text or trajectory.completion_text
         for episode in group.episodes
-        for trajectory in episode.trajectories
+        for _, trajectory in Trajectories.of(episode.trajectories).with_details()
     )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.batches import Row
+from astraflow.contract.batches import Rows
 from astraflow.contract.ids import BatchId, Version
 from astraflow.dataflow.admission.routing import RoutedGroup
 
@@ -19,9 +19,9 @@ class ServedBatch:
     """Groups that were trained before."""
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> Rows:
         """Rows of all groups."""
-        return tuple(row for group in (*self.fresh_groups, *self.replayed) for row in group.rows)
+        return Rows([part for group in (*self.fresh_groups, *self.replayed) for part in group.parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

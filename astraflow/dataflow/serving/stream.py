@@ -1,7 +1,7 @@
 """Stream: the buffer and the batches that one policy's trainer consumes."""
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -208,9 +208,12 @@ class Stream:
         self.counts.dropped[FULL] += 1
         return FULL
 
-    def observe(self, trajectory: Trajectory) -> None:
-        """Records reward, ending and reward terms of a rollout with any outcome."""
-        self._rewards_since_step.append(trajectory.reward)
+    def observe_rewards(self, rewards: Iterable[float]) -> None:
+        """Records the rewards of rollouts with any outcome."""
+        self._rewards_since_step.extend(rewards)
+
+    def observe_interaction(self, trajectory: Trajectory) -> None:
+        """Records ending and reward terms of a rollout with any outcome."""
         self._interactions_since_step.add(trajectory)
 
     def attach(self, version: Version) -> None:
@@ -394,16 +397,19 @@ class Stream:
         return policy == self.policy and step.isdecimal() and int(step) < self.counts.steps
 
     def _record(self, served: ServedBatch, report: StepReport) -> None:
-        rows = [row.trajectory for row in served.rows]
+        parts = [part.trajectories for part in served.rows.parts]
+        rewards = [reward for part in parts for reward in part.rewards]
+        details = [trajectory for part in parts for _, trajectory in part.with_details()]
         totals = self.counts.totals
         totals.wait_s += report.wait_s
         totals.compute_s += report.compute_s
         totals.publish_s += report.publish_s
         if self.pacer is not None:
             self.pacer.observe_step(report.compute_s + report.publish_s)
-        ages = Counter(
-            str(max(0, served.version - row.oldest_version)) for row in rows if row.oldest_version is not None
-        )
+        begun_with = Counter(version for part in parts for version in part.oldest_versions)
+        ages: Counter[str] = Counter()
+        for version, rows in begun_with.items():
+            ages[str(max(0, served.version - version))] += rows
         self.recent_steps.append(
             {
                 "wait_s": report.wait_s,
@@ -416,9 +422,9 @@ class Stream:
             "compute_s": report.compute_s,
             "publish_s": report.publish_s,
             **report.metrics,
-            **role_metrics(rows),
-            "reward_mean": sum(row.reward for row in rows) / len(rows),
-            "tokens_mean": sum(row.model_tokens for row in rows) / len(rows),
+            **role_metrics(details),
+            "reward_mean": sum(rewards) / len(rewards),
+            "tokens_mean": sum(sum(part.model_tokens) for part in parts) / len(rewards),
         }
         published = VersionReport.from_metrics(report.metrics)
         if published is not None and not (
@@ -426,9 +432,10 @@ class Stream:
         ):
             self.published_versions.append(published)
         # Batches may be acknowledged in quick succession: a few rollouts that arrived in between say too little.
-        if len(self._rewards_since_step) < len(rows):
-            for row in rows:
-                self.observe(row)
+        if len(self._rewards_since_step) < len(rewards):
+            self.observe_rewards(rewards)
+            for trajectory in details:
+                self.observe_interaction(trajectory)
         self.rewards.append(sum(self._rewards_since_step) / len(self._rewards_since_step))
         self.last_step |= self._interactions_since_step.metrics()
         self._rewards_since_step, self._interactions_since_step = [], StepInteractions()

@@ -18,13 +18,13 @@ from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe
 from astraflow.trainer.backends.rank_trainer import FsdpOptions, RankTrainer, snapshot_facts
 from astraflow.trainer.backends.sharded_state import INDEX, joined_index
 from astraflow.trainer.backends.step_state import STATE, StepState
-from astraflow.trainer.crew import Crew
-from astraflow.trainer.flops import peak_flops
 from astraflow.trainer.model_preparation import prepare_model
-from astraflow.trainer.rank_channel import Message
-from astraflow.trainer.step_metrics import step_metrics
-from astraflow.trainer.steps import StepPlanner
-from astraflow.trainer.teacher_endpoint import TeacherEndpoint
+from astraflow.trainer.ranks.channel import Message
+from astraflow.trainer.ranks.crew import Crew
+from astraflow.trainer.step.flops import peak_flops
+from astraflow.trainer.step.metrics import step_metrics
+from astraflow.trainer.step.runner import StepPlanner
+from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 

@@ -36,12 +36,12 @@ from astraflow.trainer.engines.float8 import check_float8
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.values import critic_options
-from astraflow.trainer.flops import ForwardCost, peak_flops
 from astraflow.trainer.model_preparation import prepare_model
-from astraflow.trainer.rank_launch import DEFAULT_THREADS
-from astraflow.trainer.step_metrics import step_metrics
-from astraflow.trainer.steps import StepPlanner, StepRunner
-from astraflow.trainer.teacher_endpoint import TeacherEndpoint
+from astraflow.trainer.ranks.launch import DEFAULT_THREADS
+from astraflow.trainer.step.flops import ForwardCost, peak_flops
+from astraflow.trainer.step.metrics import step_metrics
+from astraflow.trainer.step.runner import StepPlanner, StepRunner
+from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
@@ -88,7 +88,7 @@ class LocalOptions(OptimizerOptions):
 class LocalBackend:
     """Trains in the process of the trainer, on one GPU or on the CPU.
 
-    Runs the steps of `trainer.steps` on a `LocalEngine`. Building the backend prepares the model (finds downloaded
+    Runs the steps of `trainer.step` on a `LocalEngine`. Building the backend prepares the model (finds downloaded
     weights, runs the warm start).
     """
 

@@ -10,7 +10,7 @@ from astraflow.contract.batches import Batch
 from astraflow.contract.trajectories import Int32Array, Trajectory
 from astraflow.contract.weights import Probe
 from astraflow.trainer.engines.base import Engine
-from astraflow.trainer.packing import pack_sequences
+from astraflow.trainer.step.packing import pack_sequences
 
 MIN_SCORED_TOKENS = 256
 """Scored tokens from which on the 99th percentile of the differences means something."""

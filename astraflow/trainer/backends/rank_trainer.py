@@ -32,12 +32,12 @@ from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.titan import TitanEngine
 from astraflow.trainer.engines.values import critic_options
-from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.model_preparation import prepare_model
-from astraflow.trainer.rank_channel import Message
-from astraflow.trainer.rank_launch import DEFAULT_RANKS
-from astraflow.trainer.shares import Share
-from astraflow.trainer.steps import StepResult, StepRunner
+from astraflow.trainer.ranks.channel import Message
+from astraflow.trainer.ranks.launch import DEFAULT_RANKS
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepResult, StepRunner
+from astraflow.trainer.step.shares import Share
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 

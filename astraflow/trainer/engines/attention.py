@@ -21,7 +21,7 @@ from astraflow.models.causal import attention_window
 from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.varlen_attention import VarlenKernel
-from astraflow.trainer.phase_timer import timed
+from astraflow.trainer.step.phase_timer import timed
 
 _IMPLEMENTATION = "astraflow_packed"
 

@@ -1,4 +1,4 @@
-"""Interface of training engines, which run on every rank below the world-size-independent step (`trainer.steps`)."""
+"""Interface of training engines, which run on every rank below the world-size-independent step (`trainer.step`)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from astraflow.trainer.engines.heads import target_scores
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.varlen_attention import VarlenKernel
-from astraflow.trainer.packing import pack_sequences
+from astraflow.trainer.step.packing import pack_sequences
 
 _UNSET = (None, False, "none")
 

@@ -84,10 +84,71 @@ class Hop(_message.Message):
 Global___Hop: _TypeAlias = Hop  # noqa: Y015
 
 @_typing.final
-class Trajectory(_message.Message):
-    """Token sequence of one policy. Its arrays are in the `arrays` field of the message that carries it: an int32 token id
-    for each token of its spans, a float32 log-probability for each token that the model wrote.
+class Trajectories(_message.Message):
+    """Trajectories in columns: entry i of a list is about trajectory i. Their arrays are in the `arrays` field of the message
+    that carries them: an int32 token id for each token of the spans, a float32 log-probability for each token that the
+    model wrote.
     """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICIES_FIELD_NUMBER: _builtins.int
+    POLICY_INDICES_FIELD_NUMBER: _builtins.int
+    REWARDS_FIELD_NUMBER: _builtins.int
+    IS_TRUNCATED_FIELD_NUMBER: _builtins.int
+    SPAN_COUNTS_FIELD_NUMBER: _builtins.int
+    SPAN_LENGTHS_FIELD_NUMBER: _builtins.int
+    SPAN_VERSIONS_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def policies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Distinct policies, and for each trajectory the index of its policy among them."""
+
+    @_builtins.property
+    def policy_indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def is_truncated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]: ...
+    @_builtins.property
+    def span_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Number of spans of each trajectory; lengths and versions of the spans of all trajectories, in order."""
+
+    @_builtins.property
+    def span_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def span_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """1 + the version that wrote the span, for tokens that the policy itself wrote (they are trained on); 0 for prompts,
+        tools and other context.
+        """
+
+    @_builtins.property
+    def details(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrajectoryDetails]:
+        """Of those trajectories that have any, in order."""
+
+    def __init__(
+        self,
+        *,
+        policies: _abc.Iterable[_builtins.str] | None = ...,
+        policy_indices: _abc.Iterable[_builtins.int] | None = ...,
+        rewards: _abc.Iterable[_builtins.float] | None = ...,
+        is_truncated: _abc.Iterable[_builtins.bool] | None = ...,
+        span_counts: _abc.Iterable[_builtins.int] | None = ...,
+        span_lengths: _abc.Iterable[_builtins.int] | None = ...,
+        span_versions: _abc.Iterable[_builtins.int] | None = ...,
+        details: _abc.Iterable[Global___TrajectoryDetails] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "is_truncated", b"is_truncated", "policies", b"policies", "policy_indices", b"policy_indices", "rewards", b"rewards", "span_counts", b"span_counts", "span_lengths", b"span_lengths", "span_versions", b"span_versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Trajectories: _TypeAlias = Trajectories  # noqa: Y015
+
+@_typing.final
+class TrajectoryDetails(_message.Message):
+    """What most trajectories of most runs have not."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -151,10 +212,8 @@ class Trajectory(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    POLICY_FIELD_NUMBER: _builtins.int
-    SPANS_FIELD_NUMBER: _builtins.int
-    REWARD_FIELD_NUMBER: _builtins.int
-    IS_TRUNCATED_FIELD_NUMBER: _builtins.int
+    TRAJECTORY_FIELD_NUMBER: _builtins.int
+    SPEAKERS_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     PROMPT_TEXT_FIELD_NUMBER: _builtins.int
     COMPLETION_TEXT_FIELD_NUMBER: _builtins.int
@@ -171,9 +230,8 @@ class Trajectory(_message.Message):
     ENDING_FIELD_NUMBER: _builtins.int
     TOKEN_ENDS_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
-    policy: _builtins.str
-    reward: _builtins.float
-    is_truncated: _builtins.bool
+    trajectory: _builtins.int
+    """Index of the trajectory."""
     prompt_text: _builtins.str
     """Texts for people, for a sample of groups; otherwise empty."""
     completion_text: _builtins.str
@@ -191,7 +249,9 @@ class Trajectory(_message.Message):
     repeat each other; empty unless sampled.
     """
     @_builtins.property
-    def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]: ...
+    def speakers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Origin of each span, for display: empty for the prompt and the model. Empty without any."""
+
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -219,10 +279,8 @@ class Trajectory(_message.Message):
     def __init__(
         self,
         *,
-        policy: _builtins.str = ...,
-        spans: _abc.Iterable[Global___Span] | None = ...,
-        reward: _builtins.float = ...,
-        is_truncated: _builtins.bool = ...,
+        trajectory: _builtins.int = ...,
+        speakers: _abc.Iterable[_builtins.str] | None = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         prompt_text: _builtins.str = ...,
         completion_text: _builtins.str = ...,
@@ -242,7 +300,7 @@ class Trajectory(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "parent", b"parent", "parent_turn", b"parent_turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "answer", b"answer", "calls", b"calls", "completion_text", b"completion_text", "ending", b"ending", "is_truncated", b"is_truncated", "labels", b"labels", "metrics", b"metrics", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_text", b"prompt_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "text_ends", b"text_ends", "token_ends", b"token_ends", "turn_discounts", b"turn_discounts", "turn_rewards", b"turn_rewards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "answer", b"answer", "calls", b"calls", "completion_text", b"completion_text", "ending", b"ending", "labels", b"labels", "metrics", b"metrics", "parent", b"parent", "parent_turn", b"parent_turn", "prompt_text", b"prompt_text", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "speakers", b"speakers", "text_ends", b"text_ends", "token_ends", b"token_ends", "trajectory", b"trajectory", "turn_discounts", b"turn_discounts", "turn_rewards", b"turn_rewards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
@@ -253,7 +311,7 @@ class Trajectory(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parent_turn) -> _WhichOneofReturnType__parent_turn | None: ...
 
-Global___Trajectory: _TypeAlias = Trajectory  # noqa: Y015
+Global___TrajectoryDetails: _TypeAlias = TrajectoryDetails  # noqa: Y015
 
 @_typing.final
 class AgentCalls(_message.Message):

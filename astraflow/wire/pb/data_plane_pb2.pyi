@@ -421,31 +421,83 @@ class HandBackReply(_message.Message):
 Global___HandBackReply: _TypeAlias = HandBackReply  # noqa: Y015
 
 @_typing.final
-class Episode(_message.Message):
+class PushRequest(_message.Message):
+    """Episodes in columns: entry i of a list is about episode i."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    TASK_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    DURATIONS_S_FIELD_NUMBER: _builtins.int
+    TRAJECTORY_COUNTS_FIELD_NUMBER: _builtins.int
     TRAJECTORIES_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    ARRAYS_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    padding: _builtins.bytes
+    arrays: _builtins.bytes
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def attempts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Attempts of the tasks."""
+
+    @_builtins.property
+    def durations_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def trajectory_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Number of trajectories of each episode, and the trajectories of all, in order."""
+
+    @_builtins.property
+    def trajectories(self) -> _common_pb2.Trajectories: ...
+    @_builtins.property
+    def details(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeDetails]:
+        """Of those episodes that have any, in order."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        tasks: _abc.Iterable[_builtins.str] | None = ...,
+        attempts: _abc.Iterable[_builtins.int] | None = ...,
+        durations_s: _abc.Iterable[_builtins.float] | None = ...,
+        trajectory_counts: _abc.Iterable[_builtins.int] | None = ...,
+        trajectories: _common_pb2.Trajectories | None = ...,
+        details: _abc.Iterable[Global___EpisodeDetails] | None = ...,
+        padding: _builtins.bytes = ...,
+        arrays: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trajectories", b"trajectories"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrays", b"arrays", "attempts", b"attempts", "details", b"details", "durations_s", b"durations_s", "node", b"node", "padding", b"padding", "tasks", b"tasks", "trajectories", b"trajectories", "trajectory_counts", b"trajectory_counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
+
+@_typing.final
+class EpisodeDetails(_message.Message):
+    """What most episodes have not."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPISODE_FIELD_NUMBER: _builtins.int
     FAILURE_BOUNDARY_FIELD_NUMBER: _builtins.int
     FAILURE_MESSAGE_FIELD_NUMBER: _builtins.int
-    DURATION_S_FIELD_NUMBER: _builtins.int
-    ATTEMPT_FIELD_NUMBER: _builtins.int
     CONTINUED_TOKENS_FIELD_NUMBER: _builtins.int
     FAILED_CALLS_FIELD_NUMBER: _builtins.int
     HOPS_FIELD_NUMBER: _builtins.int
-    task: _builtins.str
+    episode: _builtins.int
+    """Index of the episode."""
     failure_boundary: _builtins.str
     """Set for a failed episode: engine, environment, workflow or reward."""
     failure_message: _builtins.str
-    duration_s: _builtins.float
-    attempt: _builtins.int
-    """Attempt of the task."""
     continued_tokens: _builtins.int
     """Tokens that an earlier node wrote and handed back."""
     failed_calls: _builtins.bytes
-    """Recorded calls of an agent program whose session failed, as in `Trajectory`."""
-    @_builtins.property
-    def trajectories(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Trajectory]: ...
+    """Recorded calls of an agent program whose session failed, as in `TrajectoryDetails`."""
     @_builtins.property
     def hops(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Hop]:
         """Spans on the node, for sampled groups."""
@@ -453,52 +505,20 @@ class Episode(_message.Message):
     def __init__(
         self,
         *,
-        task: _builtins.str = ...,
-        trajectories: _abc.Iterable[_common_pb2.Trajectory] | None = ...,
+        episode: _builtins.int = ...,
         failure_boundary: _builtins.str = ...,
         failure_message: _builtins.str = ...,
-        duration_s: _builtins.float = ...,
-        attempt: _builtins.int = ...,
         continued_tokens: _builtins.int = ...,
         failed_calls: _builtins.bytes = ...,
         hops: _abc.Iterable[_common_pb2.Hop] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "continued_tokens", b"continued_tokens", "duration_s", b"duration_s", "failed_calls", b"failed_calls", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "hops", b"hops", "task", b"task", "trajectories", b"trajectories"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continued_tokens", b"continued_tokens", "episode", b"episode", "failed_calls", b"failed_calls", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "hops", b"hops"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Episode: _TypeAlias = Episode  # noqa: Y015
-
-@_typing.final
-class PushRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NODE_FIELD_NUMBER: _builtins.int
-    EPISODES_FIELD_NUMBER: _builtins.int
-    PADDING_FIELD_NUMBER: _builtins.int
-    ARRAYS_FIELD_NUMBER: _builtins.int
-    node: _builtins.str
-    padding: _builtins.bytes
-    arrays: _builtins.bytes
-    @_builtins.property
-    def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Episode]: ...
-    def __init__(
-        self,
-        *,
-        node: _builtins.str = ...,
-        episodes: _abc.Iterable[Global___Episode] | None = ...,
-        padding: _builtins.bytes = ...,
-        arrays: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrays", b"arrays", "episodes", b"episodes", "node", b"node", "padding", b"padding"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
+Global___EpisodeDetails: _TypeAlias = EpisodeDetails  # noqa: Y015
 
 @_typing.final
 class PushReply(_message.Message):
@@ -801,12 +821,19 @@ Global___PullBatchRequest: _TypeAlias = PullBatchRequest  # noqa: Y015
 
 @_typing.final
 class BatchPiece(_message.Message):
-    """The first piece has the head; rows follow in pieces below every message limit."""
+    """The first piece has the head; rows follow in pieces below every message limit, in columns: entry i of a list is about
+    row i, if nothing else is stated.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HEAD_FIELD_NUMBER: _builtins.int
-    ROWS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    GROUP_SIZES_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    NODE_INDICES_FIELD_NUMBER: _builtins.int
+    TRAJECTORIES_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
     ARRAYS_FIELD_NUMBER: _builtins.int
     padding: _builtins.bytes
@@ -814,18 +841,37 @@ class BatchPiece(_message.Message):
     @_builtins.property
     def head(self) -> Global___BatchHead: ...
     @_builtins.property
-    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___Row]: ...
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Groups of the rows, and for each group the number of its rows, which are adjacent."""
+
+    @_builtins.property
+    def group_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Distinct nodes, and for each row the index of its node among them."""
+
+    @_builtins.property
+    def node_indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def trajectories(self) -> _common_pb2.Trajectories: ...
     def __init__(
         self,
         *,
         head: Global___BatchHead | None = ...,
-        rows: _abc.Iterable[Global___Row] | None = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        group_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        tasks: _abc.Iterable[_builtins.str] | None = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+        node_indices: _abc.Iterable[_builtins.int] | None = ...,
+        trajectories: _common_pb2.Trajectories | None = ...,
         padding: _builtins.bytes = ...,
         arrays: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "trajectories", b"trajectories"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrays", b"arrays", "head", b"head", "padding", b"padding", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrays", b"arrays", "group_sizes", b"group_sizes", "groups", b"groups", "head", b"head", "node_indices", b"node_indices", "nodes", b"nodes", "padding", b"padding", "tasks", b"tasks", "trajectories", b"trajectories"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -861,35 +907,6 @@ class BatchHead(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchHead: _TypeAlias = BatchHead  # noqa: Y015
-
-@_typing.final
-class Row(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    TASK_FIELD_NUMBER: _builtins.int
-    NODE_FIELD_NUMBER: _builtins.int
-    TRAJECTORY_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    task: _builtins.str
-    node: _builtins.str
-    @_builtins.property
-    def trajectory(self) -> _common_pb2.Trajectory: ...
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        task: _builtins.str = ...,
-        node: _builtins.str = ...,
-        trajectory: _common_pb2.Trajectory | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["trajectory", b"trajectory"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "node", b"node", "task", b"task", "trajectory", b"trajectory"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Row: _TypeAlias = Row  # noqa: Y015
 
 @_typing.final
 class ReportStepRequest(_message.Message):

@@ -89,7 +89,7 @@ async def _produced(nodes: NodeOperations, node: NodeId, hops: Hops, tokens: int
     with hops.hop("node: encode push"):
         raw = encode_push(node, episodes)
     with hops.hop("dataflow: decode push"):
-        sender, received = decode_push(raw)
+        sender, received = decode_push(raw, is_checked=True)
     with hops.hop("dataflow: take, admit, buffer"):
         await nodes.push(sender, received, raw=raw)
 

@@ -13,9 +13,9 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.shares import Plan
-from astraflow.trainer.steps import StepPlanner, StepResult, StepRunner
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepPlanner, StepResult, StepRunner
+from astraflow.trainer.step.shares import Plan
 from tests.benchmarks.trainer_step.rows import SMALL, model_of
 
 LEARNING_RATE, CLIP, MAX_NORM = 1e-4, 0.2, 1.0

@@ -1,8 +1,10 @@
 """The ledger restores all writes completely after a restart or a crash."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from alembic import command
@@ -14,19 +16,23 @@ from sqlmodel import Session, SQLModel
 from sqlmodel import text as statement
 
 from astraflow.contract.causes import Cause
-from astraflow.contract.errors import Conflict, InvalidInput
+from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.fleet import Instance, InstanceState, KillScope, LaunchId
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.recommendations import Mode
+from astraflow.runtime.database import Database
 from maintainer.fleet import migrations, rows
-from maintainer.fleet.ledger import Changes, DirectoryLock, Ledger, open_ledger
+from maintainer.fleet.ledger import Changes, Ledger, open_ledger
+from maintainer.fleet.ledger_ownership import DirectoryLock
 from maintainer.fleet.lifecycle import InstanceEvent
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags, fingerprint, join_arguments
 from maintainer.fleet.records import LaunchRecord, PoolRecord
+from tests.errors import raises_code
 from tests.maintainer.fleet.parts import ALICE, POOL, START, build, spec
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
 MIGRATIONS = Path(migrations.__file__).parent
 
 
@@ -216,6 +222,37 @@ async def test_everything_stored_is_read_unchanged(tmp_path: Path, url: str) -> 
     page, has_older = await reloaded_ledger.instances(pool=POOL, with_gone=True, before="", limit=2)
     assert ([record.id for record in page], has_older) == (sorted(reloaded_ledger.records, reverse=True)[:2], True)
     parts.database.close()
+
+
+class LossyDatabase(Database):
+    """Database whose connection ends right after a commit, while `is_cut`."""
+
+    is_cut = False
+
+    async def write(self, work: Callable[[Session], T]) -> T:
+        result = await super().write(work)
+        if self.is_cut:
+            raise Unavailable("cannot reach the database", code="database.unreachable")
+        return result
+
+
+async def test_a_change_that_was_stored_in_an_outage_is_loaded_afterwards(tmp_path: Path) -> None:
+    open_ledger(tmp_path).close()
+    database = LossyDatabase(create_engine(f"sqlite:///{tmp_path / 'fleet.sqlite'}"))
+    ledger = await Ledger(database).load(now=START)
+    await ledger.take_ownership()
+    pool = PoolRecord(spec=spec(), version=1, target=0)
+    database.is_cut = True
+    with raises_code(Unavailable, "database.unreachable"):
+        await ledger.change(lambda _: (Changes(pools=(pool,)), None))
+    await ledger.check_owner()  # the outage lasts
+    database.is_cut = False
+    assert POOL not in ledger.pools
+    await ledger.check_owner()
+    assert ledger.pools[POOL] == pool
+    await ledger.change(lambda current: (Changes(pools=(replace(current.pools[POOL], version=2),)), None))
+    assert (await Ledger(database).load(now=START)).pools[POOL].version == 2
+    database.close()
 
 
 @pytest.mark.parametrize("text", ["nul \x00 inside", "half of a pair \ud800"])

@@ -15,12 +15,12 @@ from safetensors import safe_open
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from astraflow.contract.errors import CorruptData, InvalidInput
-from astraflow.trainer import rank_launch
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.rank_trainer import FsdpOptions
 from astraflow.trainer.backends.sharded_state import INDEX
 from astraflow.trainer.model_preparation import prepare_model
+from astraflow.trainer.ranks import launch
 from tests import make_torch
 from tests.fakes.forking import ForkingProgram
 from tests.snapshots import Snapshot, draft_of, snapshot_of
@@ -42,15 +42,15 @@ def fsdp(
 @pytest.fixture(scope="module")
 def rank_command(rank_python: ForkingProgram) -> tuple[str, ...]:
     """Command line of a rank without the time of its imports."""
-    assert rank_launch.RANK_COMMAND[0] == sys.executable
-    return (*rank_python.command, *rank_launch.RANK_COMMAND[1:])
+    assert launch.RANK_COMMAND[0] == sys.executable
+    return (*rank_python.command, *launch.RANK_COMMAND[1:])
 
 
 @pytest.fixture(scope="module")
 def pair(rank_command: tuple[str, ...]) -> Iterator[FsdpBackend]:
     """Backend of two ranks; a test leaves it working, with any weights."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_launch, "RANK_COMMAND", rank_command)
+        patch.setattr(launch, "RANK_COMMAND", rank_command)
         backend = fsdp(ranks=2)
     yield backend
     backend.close()
@@ -134,7 +134,7 @@ def test_one_process_can_restore_a_checkpoint_of_two_ranks(pair: FsdpBackend, st
 RESTORED = """
 from tests.trainer.backends.test_fsdp import *
 if __name__ == "__main__":
-    rank_launch.RANK_COMMAND = {command}
+    launch.RANK_COMMAND = {command}
     backend = fsdp(ranks={ranks}, **{options})
     backend.load(Path({folder!r}))
     print("restored", digest(snapshot_of(backend)))

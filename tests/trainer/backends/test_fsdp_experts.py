@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from astraflow.trainer import rank_launch
 from astraflow.trainer.model_preparation import prepare_model
+from astraflow.trainer.ranks import launch
 from tests import make_torch
 from tests.fakes.forking import ForkingProgram
 from tests.snapshots import Snapshot, snapshot_of
@@ -33,7 +33,7 @@ def assert_same_but_for_rounding(first: Snapshot, second: Snapshot) -> None:
 def test_two_ranks_train_and_publish_experts_as_one_process_does(
     optimizer: str, tmp_path: Path, rank_python: ForkingProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_launch, "RANK_COMMAND", (*rank_python.command, *rank_launch.RANK_COMMAND[1:]))
+    monkeypatch.setattr(launch, "RANK_COMMAND", (*rank_python.command, *launch.RANK_COMMAND[1:]))
     moe = {**make_torch.TINY, "experts": 5}
     options: dict[str, Any] = {"learning_rate": LEARNING_RATE, "optimizer": optimizer}
     single = local(model=moe, **options)

@@ -24,10 +24,10 @@ from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import OptimizerOptions
-from astraflow.trainer.rank_channel import Message
-from astraflow.trainer.rank_process import run_rank
-from astraflow.trainer.shares import Share
-from astraflow.trainer.steps import StepRunner
+from astraflow.trainer.ranks.channel import Message
+from astraflow.trainer.ranks.process import run_rank
+from astraflow.trainer.step.runner import StepRunner
+from astraflow.trainer.step.shares import Share
 from tests.trainer.plain_critic import ALGORITHM, PlainCritic
 from tests.trainer.step_gradients import adapters_of, peft_adapters
 

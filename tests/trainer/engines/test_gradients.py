@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from astraflow.trainer.crew import Crew
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.steps import StepPlanner
+from astraflow.trainer.ranks.crew import Crew
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepPlanner
 from tests.fakes.forking import ForkingProgram
 from tests.trainer.engines.gradients import (
     Case,

@@ -21,8 +21,8 @@ from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.titan import TitanEngine
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.steps import StepPlanner, StepRunner
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepPlanner, StepRunner
 from tests import make_torch
 from tests.errors import raises_code
 from tests.snapshots import snapshot_of

@@ -13,8 +13,8 @@ from astraflow.trainer.engines.attention_kernels import AttentionBlock, SdpaKern
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.steps import StepPlanner, StepRunner
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepPlanner, StepRunner
 from tests.algorithms.golden_curves import ALGORITHMS
 from tests.trainer.step_gradients import mixed_batch, tiny_model
 

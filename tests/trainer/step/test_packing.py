@@ -18,7 +18,7 @@ from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Trajectory
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.scoring import PackScorer
-from astraflow.trainer.packing import (
+from astraflow.trainer.step.packing import (
     PackedTokens,
     bins_of_units,
     build_pack,
@@ -27,7 +27,7 @@ from astraflow.trainer.packing import (
     pack_units,
     slots,
 )
-from astraflow.trainer.shared_prompts import prompt_clusters
+from astraflow.trainer.step.shared_prompts import prompt_clusters
 from tests import make_torch
 from tests.errors import raises_code
 

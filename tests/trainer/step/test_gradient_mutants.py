@@ -10,26 +10,26 @@ from torch import Tensor, nn
 
 from astraflow.algorithms import token_advantages
 from astraflow.algorithms.tokens import BatchStatistics, RowData, TokenScores
-from astraflow.trainer import steps
 from astraflow.trainer.engines import heads, scoring, values
 from astraflow.trainer.engines.attention_kernels import SdpaKernel
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.scoring import PackInputs, PackScorer
-from astraflow.trainer.shares import OptimizerBatch
+from astraflow.trainer.step import runner
+from astraflow.trainer.step.shares import OptimizerBatch
+from tests.trainer.step.test_step_gradients import BOUND
 from tests.trainer.step_gradients import Case, largest_difference, local_step, reference_gradients
-from tests.trainer.test_step_gradients import BOUND
 
 Mutate: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 
 def one_more_token_in_the_divisor(patch: pytest.MonkeyPatch) -> None:
-    original = steps._statistics
+    original = runner._statistics
 
     def mutant(batch: OptimizerBatch, rows: RowData) -> BatchStatistics:
         return replace(original(batch, rows), tokens=original(batch, rows).tokens + 1)
 
-    patch.setattr(steps, "_statistics", mutant)
+    patch.setattr(runner, "_statistics", mutant)
 
 
 def answers_do_not_see_their_prompt(patch: pytest.MonkeyPatch) -> None:

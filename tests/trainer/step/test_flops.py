@@ -7,7 +7,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions
-from astraflow.trainer.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
+from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
 from tests.trainer.step_gradients import VOCABULARY, tiny_model
 
 

@@ -11,9 +11,9 @@ from torch._C._distributed_c10d import Store  # torch.distributed does not decla
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.runtime.logs import get_logger
-from astraflow.trainer.rank_channel import Channel, Message, has_token
-from astraflow.trainer.rank_launch import LOOPBACK, RankPlace
-from astraflow.trainer.rank_process import CONTROL, JOIN_TIMEOUT_S, TOKEN
+from astraflow.trainer.ranks.channel import Channel, Message, has_token
+from astraflow.trainer.ranks.launch import LOOPBACK, RankPlace
+from astraflow.trainer.ranks.process import CONTROL, JOIN_TIMEOUT_S, TOKEN
 
 log = get_logger()
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from astraflow.contract.batches import Batch
-from astraflow.trainer.shares import Plan
-from astraflow.trainer.steps import StepResult
+from astraflow.trainer.step.runner import StepResult
+from astraflow.trainer.step.shares import Plan
 
 
 def step_metrics(

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from astraflow.contract.errors import CorruptData
 from astraflow.runtime import logs
-from astraflow.trainer.rank_channel import Message
-from astraflow.trainer.rank_process import run_rank
+from astraflow.trainer.ranks.channel import Message
+from astraflow.trainer.ranks.process import run_rank
 
 
 class Work:

@@ -16,9 +16,9 @@ from torch._C._distributed_c10d import Store  # torch.distributed does not decla
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import EXIT_FAILED, make_files_private
-from astraflow.trainer.rank_channel import Channel, Message
-from astraflow.trainer.rank_launch import PARENT, RankPlace
-from astraflow.trainer.rendezvous import join_process_group, open_store, rank_device
+from astraflow.trainer.ranks.channel import Channel, Message
+from astraflow.trainer.ranks.launch import PARENT, RankPlace
+from astraflow.trainer.ranks.rendezvous import join_process_group, open_store, rank_device
 
 log = get_logger()
 

@@ -27,10 +27,10 @@ from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, RowData, T
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
-from astraflow.trainer.flops import FORWARD_AND_BACKWARD, ForwardCost
-from astraflow.trainer.phase_timer import PhaseTimer
-from astraflow.trainer.shares import OptimizerBatch, Plan, Share, plan_step, row_data
-from astraflow.trainer.teacher_endpoint import TeacherEndpoint
+from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost
+from astraflow.trainer.step.phase_timer import PhaseTimer
+from astraflow.trainer.step.shares import OptimizerBatch, Plan, Share, plan_step, row_data
+from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 
 _ROLES = {Pass.REFERENCE: ModelRole.REFERENCE, Pass.TEACHER: ModelRole.TEACHER}
 """Roles of the passes with logprobs at the start of a batch, in addition to the policy's role."""

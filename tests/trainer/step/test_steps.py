@@ -17,10 +17,10 @@ from astraflow.trainer.engines.base import ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.values import critic_options
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.shares import Plan
-from astraflow.trainer.step_metrics import step_metrics
-from astraflow.trainer.steps import StepPlanner, StepResult, StepRunner
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.metrics import step_metrics
+from astraflow.trainer.step.runner import StepPlanner, StepResult, StepRunner
+from astraflow.trainer.step.shares import Plan
 from tests.errors import raises_code
 from tests.trainer.plain_critic import ALGORITHM
 from tests.trainer.step_gradients import mixed_batch, tiny_model

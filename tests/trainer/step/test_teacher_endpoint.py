@@ -14,10 +14,10 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthentic
 from astraflow.models import models
 from astraflow.models.causal import named_weights
 from astraflow.trainer.backends import backends
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.shares import Share
-from astraflow.trainer.steps import StepPlanner
-from astraflow.trainer.teacher_endpoint import TeacherEndpoint
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.runner import StepPlanner
+from astraflow.trainer.step.shares import Share
+from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from tests import make_torch
 from tests.errors import raises_code
 from tests.fakes.completions_server import CompletionsServer, logprob

@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.dis
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.hosts import is_loopback
-from astraflow.trainer.rank_launch import RankPlace
+from astraflow.trainer.ranks.launch import RankPlace
 
 _ATTEMPT, _AGENT_STORE = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"
 """Set by torchrun: the number of its restarts, which share a store; whether it runs the store itself."""

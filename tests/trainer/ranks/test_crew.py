@@ -17,13 +17,13 @@ import torch.distributed as dist
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, Unavailable
 from astraflow.runtime import logs
-from astraflow.trainer.crew import Crew
-from astraflow.trainer.rank_channel import Channel, Message
-from astraflow.trainer.rank_launch import RankPlace
+from astraflow.trainer.ranks.channel import Channel, Message
+from astraflow.trainer.ranks.crew import Crew
+from astraflow.trainer.ranks.launch import RankPlace
 from tests.fakes.forking import ForkingProgram
-from tests.trainer.crew_rank import Work
+from tests.trainer.ranks.crew_rank import Work
 
-COMMAND = (sys.executable, "-m", "tests.trainer.crew_rank")
+COMMAND = (sys.executable, "-m", "tests.trainer.ranks.crew_rank")
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
@@ -133,7 +133,7 @@ def test_messages_with_invalid_types_are_refused() -> None:
 
 def run_trainer(scenario: str, python: Sequence[str] = (sys.executable,), **variables: str) -> tuple[int, str, str]:
     """Runs a program that is a first rank, since a process has one group of ranks; returns exit code and outputs."""
-    program = f"import os\nfrom tests.trainer.test_crew import *\nconfigure_logs()\n{scenario}"
+    program = f"import os\nfrom tests.trainer.ranks.test_crew import *\nconfigure_logs()\n{scenario}"
     environment = {**os.environ, **variables}
     done = subprocess.run(
         [*python, "-c", program], capture_output=True, text=True, check=False, timeout=120, env=environment
@@ -192,7 +192,7 @@ except Unavailable as problem:
 def test_a_lost_rank_between_calls_ends_the_process(forked: tuple[str, ...]) -> None:
     code, _, error = run_trainer(
         f"""
-import astraflow.trainer.crew as crew
+import astraflow.trainer.ranks.crew as crew
 crew.REPORT_S = 0.5
 team = started(command={forked})
 os.kill(*team.crew.processes.values(), signal.SIGKILL)
@@ -260,10 +260,10 @@ team.crew.close()
 def test_ranks_that_were_launched_early_join(rank_python: ForkingProgram, forked: tuple[str, ...]) -> None:
     code, out, error = run_trainer(
         f"""
-from astraflow.trainer import rank_launch
-rank_launch.RANK_COMMAND = {forked}
-with rank_launch.launched_early({{"kind": "fsdp", "ranks": 2}}):
-    (early,) = [process.pid for process in rank_launch._early[0].processes.values()]
+from astraflow.trainer.ranks import launch
+launch.RANK_COMMAND = {forked}
+with launch.launched_early({{"kind": "fsdp", "ranks": 2}}):
+    (early,) = [process.pid for process in launch._early[0].processes.values()]
     team = started(command=())
     _, answers = team.sum()
     print(answers[0].arrays["total"].sum(), team.crew.processes == {{1: early}}, flush=True)

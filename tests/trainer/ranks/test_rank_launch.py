@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.trainer import rank_launch
-from astraflow.trainer.rank_launch import VISIBLE_GPUS, LaunchedRanks, launched_early, select_gpus, take_launched
+from astraflow.trainer.ranks import launch
+from astraflow.trainer.ranks.launch import VISIBLE_GPUS, LaunchedRanks, launched_early, select_gpus, take_launched
 from tests.errors import raises_code
 
 SLEEPS = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
@@ -17,7 +17,7 @@ SLEEPS = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
 
 @pytest.fixture(autouse=True)
 def command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_launch, "RANK_COMMAND", SLEEPS)
+    monkeypatch.setattr(launch, "RANK_COMMAND", SLEEPS)
     monkeypatch.delenv("RANK", raising=False)
 
 
@@ -27,7 +27,7 @@ def environment(process: subprocess.Popen[bytes]) -> dict[str, str]:
 
 
 def test_the_module_imports_no_torch() -> None:
-    code = "import sys, astraflow.trainer.rank_launch, astraflow.trainer.service; sys.exit('torch' in sys.modules)"
+    code = "import sys, astraflow.trainer.ranks.launch, astraflow.trainer.service; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

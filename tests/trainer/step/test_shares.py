@@ -12,9 +12,9 @@ from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Trajectory
-from astraflow.trainer.balance import balanced_parts, imbalance
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.shares import Plan, Share, plan_step, row_data
+from astraflow.trainer.step.balance import balanced_parts, imbalance
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.shares import Plan, Share, plan_step, row_data
 
 COST = ForwardCost(per_token=3e9, per_pair=4 * 28 * 2048.0, per_target=6e8)
 """Cost of a model with 1.7 billion parameters."""

@@ -15,10 +15,10 @@ from torch import Tensor
 from astraflow.algorithms.tokens import RowData, TokenData
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.trajectories import Float32Array
-from astraflow.trainer.balance import balanced_parts, imbalance
 from astraflow.trainer.engines.base import Pack, Segment
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.packing import (
+from astraflow.trainer.step.balance import balanced_parts, imbalance
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.packing import (
     PackedTokens,
     PackUnit,
     bins_of_units,

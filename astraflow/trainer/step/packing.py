@@ -12,10 +12,10 @@ from torch import Tensor
 
 from astraflow.contract.batches import Row
 from astraflow.contract.trajectories import Trajectory
-from astraflow.trainer.balance import balanced_parts
 from astraflow.trainer.engines.base import Pack, Segment
-from astraflow.trainer.flops import ForwardCost
-from astraflow.trainer.shared_prompts import PromptCluster, prompt_clusters
+from astraflow.trainer.step.balance import balanced_parts
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.shared_prompts import PromptCluster, prompt_clusters
 
 Int64Array = npt.NDArray[np.int64]
 

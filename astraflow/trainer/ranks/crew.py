@@ -19,12 +19,12 @@ from astraflow.contract import errors
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import EXIT_FAILED, print_error
-from astraflow.trainer import rank_launch
-from astraflow.trainer.rank_channel import Message
-from astraflow.trainer.rank_launch import LaunchedRanks, RankPlace, take_launched
-from astraflow.trainer.rank_link import EXIT_WAIT_S, RankLink, accept_ranks, check_place
-from astraflow.trainer.rank_process import BEAT_S, JOIN_TIMEOUT_S
-from astraflow.trainer.rendezvous import join_process_group, open_store, rank_device, serve_store
+from astraflow.trainer.ranks import launch
+from astraflow.trainer.ranks.channel import Message
+from astraflow.trainer.ranks.launch import LaunchedRanks, RankPlace, take_launched
+from astraflow.trainer.ranks.link import EXIT_WAIT_S, RankLink, accept_ranks, check_place
+from astraflow.trainer.ranks.process import BEAT_S, JOIN_TIMEOUT_S
+from astraflow.trainer.ranks.rendezvous import join_process_group, open_store, rank_device, serve_store
 
 T = TypeVar("T")
 log = get_logger()
@@ -72,7 +72,7 @@ class Crew:
         if first_rank is None:
             launched = None if command else take_launched(ranks=ranks, threads=threads)
             launched = launched or LaunchedRanks.launch(
-                ranks=ranks, threads=threads, command=command or rank_launch.RANK_COMMAND
+                ranks=ranks, threads=threads, command=command or launch.RANK_COMMAND
             )
             store = serve_store(launched.place, launched.listener, timeout_s=timeout_s)
             crew = cls(launched.place, store, timeout_s=timeout_s)

@@ -1,0 +1,1 @@
+"""Ranks: processes that compute one step together, their start, connections and supervision."""
