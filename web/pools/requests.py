@@ -136,8 +136,8 @@ class WhatIfBoundsRequest(RequestBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "on", "min_nodes": 1, "max_nodes": 12}]})
 
     mode: Mode | None = Field(None, strict=False, description="Default: the pool's mode.")
-    min_nodes: Count | None = None
-    max_nodes: Count | None = None
+    min_nodes: Count | None = Field(None, description="Minimum number of nodes. Default: the pool's.")
+    max_nodes: Count | None = Field(None, description="Maximum number of nodes. Default: the pool's.")
     headroom: float | None = Field(
         None, ge=0, le=0.15, allow_inf_nan=False, description="Headroom of the sizing rule; a share."
     )
