@@ -53,7 +53,10 @@ class PoolChange(RequestBody):
     engine: str = Field("", max_length=2000, description="Inference engine of the nodes: a kind, or a TOML table.")
     capacity: Capacity | None = Field(None, description="Concurrent episodes per node; null for the engine's default.")
     policies: tuple[Annotated[str, Field(pattern=NAME)], ...] = Field(
-        (), max_length=64, description="Policies that the nodes serve; empty for all. Needs the mode `off` or `advise`."
+        (),
+        strict=False,  # JSON has no tuples
+        max_length=64,
+        description="Policies that the nodes serve; empty for all. Needs the mode `off` or `advise`.",
     )
     drain_s: float = Field(
         600.0,
