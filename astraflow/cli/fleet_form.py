@@ -15,11 +15,12 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from astraflow.cli.fleet_config import fleet_values, remote_pools
 from astraflow.contract.errors import DeadlineExceeded, InvalidInput
+from astraflow.contract.launching import PoolEstimate, ProviderCheck
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.toml import Values
 
@@ -29,52 +30,17 @@ TIMEOUT_S = 50.0
 TABLES = ("pools", "budget", "envelope", "times")
 """Tables that a form may change; providers stay as in the recipe."""
 
+_CHECKS = TypeAdapter(tuple[ProviderCheck, ...])
+
 _TYPES: Mapping[str, Any] = {"integer": int, "number": float, "string": str, "boolean": bool, "null": None}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolOffer:
-    """Pool of the recipe: node counts, provider and price."""
-
-    name: str
-    provider: str
-    kind: str
-    """Kind of the provider."""
-    is_remote: bool
-    """True if its nodes run on other machines."""
-    initial_nodes: int
-    """Nodes at the start. Count."""
-    min_nodes: int
-    max_nodes: int
-    usd_per_hour_max: float | None
-    usd_per_day_max: float | None
-    node_usd_per_hour: float | None
-    """Price of a node; None while unknown."""
-    price_source: str
-    """Source of the price."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetPreflightCheck:
-    """Result of one preflight check of a provider."""
-
-    provider: str
-    kind: str
-    """`list`, `launch` or `price`."""
-    pool: str
-    """Name of the pool; empty for a check of the whole provider."""
-    is_ok: bool
-    message: str
-    remedy: str
-    """How to fix a failed check; empty for a passed one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetForm:
     """Fleet settings of a recipe, with preflight checks and problems."""
 
-    pools: tuple[PoolOffer, ...] = ()
-    checks: tuple[FleetPreflightCheck, ...] = ()
+    pools: tuple[PoolEstimate, ...] = ()
+    checks: tuple[ProviderCheck, ...] = ()
     usd_per_hour_max: float | None = None
     """Limit for all pools together; None for no limit."""
     usd_per_day_max: float | None = None
@@ -102,11 +68,11 @@ def fleet_form(recipe: Recipe, *, calls_providers: bool) -> FleetForm:
         return FleetForm(problems=problems, schema=inspection["schema"])
     remote = remote_pools(recipe)
     prices = {name: _number(pool.get("price_per_hour")) for name, pool in _pools(recipe).items()}
-    pools = (PoolOffer(is_remote=pool["name"] in remote, **pool) for pool in inspection["pools"])
+    pools = (PoolEstimate(is_remote=pool["name"] in remote, **pool) for pool in inspection["pools"])
     budget = inspection["config"]["budget"]
     return FleetForm(
         pools=tuple(_with_recipe_price(pool, prices.get(pool.name, 0.0)) for pool in pools),
-        checks=tuple(FleetPreflightCheck(**check) for check in inspection["checks"]),
+        checks=_CHECKS.validate_python(inspection["checks"]),
         usd_per_hour_max=budget["usd_per_hour_max"],
         usd_per_day_max=budget["usd_per_day_max"],
         values=_editable_values(recipe, inspection["config"]),
@@ -155,7 +121,7 @@ def _editable_values(recipe: Recipe, config: Values) -> Values:
     return {**recipe.fleet, **tables, **({"pools": pools} if pools else {})}
 
 
-def _with_recipe_price(pool: PoolOffer, usd: float) -> PoolOffer:
+def _with_recipe_price(pool: PoolEstimate, usd: float) -> PoolEstimate:
     """Returns the pool with the recipe's price where the provider has none."""
     return (
         pool if pool.node_usd_per_hour or not usd else replace(pool, node_usd_per_hour=usd, price_source="the recipe")

@@ -65,36 +65,38 @@ def recipes(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all data for a form.")] = False,
 ) -> None:
     """List the packaged recipes and the recipes in your folders, or the settings of one recipe."""
-    import json
-
+    from pydantic import TypeAdapter
     from rich.console import Console
     from rich.table import Table
 
     from astraflow.cli.override_limits import Limits
-    from astraflow.cli.recipe_cards import card_values, recipe_cards
-    from astraflow.cli.recipe_form import form_text, form_values, preflight_recipe, recipe_form
+    from astraflow.cli.recipe_cards import recipe_cards
+    from astraflow.cli.recipe_form import preflight_recipe, recipe_form
+    from astraflow.contract.launching import RecipeCard, RecipeForm, RecipePreflight
 
     limits = Limits(role=role, data_locations=tuple(data)) if role else None
     if recipe and preflight:
-        content: object = (preflight_result := preflight_recipe(recipe, overrides, folders=folders, limits=limits))
+        content: RecipePreflight | RecipeForm | list[RecipeCard] = (
+            result := preflight_recipe(recipe, overrides, folders=folders, limits=limits)
+        )
         table = Table("provider", "pool", "check", "result", box=None)
-        for check in preflight_result["checks"]:
-            result_text = check["message"] if check["is_ok"] else f"{check['message']}. {check['remedy']}"
-            table.add_row(check["provider"], check["pool"], check["kind"], result_text)
+        for check in result.checks:
+            text = check.message if check.is_ok else f"{check.message}. {check.remedy}"
+            table.add_row(check.provider, check.pool, check.kind.value, text)
     elif recipe:
         form = recipe_form(recipe, overrides, folders=folders, host=host, limits=limits)
         table = Table("setting", "value", "description", box=None)
         for field in form.fields:
-            table.add_row(field.key, form_text(field.value), field.description)
-        content = form_values(form)
+            table.add_row(field.key, field.text, field.description)
+        content = form
     else:
         cards = recipe_cards(folders)
         table = Table("recipe", "description", "this machine", box=None)
         for card in cards:
             table.add_row(card.name, card.problem or card.summary, _fit(card))
-        content = [card_values(card) for card in cards]
+        content = cards
     if as_json:
-        print(json.dumps(content))  # noqa: T201 (machine-readable output)
+        print(TypeAdapter(type(content)).dump_json(content).decode())  # noqa: T201 (machine-readable output)
     else:
         Console().print(table)
 

@@ -3,11 +3,10 @@
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -16,6 +15,7 @@ from astraflow.cli.fleet_form import FleetForm
 from astraflow.cli.recipe_checks import SIMULATED_KIND, needed_memory_bytes
 from astraflow.cli.recipe_plan import plan_recipe
 from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.launching import RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
 from astraflow.models import models
 from astraflow.raas.engines.server.environments import installed_environments
 from astraflow.raas.engines.server.installation.host import Gpu, this_host
@@ -31,63 +31,6 @@ _GPU_BYTES = 79 * 2**30
 
 TWIN = "tiny"
 """Name of a variant that trains a small model on the same task."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """Hardware that a recipe needs on the machine that starts it, with the nodes that it starts itself."""
-
-    gpus: int = 0
-    gpu_memory_gb: float = 0.0
-    """Memory of each GPU. Gigabytes; 0 if any will do."""
-    memory_gb: float = 0.0
-    disk_gb: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
-    """Reason why this machine cannot run a recipe as it is."""
-
-    cause: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """Parts of a recipe that its picture shows."""
-
-    prompts: tuple[str, ...] = ()
-    """Kinds of the data sets of its flows."""
-    policies: tuple[str, ...] = ()
-    workflow: str = ""
-    """Kind of the first flow's workflow."""
-    world: str = ""
-    """Kind of the environment, or the kinds of the tools, that the first flow's policies act in; empty for none."""
-    reward: str = ""
-    """Kind of the first flow's reward."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeCard:
-    """Recipe in the list."""
-
-    name: str
-    name_or_path: str
-    """Argument that launches it."""
-    summary: str = ""
-    simulated: tuple[str, ...] = ()
-    """Kinds of its simulated plugins."""
-    problem: str = ""
-    """Cause why it cannot be launched; empty when it can."""
-    shows: str = ""
-    """Purpose of a run as a sentence; empty if its file has none."""
-    minutes: float | None = None
-    """Minutes to the stop condition; None if they were not measured."""
-    measured_on: str = ""
-    needs: Needs = Needs()
-    picture: Picture = Picture()
-    obstacles: tuple[Obstacle, ...] = ()
-    """Reasons why this machine cannot run it as it is; empty if it can, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +63,7 @@ def recipe_cards(folders: Sequence[Path] = ()) -> list[RecipeCard]:
     return packaged + declared
 
 
-def card_values(card: RecipeCard) -> dict[str, Any]:
-    """Returns a card as JSON values."""
-    return asdict(card)
-
-
-def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obstacle]:
+def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[RecipeObstacle]:
     """Yields the reasons why a machine cannot run a recipe as it is. location: argument that launches it."""
     try:
         needs = needs_of(recipe)
@@ -135,12 +73,12 @@ def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obsta
     yield from _gpu_obstacles(needs, location, machine)
     needed, memory = needed_memory_bytes(recipe, FleetForm()), machine.memory_bytes
     if needed > memory:
-        yield Obstacle(
+        yield RecipeObstacle(
             cause=f"it needs {needed / 1e9:,.1f} GB of memory; this machine has {memory / 1e9:,.1f} GB",
             remedy="start fewer nodes here (nodes.count), or run it on a larger machine",
         )
     if needs.disk_gb * 1e9 > machine.disk_bytes:
-        yield Obstacle(
+        yield RecipeObstacle(
             cause=f"it needs {needs.disk_gb:g} GB of disk; {machine.disk_bytes / 1e9:,.1f} GB are free in "
             f"{runs_folder()}",
             remedy="free space, or set ASTRAFLOW_HOME to another folder",
@@ -148,11 +86,11 @@ def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obsta
     if not machine.has_torch and any(
         policy.backend.get("kind") != SIMULATED_KIND for policy in recipe.policies.values()
     ):
-        yield Obstacle(cause="torch is not installed", remedy="run pip install 'astraflow[train]'")
+        yield RecipeObstacle(cause="torch is not installed", remedy="run pip install 'astraflow[train]'")
     yield from _software_obstacles(recipe, location, machine)
 
 
-def needs_of(recipe: Recipe) -> Needs:
+def needs_of(recipe: Recipe) -> RecipeNeeds:
     """Returns the hardware that a recipe needs on one machine, by its dry run (`astraflow check recipe`).
 
     Raises: InvalidInput for a recipe that cannot be planned.
@@ -161,7 +99,7 @@ def needs_of(recipe: Recipe) -> Needs:
     used: dict[int, int] = {}
     for use in plan.uses:
         used[use.gpu] = used.get(use.gpu, 0) + (use.size_bytes or 0)
-    return Needs(
+    return RecipeNeeds(
         gpus=len(used),
         gpu_memory_gb=ceil(max(used.values(), default=0) / 1e9),
         memory_gb=round(needed_memory_bytes(recipe, FleetForm()) / 1e9, 1),
@@ -181,11 +119,11 @@ def this_machine() -> Machine:
     )
 
 
-def _needs_if_planned(recipe: Recipe) -> Needs:
+def _needs_if_planned(recipe: Recipe) -> RecipeNeeds:
     try:
         return needs_of(recipe)
     except InvalidInput:  # an obstacle has the reason
-        return Needs(memory_gb=round(needed_memory_bytes(recipe, FleetForm()) / 1e9, 1))
+        return RecipeNeeds(memory_gb=round(needed_memory_bytes(recipe, FleetForm()) / 1e9, 1))
 
 
 def simulated_kinds(recipe: Recipe) -> tuple[str, ...]:
@@ -217,7 +155,7 @@ def _recipe_card(name: str, location: str, machine: Machine, folders: Sequence[P
     )
 
 
-def _gpu_obstacles(needs: Needs, location: str, machine: Machine) -> Iterator[Obstacle]:
+def _gpu_obstacles(needs: RecipeNeeds, location: str, machine: Machine) -> Iterator[RecipeObstacle]:
     large = [gpu for gpu in machine.gpus if gpu.memory_bytes >= needs.gpu_memory_gb * 1e9]
     if needs.gpus <= len(large):
         return
@@ -226,16 +164,18 @@ def _gpu_obstacles(needs: Needs, location: str, machine: Machine) -> Iterator[Ob
     names = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
     twin = f"{location.partition('/')[0]}/{TWIN}"
     tiny = f"; its small twin {twin} runs here" if twin in packaged_recipes() and twin != location else ""
-    yield Obstacle(
+    yield RecipeObstacle(
         cause=f"it needs {needs.gpus} GPUs{size}; this machine has {names}",
         remedy=f"launch it on a machine with {needs.gpus} GPUs{size}, or with pools that have them{tiny}",
     )
 
 
-def _software_obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obstacle]:
+def _software_obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[RecipeObstacle]:
     for kind in sorted({str(engine.get("kind")) for engine in (recipe.nodes.engine, *recipe.nodes.engines.values())}):
         if kind in server_kinds() and kind not in machine.engines:
-            yield Obstacle(cause=f"the engine {kind} is not installed", remedy=f"run astraflow engines install {kind}")
+            yield RecipeObstacle(
+                cause=f"the engine {kind} is not installed", remedy=f"run astraflow engines install {kind}"
+            )
     for _, registry, spec in plugin_specs(recipe):
         if registry is not models or spec.get("kind") == SIMULATED_KIND:
             continue
@@ -245,18 +185,18 @@ def _software_obstacles(recipe: Recipe, location: str, machine: Machine) -> Iter
             yield _obstacle(problem, location)
 
 
-def _obstacle(problem: AstraFlowError, location: str) -> Obstacle:
+def _obstacle(problem: AstraFlowError, location: str) -> RecipeObstacle:
     cause, _, remedy = str(problem).replace("fetch RECIPE", f"fetch {location}").partition("; ")
-    return Obstacle(cause=cause, remedy=remedy or f"run astraflow check recipe {location}")
+    return RecipeObstacle(cause=cause, remedy=remedy or f"run astraflow check recipe {location}")
 
 
-def _picture(recipe: Recipe) -> Picture:
+def _picture(recipe: Recipe) -> RecipePicture:
     flow = next(iter(recipe.flows.values()))
     environment, tools = flow.workflow.get("environment"), flow.workflow.get("tools") or ()
     if isinstance(environment, Mapping) and isinstance(environment.get("of"), Mapping):
         environment = environment["of"]  # the environment that a process has
     world = str(environment.get("kind")) if isinstance(environment, Mapping) else ""
-    return Picture(
+    return RecipePicture(
         prompts=tuple(dict.fromkeys(str(flow.dataset.get("kind")) for flow in recipe.flows.values())),
         policies=tuple(recipe.policies),
         workflow=str(flow.workflow.get("kind")),

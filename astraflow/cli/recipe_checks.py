@@ -2,13 +2,13 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import psutil
 
 from astraflow.cli.fleet_form import FleetForm
 from astraflow.cli.ports import free_ports
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.launching import FormCheck
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.run_folders import runs_folder
 
@@ -28,15 +28,6 @@ TORCH_BYTES = 400 * 10**6
 """Minimum memory of a process without and with torch, measured with `reverse`; models are not included."""
 
 SIMULATED_KIND = "scripted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormCheck:
-    """Result of one check before a launch."""
-
-    name: str
-    is_ok: bool
-    message: str
 
 
 def checks(recipe: Recipe, fleet: FleetForm, *, problems: int, host: str) -> Iterator[FormCheck]:

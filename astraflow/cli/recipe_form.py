@@ -4,7 +4,6 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args
@@ -13,80 +12,20 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from astraflow.cli.declared_recipes import check_declared_recipe
-from astraflow.cli.fleet_form import FleetForm, PoolOffer, fleet_form
+from astraflow.cli.fleet_form import FleetForm, fleet_form
 from astraflow.cli.override_limits import Limits, SettingClasses, refusals
 from astraflow.cli.recipe_cards import obstacles, simulated_kinds, this_machine
-from astraflow.cli.recipe_checks import LOOPBACK, FormCheck, checks
-from astraflow.cli.setting_facts import FieldKind, bounds, field_info, kind_of, literals, options_type, walk
+from astraflow.cli.recipe_checks import LOOPBACK, checks
+from astraflow.cli.setting_facts import bounds, field_info, kind_of, literals, options_type, walk
 from astraflow.cli.setting_titles import is_basic, owner_of, title_of
 from astraflow.contract.errors import InvalidInput, NotPermitted
+from astraflow.contract.launching import FormCheck, FormField, FormProblem, RecipeForm, RecipePreflight
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import Check, load_recipe, snapshot
 from astraflow.recipe.plugins import plugin_lists, plugin_specs
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.runtime.toml import toml_text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormField:
-    """Setting of a recipe in the form."""
-
-    key: str
-    """Key of the setting, as in `--set`."""
-    title: str
-    """Label of the setting."""
-    owner: str
-    """Policy, flow or pool of the setting; empty for the whole run."""
-    kind: FieldKind
-    value: int | float | str | bool | None
-    description: str
-    minimum: float | None
-    maximum: float | None
-    choices: tuple[str, ...]
-    is_optional: bool
-    """True if the value may be empty."""
-    is_basic: bool
-    settable_by: str
-    """Lowest role that may override it from the page: `agent`, `operator` or `admin`; `data_location` for a path
-    below a data location; `recipe` for none."""
-    entries: tuple[str, ...] = ()
-    """For a list of plugins: each in TOML with its options; `value` has their kinds, separated by commas."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormProblem:
-    """Problem of an override or a setting."""
-
-    key: str
-    """Key of the setting; empty for a problem of the whole recipe."""
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeForm:
-    """Recipe with overrides applied."""
-
-    name: str
-    summary: str
-    simulated: tuple[str, ...]
-    """Kinds of its simulated plugins."""
-    fields: tuple[FormField, ...]
-    problems: tuple[FormProblem, ...]
-    refusals: tuple[FormProblem, ...]
-    """Refused overrides. With any, no override is applied."""
-    checks: tuple[FormCheck, ...]
-    toml: str
-    """Overrides as a recipe file that extends this recipe."""
-    usd_per_hour: float
-    """Cost of the nodes."""
-    has_fleet: bool
-    """True if the recipe defines providers or pools and needs a fleet service."""
-    pools: tuple[PoolOffer, ...]
-    """Pools of the fleet; empty without a fleet."""
-    usd_per_hour_max: float | None
-    """Budget of the fleet; None for no limit."""
-    usd_per_day_max: float | None
 
 
 def recipe_form(
@@ -143,8 +82,8 @@ def _changes_heavy_plugin(unchanged: Recipe, chosen: Recipe) -> bool:
 
 def preflight_recipe(
     location: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = (), limits: Limits | None = None
-) -> dict[str, Any]:
-    """Returns pools with prices and the preflight checks of the recipe's providers as JSON values; takes seconds.
+) -> RecipePreflight:
+    """Returns pools with prices and the preflight checks of the recipe's providers; takes seconds.
 
     Raises: InvalidInput for invalid fleet settings, NotPermitted beyond `limits`, DeadlineExceeded.
     """
@@ -155,7 +94,7 @@ def preflight_recipe(
     fleet = fleet_form(load_recipe(location, overrides, check=Check.NONE), calls_providers=True)
     if fleet.problems:
         raise InvalidInput("\n".join(fleet.problems), code="recipe.invalid_fleet")
-    return {name: [asdict(entry) for entry in getattr(fleet, name)] for name in ("pools", "checks")}
+    return RecipePreflight(pools=fleet.pools, checks=fleet.checks)
 
 
 def _machine_checks(recipe: Recipe, location: str) -> Iterator[FormCheck]:
@@ -174,11 +113,6 @@ def _check_location(location: str, folders: Sequence[Path]) -> None:
     """Checks that a declared recipe uses only files in the folders. Raises: InvalidInput."""
     if any(Path(location).is_relative_to(folder.resolve()) for folder in folders):
         check_declared_recipe(Path(location), folders)
-
-
-def form_values(form: RecipeForm) -> dict[str, Any]:
-    """Returns the form as JSON values."""
-    return asdict(form)
 
 
 def as_toml(location: str, overrides: Sequence[str]) -> str:
@@ -302,10 +236,3 @@ def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from _leaves(value, (*path, str(key)))
     elif not isinstance(values, list) and path not in (("name",), ("summary",)):
         yield path, values
-
-
-def form_text(value: Any) -> str:
-    """Returns a value as text in the form."""
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)

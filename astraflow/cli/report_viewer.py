@@ -1,11 +1,9 @@
 """Report of a run in the terminal as tables, live or once, or as JSON."""
 
 import asyncio
-import json
 from contextlib import aclosing
-from dataclasses import asdict
-from enum import Enum
 
+from pydantic import TypeAdapter
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -85,17 +83,16 @@ def _repeats_suffix(event: Event) -> str:
     return f" ({event.repeats + 1} times within a minute)" if event.repeats else ""
 
 
+def report_json(report: Report) -> str:
+    """Returns the whole report as a JSON object; numbers that are not finite become null."""
+    return TypeAdapter(Report).dump_json(report).decode()
+
+
 def _print(console: Console, report: Report, *, as_json: bool) -> None:
     if as_json:
-        console.out(json.dumps(asdict(report), default=_json_value))
+        console.out(report_json(report))
     else:
         console.print(report_tables(report))
-
-
-def _json_value(value: object) -> object:
-    if isinstance(value, Enum):
-        return value.value
-    raise TypeError(f"cannot convert {type(value).__name__} to JSON")
 
 
 def _unreachable_line(problem: AstraFlowError) -> Text:

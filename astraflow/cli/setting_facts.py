@@ -9,9 +9,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.launching import FieldKind
 from astraflow.recipe.config import Recipe
-
-FieldKind = Literal["integer", "number", "text", "boolean", "plugins"]
 
 KINDS: tuple[tuple[type, FieldKind], ...] = (
     (bool, "boolean"),

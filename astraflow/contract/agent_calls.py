@@ -27,6 +27,7 @@ class AgentCall:
     began_s: float
     """Time since the session began. Seconds."""
     duration_s: float
+    """Time until the reply was complete. Seconds."""
     dialect: str
     """`chat`, `responses`, `messages` or `tokens`."""
     model: str
@@ -36,6 +37,7 @@ class AgentCall:
     reply: str
     """Body of the answer as JSON, or the message of an error; cut likewise."""
     outcome: CallOutcome
+    """Result of the call."""
     turn: int | None = None
     """Turn of the trajectory that the reply became, from 0; None when it became none."""
 
@@ -52,8 +54,11 @@ class LiveSession:
     """Session of an agent that runs now, as a node reports it."""
 
     task: TaskId
+    """Task that the session works on."""
     flow: FlowId
+    """Flow of the task."""
     age_s: float
+    """Time since the session began. Seconds."""
     calls: int
     """Calls answered so far. Count."""
     waiting_calls: int

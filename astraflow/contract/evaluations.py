@@ -24,10 +24,12 @@ class EvaluationScore:
     """One metric of one policy: the mean over the prompts for which the metric exists."""
 
     policy: PolicyId
+    """Policy that the score belongs to."""
     name: str
     """`avg@k`, `pass@1`, `pass@2`, ... `pass@k`, `maj@k`; with the role before it, `verifier.avg@4`, when the workflow
     names roles."""
     value: float
+    """Mean over the prompts."""
     error: float | None
     """Standard error of the mean, with a prompt's samples counted as one; None for a single prompt."""
 
@@ -43,6 +45,7 @@ class EvaluationReport:
     versions: Mapping[PolicyId, Version]
     """Pinned version of each evaluated policy."""
     state: EvaluationState
+    """State of the round."""
     done: int
     """Samples with a result, masked samples included."""
     total: int
@@ -56,9 +59,12 @@ class EvaluationReport:
     actor: str
     """Name of the requester; `schedule` for rounds that the recipe schedules."""
     reason: str
+    """Reason of the request."""
     requested_at: float
     """Unix seconds, like `started_at` and `finished_at`."""
     started_at: float | None
+    """Time when the round began. Unix seconds; None before."""
     finished_at: float | None
+    """Time when the round ended. Unix seconds; None before."""
     reserved_nodes: tuple[NodeId, ...] = ()
     """Nodes whose only engine serves the pinned versions while the round runs; they get no training tasks."""

@@ -31,7 +31,9 @@ class Failure:
     """Reason for which an episode has no result: data, not an exception."""
 
     boundary: Boundary
+    """Component that failed."""
     message: str
+    """Cause, as a sentence."""
 
 
 class RolloutFailed(AstraFlowError):

@@ -48,7 +48,9 @@ class Actor:
     """Caller of a change, as the audit log names it."""
 
     name: str
+    """Name of a person or program."""
     role: Role
+    """Permissions of the actor."""
     pool: str = ""
     """Only pool that the actor may change; empty for all pools."""
 
@@ -65,13 +67,16 @@ class PoolSpec:
     """Configuration of a pool: hardware, engine and bounds. The fleet service stores it."""
 
     id: PoolId
+    """Name of the pool."""
     provider: str
     """Name of one of the fleet service's providers."""
     mode: Mode = Mode.ADVISE
     """Off: only people change the pool. Advise: plans of the rule and of programs wait for approval. Up-only: the
     rule's targets are applied upwards. On: they are applied."""
     min_nodes: int = 0
+    """Smallest target. Nodes."""
     max_nodes: int = 8
+    """Largest target. Nodes."""
     usd_per_hour_max: float | None = None
     """None for no bound."""
     usd_per_day_max: float | None = None
@@ -79,7 +84,9 @@ class PoolSpec:
     type: str = ""
     """The provider's name of the instance type; empty for its default."""
     region: str = ""
+    """The provider's name of the region; empty for its default."""
     is_spot: bool = False
+    """True for preemptible instances at a lower price."""
     engine: str = ""
     """Engine of the nodes: a kind or a TOML table of its options; empty for the run's suggestion."""
     capacity: int | None = None
@@ -142,25 +149,41 @@ class Instance:
     """One instance in the ledger. Times are Unix seconds, None before the transition."""
 
     id: LaunchId
+    """Launch id, which is also the name of its node."""
     pool: PoolId
+    """Pool of the instance."""
     state: InstanceState
+    """State in the ledger."""
     provider: str
+    """Name of its provider."""
     handle: str = ""
     """The provider's identifier; empty while unknown."""
     type: str = ""
+    """The provider's name of the instance type; empty for its default."""
     region: str = ""
+    """The provider's name of the region; empty for its default."""
     is_spot: bool = False
+    """True for a preemptible instance."""
     usd_per_hour: float = 0.0
+    """Price. US dollars per hour; 0 while unknown."""
     actor: str
     """Name of the actor that launched it."""
     reason: str
+    """Reason of the launch."""
     intended_at: float
+    """Time of the intent to launch it. Unix seconds."""
     expires_at: float
+    """Time when it reaches the maximum age of instances. Unix seconds."""
     launched_at: float | None = None
+    """Time when the provider accepted the launch. Unix seconds; None before."""
     ready_at: float | None = None
+    """Time when its node took tasks for the first time. Unix seconds; None before."""
     draining_at: float | None = None
+    """Time when its node began to drain. Unix seconds; None before."""
     retiring_at: float | None = None
+    """Time when its termination was requested. Unix seconds; None before."""
     gone_at: float | None = None
+    """Time when it had ended. Unix seconds; None before."""
     cause: Cause | None = None
     """Cause of its end. None while it stays, and for instances recorded before the ledger had causes."""
     message: str = ""
@@ -183,6 +206,7 @@ class Pool:
     """Current state of a pool in the fleet service."""
 
     spec: PoolSpec
+    """Configuration of the pool."""
     version: int
     """Grows with every change of the spec or of the pool's instances."""
     target: int
@@ -194,7 +218,9 @@ class Pool:
     losses: Mapping[Cause, int] = field(default_factory=dict)
     """Nodes that worked and were preempted or lost within the last hour, by cause."""
     usd_per_hour: float
+    """Cost of the present instances. US dollars per hour."""
     usd_today: float
+    """Cost since midnight UTC. US dollars."""
     rule_target: int | None
     """Target that the rule recommends; None without a recommendation."""
     launch_delay_s: float
@@ -202,9 +228,11 @@ class Pool:
     override_until_at: float | None = None
     """End of the manual override, during which no node is removed; None without an override."""
     override_reason: str = ""
+    """Reason of the manual override; empty without one."""
     breaker_until: float | None = None
     """No launch is tried before this time because too many failed; None otherwise."""
     last_change_at: float | None = None
+    """Time of the last applied change. Unix seconds; None before the first."""
     simulated: tuple[str, ...] = ()
     """Simulated parts of its provider."""
     can_inject_fault: bool = False
@@ -226,6 +254,7 @@ class Finding:
     code: str
     """Identifier of the rule: `envelope`, `max_nodes`."""
     verdict: Verdict
+    """Consequence of the rule for the plan."""
     message: str
     """Cause and remedy, as a sentence."""
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -271,21 +300,31 @@ class Plan:
     """Effect of a requested change. Nothing has been changed yet."""
 
     id: PlanId
+    """Identifier, for applying the plan."""
     request: PlanRequest
+    """Requested change."""
     observed_version: int
     """Version of the pool for which the plan was made."""
     nodes: int
     """Current plus requested nodes; nodes that are draining or retiring do not count."""
     target: int
+    """Size of the pool after the change. Nodes."""
     launches: int
+    """Instances that the change launches. Count."""
     victims: tuple[LaunchId, ...]
+    """Launch ids of the instances that the change removes."""
     eta_s: float
     """Estimated time until the pool has the target size, from known launch delays and drains."""
     usd_per_hour_change: float
+    """Change of the cost. US dollars per hour."""
     verdict: Verdict
+    """Verdict of the guard."""
     findings: tuple[Finding, ...]
+    """Rules of the guard that apply; empty for an allowed plan."""
     created_at: float
+    """Time when the plan was made. Unix seconds."""
     expires_at: float
+    """Time until which it can be applied. Unix seconds."""
     rule_target: int | None = None
     """Target of the rule when the plan was made; None without a recommendation."""
     override_s: float = 0.0
@@ -305,11 +344,15 @@ class AppliedPlan:
     """Result of applying a plan; the same for every call with the same key."""
 
     plan: PlanId
+    """Identifier of the plan."""
     decision: int
     """Ordinal of its audit log entry."""
     launched: tuple[LaunchId, ...]
+    """Launch ids of the started instances."""
     retired: tuple[LaunchId, ...]
+    """Launch ids of the instances that drain or end."""
     message: str
+    """Performed change, as a sentence."""
     guard_json: str = ""
     """Inputs of the guard when the plan was applied, as JSON."""
     override_until_at: float | None = None
@@ -383,12 +426,19 @@ class FleetStatus:
     cluster: str
     """Tag of the service's instances at the providers."""
     at: float
+    """Time of the status. Unix seconds."""
     pools: tuple[Pool, ...]
+    """All pools."""
     kill: KillScope
+    """Callers that the kill switch stops."""
     kill_reason: str
+    """Reason of the kill switch; empty while it is off."""
     usd_per_hour: float
+    """Cost of all instances. US dollars per hour."""
     usd_today: float
+    """Cost of all instances since midnight UTC. US dollars."""
     last_sweep_at: float | None
+    """Time of the last comparison of the ledger with the providers. Unix seconds; None before the first."""
     orphans: int
     """Instances with this cluster's tag that are not in the ledger; they are observed, then terminated."""
     waiting: int = 0

@@ -1,12 +1,12 @@
 """Names and numbers that identify things, each with its validation rule.
 
 They are subclasses of `str` and `int`: they hash, compare and serialise as such, and an invalid value is rejected at
-construction instead of far away where it is used.
+construction instead of far away where it is used. Pydantic calls their methods for it and is not imported.
 """
 
 import re
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from astraflow.contract.errors import InvalidInput
 
@@ -43,6 +43,16 @@ class Name(str):
     def unchecked(cls, value: str) -> Self:
         """Skips validation, which takes as long as everything else: for ids composed of names that were checked."""
         return str.__new__(cls, value)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Returns pydantic's schema: a string."""
+        return handler(str)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
+        """Returns the JSON schema: a string whose meaning is that of the type."""
+        return handler(schema) | {"description": cls.__doc__}
 
 
 class PolicyId(Name):
@@ -128,3 +138,8 @@ class Version(int):
                 code="id.invalid_version",
             )
         return super().__new__(cls, value)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Returns pydantic's schema: an integer."""
+        return handler(int)

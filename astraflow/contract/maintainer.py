@@ -50,6 +50,7 @@ class Budget:
     used: float
     """Usage of the current or last wake, or of the current day in UTC."""
     limit: float
+    """Largest usage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,9 @@ class GroupScore:
     """`right`: the rule is right. `blind`: the rule cannot see the problem. `hostile`: the inputs contain misleading
     instructions."""
     cases: int
+    """Cases of the group. Count."""
     passed: int
+    """Cases that the model passed. Count."""
     ratio: float | None = None
     """Mean cost (nodes and waiting) over the cost of the rule alone: below 1 is better. None where the group has no
     cost threshold."""
@@ -77,6 +80,7 @@ class MaintainerScore:
     is_current: bool
     """True if the evaluation used the maintainer's current system prompt and tools."""
     groups: tuple[GroupScore, ...]
+    """Results by group of cases."""
     violations: int
     """Forbidden changes made, in all cases."""
     out_of_scope: int
@@ -104,21 +108,28 @@ class LiveScore:
     """
 
     began_at: float
+    """Time of the first report. Unix seconds."""
     ended_at: float
     """Unix seconds of the first and the last report."""
     changes: int
     """Changes by the maintainer in that time."""
     reports: int
+    """Compared reports. Count."""
     is_priced: bool
     """True if node-hours are weighted by price (1.0 for an instance at one dollar an hour). Otherwise all instances
     count alike."""
     cost: float
+    """Cost of the run: node-hours plus weighted wait-hours."""
     rule_cost: float
+    """Cost of the replayed rule."""
     node_hours: float
+    """Node-hours of the run."""
     rule_node_hours: float
+    """Node-hours of the replayed rule."""
     wait_hours: float
     """Hours for which the trainer with the largest demand waited, as far as too few nodes explain it."""
     rule_wait_hours: float
+    """Wait-hours of the replayed rule."""
 
     @property
     def ratio(self) -> float | None:
@@ -131,15 +142,21 @@ class MaintainerStatus:
     """Status that the maintainer reports. Times are Unix seconds."""
 
     run: str
+    """Name of the run."""
     model: str
+    """Name of the model."""
     is_simulated: bool
     """A scripted simulation decides instead of a model."""
     state: MaintainerState
+    """Current activity."""
     mode: MaintainerMode
     """Mode in effect."""
     at: float
+    """Time of the status. Unix seconds."""
     started_at: float
+    """Time when the maintainer started. Unix seconds."""
     last_wake_at: float | None = None
+    """Time of the latest wake. Unix seconds; None before the first."""
     last_wake: str = ""
     """Name of the latest wake in the transcript."""
     last_signals: tuple[str, ...] = ()
@@ -147,10 +164,13 @@ class MaintainerStatus:
     next_wake_at: float | None = None
     """Time of the next scheduled wake if no signal comes before."""
     budgets: tuple[Budget, ...] = ()
+    """Limits on its usage."""
     counters: Mapping[str, float] = field(default_factory=dict)
     """Since the transcript began: `wakes`, `plans`, `applied`, `proposed`, `refused`, `failures`, `tokens`, `usd`."""
     prompt_hash: str = ""
+    """Hash of the system prompt."""
     tools_hash: str = ""
+    """Hash of the tools."""
     problems: tuple[str, ...] = ()
     """Problems that need an action by a person, each a sentence."""
     evaluation: MaintainerScore | None = None
@@ -186,11 +206,15 @@ class Maintainer:
     mode: MaintainerMode
     """Mode that a person set."""
     mode_by: str = ""
+    """Name of the person who set the mode; empty for the configured mode."""
     mode_reason: str = ""
+    """Reason of the mode; empty for the configured mode."""
     mode_at: float | None = None
+    """Time when the mode was set. Unix seconds; None for the configured mode."""
     status: MaintainerStatus | None = None
     """None before the first status report since the service began."""
     status_age_s: float | None = None
+    """Time since the last status report. Seconds; None before the first."""
 
 
 class ProposalState(Enum):
@@ -210,12 +234,19 @@ class Proposal:
     """A plan that needs, or needed, a person's approval. Approval applies the plan, with its own effect and expiry."""
 
     plan: Plan
+    """Plan that approval applies."""
     state: ProposalState
+    """State of the proposal."""
     proposed_at: float
+    """Time of the proposal. Unix seconds."""
     proposed_by: Actor
+    """Actor that proposed the plan."""
     decided_at: float | None = None
+    """Time of the decision. Unix seconds; None while it waits."""
     decided_by: str = ""
+    """Name of the person who decided; empty while it waits."""
     decision_reason: str = ""
+    """Reason of the decision; empty while it waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,15 +254,19 @@ class TranscriptEntry:
     """One line of the transcript. Its hash covers everything else in it, the hash of the line before included."""
 
     ordinal: int
+    """Grows with each entry: the paging key."""
     at: float
+    """Time of the entry. Unix seconds."""
     wake: str
     """Entries of one wake share it; empty between wakes."""
     kind: str
     """A word of `maintainer.transcript.Kind`."""
     body: Mapping[str, Json]
+    """Content, by the kind of entry."""
     previous: str
     """Hash of the previous entry; 64 zeros for the first one."""
     hash: str
+    """Hash of all other fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

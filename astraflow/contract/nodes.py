@@ -37,11 +37,17 @@ class NodeFacts:
     """Facts that a node reports when it joins. `name` is stable over restarts of the same node."""
 
     name: str
+    """Name of the node."""
     pool: PoolId
+    """Pool of the node."""
     region: str
+    """Region of its machine."""
     engine: str
+    """Kind of its engine."""
     is_simulated: bool
+    """True if its engine or environment is simulated."""
     hardware: str
+    """GPU or processor of its machine."""
     capacity: int
     """Upper limit of concurrent episodes; the gauge `lease_limit` is the limit in effect. Count."""
     price_per_hour: float
@@ -114,9 +120,9 @@ class NodeStatus:
     versions: Mapping[PolicyId, Version]
     """The version each engine serves; a policy is absent until its first version is loaded."""
     counters: Mapping[str, float] = field(default_factory=dict)
-    """Cumulative values; keys in `NODE_COUNTERS`."""
+    """Cumulative values; names in `NODE_COUNTERS`."""
     gauges: Mapping[str, float] = field(default_factory=dict)
-    """Current values; keys in `NODE_GAUGES`."""
+    """Current values; names in `NODE_GAUGES`."""
     errors: tuple[str, ...] = ()
     """Latest messages for an operator, newest last; at most 8."""
     leave_reason: str = ""
@@ -127,56 +133,6 @@ class NodeStatus:
     """Links over which the node fetches weights, the preferred source first."""
     sessions: tuple[LiveSession, ...] = ()
     """Sessions of agent programs; at most `MAX_LIVE_SESSIONS`."""
-
-
-NODE_COUNTERS = (
-    "episodes_done",
-    "episodes_failed",
-    "tokens_generated",
-    "tokens_continued",
-    "busy_s",
-    "blocked_s",
-    "weight_bytes_full",
-    "weight_bytes_delta",
-    "weight_updates_full",
-    "weight_updates_delta",
-    "weight_bytes_shared",
-    "weight_updates_shared",
-    "weight_fetch_s",
-    "weight_verify_s",
-    "weight_pause_s",
-    "weight_failures",
-    "logprob_gap_failures",
-    "logprob_gap_jumps",
-    "reprefill_gap_failures",
-    "engine_restarts",
-    "evaluation_episodes",
-    "evaluation_loads",
-    "evaluation_load_s",
-    "evaluation_bytes",
-)
-"""Keys of `NodeStatus.counters`. Keys that begin with `evaluation_` cover pinned tasks and the weights fetched for
-them; keys that begin with `weight_` exclude both."""
-
-NODE_GAUGES = (
-    "logprob_gap",
-    "logprob_gap_max",
-    "reprefill_gap",
-    "tokens_per_s",
-    "evaluation_running",
-    "engine_running",
-    "engine_waiting",
-    "engine_cache_used",
-    "lease_limit",
-    "agent_sessions",
-)
-"""Keys of `NodeStatus.gauges`. Gaps: largest absolute difference between engine and trainer logprobs, in nats.
-`reprefill_gap`: largest difference between the logprobs of a request that was in flight during a swap and those of the
-same tokens scored again, in nats; absent until one was checked.
-`evaluation_running`: running pinned tasks; absent on a node that never ran one. `engine_running`, `engine_waiting`:
-requests over all engines; `engine_cache_used`: used share of the fullest key-value cache; `lease_limit`: concurrent
-episodes that the node accepts now. `agent_sessions`: sessions of agent programs that run now; absent on a node without
-such a flow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

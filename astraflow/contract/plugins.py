@@ -50,8 +50,12 @@ class PlannedPlugins:
     """Plugins of one slot that take effect with the next version."""
 
     slot: PluginSlot
+    """Slot whose plugins change."""
     specs: tuple[PluginSpec, ...]
+    """Plugins with their options, in order."""
     actor: str
+    """Name of the requester."""
     reason: str
+    """Reason of the request."""
     version: Version
     """Version at the time of the request. The plugins take effect once it is passed."""

@@ -22,9 +22,11 @@ class PreflightCheck:
     """One check and its result."""
 
     kind: CheckKind
+    """Kind of request."""
     pool: PoolId | None = None
     """Pool whose spec the check used; None for checks that concern no single pool."""
     is_ok: bool
+    """True if the check passed."""
     message: str
     """Result as a sentence, without secrets."""
     remedy: str = ""
@@ -36,12 +38,15 @@ class PreflightResult:
     """Preflight checks of one provider at one time."""
 
     provider: str
+    """Name of the provider."""
     began_at: float
     """Unix seconds."""
     duration_s: float
+    """Duration of all checks. Seconds."""
     requested_by: str
     """Name of the requester."""
     checks: tuple[PreflightCheck, ...]
+    """Results of the checks."""
 
     @property
     def is_ok(self) -> bool:
@@ -62,5 +67,6 @@ class ProviderFacts:
     simulated: tuple[str, ...] = ()
     """Simulated parts of the provider."""
     has_spot: bool = False
+    """True if it offers preemptible instances at a lower price."""
     last_preflight: PreflightResult | None = None
     """Latest preflight since the service began; None before the first."""

@@ -112,13 +112,18 @@ class RewardBin:
     """Trajectories whose rewards lie in one interval: from `begin`, included, to `end`, excluded."""
 
     begin: float
+    """Lower bound, included."""
     end: float
+    """Upper bound, excluded."""
     lowest: float
     """Lowest reward in the bin. A `TrajectoryQuery` from `lowest` to `highest` selects exactly the bin's
     trajectories."""
     highest: float
+    """Highest reward in the bin."""
     trajectories: int
+    """Trajectories in the bin. Count."""
     groups: int
+    """Groups with a trajectory in the bin. Count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +131,7 @@ class RewardHistogram:
     """Bins in ascending order, of equal width. Empty bins are omitted."""
 
     bins: tuple[RewardBin, ...]
+    """Bins with at least one trajectory."""
     failed: int
     """Matching members without a reward."""
     endings: Mapping[str, int] = field(default_factory=dict)

@@ -92,9 +92,11 @@ class PoolRecommendation:
     """Recommendation for one pool at one tick of the sizer."""
 
     pool: PoolId
+    """Pool that the recommendation is for."""
     at: float
     """Unix seconds of the tick."""
     mode: Mode
+    """Mode of the pool."""
     policy: str
     """Rule that decided: `sizer` or `plain`."""
     present: int
@@ -102,6 +104,7 @@ class PoolRecommendation:
     pending: int
     """Nodes among `present` that do not take tasks yet."""
     target: int
+    """Recommended size of the pool. Nodes."""
     band_low: float
     """Number of nodes below which the sizer scales up, with the other pools unchanged."""
     band_high: float
@@ -111,6 +114,7 @@ class PoolRecommendation:
     sentence: str
     """The reasons as one sentence."""
     limited_by: tuple[LimitInEffect, ...] = ()
+    """Limits that keep the target away from the demand; empty for none."""
     victims: tuple[NodeId, ...] = ()
     """Nodes to retire first."""
     inputs: Mapping[str, float] = field(default_factory=dict)

@@ -35,18 +35,31 @@ class NodeReport:
     """State of one node. Rates are over the last ten seconds."""
 
     id: NodeId
+    """Id of the node in this incarnation."""
     facts: NodeFacts
+    """Facts that the node reported when it joined."""
     state: NodeState
+    """State as dataflow records it."""
     joined_at: float
+    """Time when it joined. Unix seconds."""
     heartbeat_age_s: float
+    """Time since its last heartbeat. Seconds."""
     leased: int
+    """Tasks that it holds. Count."""
     episodes_per_s: float
+    """Finished episodes. Per second."""
     tokens_per_s: float
+    """Tokens that policies wrote. Per second."""
     versions: Mapping[PolicyId, Version]
+    """Version that it serves, by policy; a policy is absent until its first version is loaded."""
     counters: Mapping[str, float]
+    """Cumulative values since it joined, by the names in `NODE_COUNTERS`."""
     gauges: Mapping[str, float]
+    """Current values, by the names in `NODE_GAUGES`."""
     lease_expiries: int
+    """Leases that expired. Count."""
     errors: tuple[str, ...] = ()
+    """Latest messages for an operator, newest last."""
     links: tuple[LinkReport, ...] = ()
     """Links over which the node fetches weights, the preferred source first."""
     cause: Cause | None = None
@@ -67,12 +80,19 @@ class PoolReport:
     """Nodes of one pool, by state. Counts."""
 
     id: PoolId
+    """Name of the pool."""
     ready: int
+    """Nodes that take tasks. Count."""
     joining: int
+    """Nodes that load their first version. Count."""
     draining: int
+    """Nodes that finish their tasks. Count."""
     lost: int
+    """Nodes without a heartbeat. Count."""
     episodes_per_s: float
+    """Finished episodes of all nodes. Per second, over the last ten seconds."""
     tokens_per_s: float
+    """Tokens of all nodes. Per second, over the last ten seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +103,29 @@ class FlowReport:
     """
 
     id: FlowId
+    """Name of the flow."""
     issued: int
+    """Groups whose tasks were issued. Count."""
     open: int
     """Issued groups with members that have no result yet."""
     admitted: int
+    """Groups that passed admission. Count."""
     dropped: Mapping[str, int]
     """Groups rejected at admission, by reason (filter name, `failed`)."""
     tasks_queued: int
+    """Issued tasks that wait for a node. Count."""
     tasks_leased: int
+    """Tasks that nodes hold. Count."""
     episodes: Mapping[str, int]
     """Pushed episodes, by outcome. Counted outcomes: `accepted` and `failed_<boundary>`. Discarded: `retried` (the
     infrastructure failed), `superseded` (a failed attempt that another attempt had replaced), `duplicate` (the member
     has a result), `late` (all members have a result: the group is closed), `unknown` (never issued)."""
     leases_expired: int
+    """Leases that expired. Count."""
     tasks_returned: int
     """Tasks handed back by nodes, including nodes that left or were replaced."""
     is_paused: bool = False
+    """True while no new groups are issued."""
     plugins: Mapping[str, float] = field(default_factory=dict)
     """Metrics of its selector and filters, as `kind.metric`."""
     selector: PluginSpec = field(default_factory=dict)
@@ -124,7 +151,9 @@ class Pace:
     and its batches stay fresh. Groups count by their chance to pass the filters."""
 
     limit: float
+    """Groups that may be outstanding."""
     outstanding: float
+    """Groups that are outstanding now."""
     group_s: float
     """Mean time from the issue of a group to its last result. Seconds."""
     step_s: float
@@ -145,14 +174,21 @@ class StreamReport:
     """
 
     policy: PolicyId
+    """Policy that is trained."""
     version: Version
+    """Newest version of the policy."""
     batch_groups: int
+    """Groups of one batch. Count."""
     max_staleness: int
+    """Staleness bound. Versions."""
     admitted: int
+    """Groups that entered the stream. Count."""
     buffered: int
+    """Groups that are ready for the trainer. Count."""
     in_batch: int
     """Fresh groups in unacknowledged batches."""
     trained: int
+    """Fresh groups in acknowledged batches. Count."""
     dropped: Mapping[str, int]
     """Dropped groups by reason: `stale`, or `full` for groups made for another policy while this trainer was
     stalled."""
@@ -165,11 +201,15 @@ class StreamReport:
     staleness: Mapping[int, int]
     """Rows of the last ten batches by staleness, in versions, at delivery."""
     steps: int
+    """Acknowledged training steps. Count."""
     redelivered: int
+    """Batches that were delivered again after a restart of the trainer. Count."""
     wait_s: float
+    """Time blocked in `PullBatch`. Cumulative seconds over all steps."""
     compute_s: float
+    """Time of computation. Cumulative seconds over all steps."""
     publish_s: float
-    """Cumulative seconds over all steps."""
+    """Time of publishing. Cumulative seconds over all steps."""
     wait_fraction: float
     """Share of step wall time blocked in `PullBatch`, over the last ten steps."""
     is_waiting: bool
@@ -207,9 +247,13 @@ class Event:
     ordinal: int
     """Grows with each event, over restarts too: the paging key."""
     at: float
+    """Time of the event. Unix seconds."""
     kind: str
+    """Kind of event: a name in `EVENT_KINDS`."""
     subject: str
+    """Name of the node, pool, policy or flow that it concerns."""
     message: str
+    """The event as a sentence."""
     repeats: int = 0
     """Number of further occurrences of the same kind that this event stands for; 0 for a single occurrence. Subject and
     message are those of the latest occurrence."""
@@ -234,16 +278,23 @@ class Report:
     """State of a run at one second. `sequence` grows by one per second and over restarts."""
 
     run: str
+    """Name of the run."""
     sequence: int
+    """Grows by one per second, over restarts too."""
     at: float
     """Unix seconds."""
     uptime_s: float
+    """Time since dataflow started. Seconds."""
     simulated: tuple[str, ...]
     """Simulated components in use (`engine scripted`, `trainer scripted`), for every page to show."""
     flows: tuple[FlowReport, ...]
+    """All flows."""
     streams: tuple[StreamReport, ...]
+    """Streams, one for each policy that is trained."""
     pools: tuple[PoolReport, ...]
+    """Pools of the nodes."""
     nodes: tuple[NodeReport, ...]
+    """Nodes of the run, including lost ones."""
     events: tuple[Event, ...]
     """Latest events, newest last."""
     problems: tuple[str, ...] = ()
@@ -279,11 +330,17 @@ class SampledTrajectory:
     ordinal: int
     """Grows with each sample: the paging key."""
     group: GroupId
+    """Group of its task."""
     task: TaskId
+    """Its task, which is also the id of its episode."""
     flow: FlowId
+    """Flow of its task."""
     policy: PolicyId
+    """Policy that wrote it."""
     node: NodeId
+    """Node that ran its episode."""
     at: float
+    """Time when it was sampled. Unix seconds."""
     step: int | None
     """Trainer step that used the trajectory; None when it was not trained (yet)."""
     outcome: str
@@ -292,12 +349,19 @@ class SampledTrajectory:
     reward: float
     """Reward; 0 for a member that failed."""
     prompt_text: str
+    """Text of the prompt."""
     completion_text: str
+    """Text after the prompt: answers of the model and context."""
     reference_text: str
+    """Expected answer; empty without one."""
     tokens: int
+    """All tokens. Count."""
     model_tokens: int
+    """Tokens that the model wrote. Count."""
     spans: tuple[Span, ...]
+    """Stretches of one author, in order."""
     is_truncated: bool
+    """True if the limit of tokens cut it."""
     member: int = 0
     """Index of the member in its group."""
     attempt: int = 0

@@ -22,7 +22,9 @@ class Span:
     """Consecutive tokens with one author and, if the model wrote them, one policy version."""
 
     author: Author
+    """Author of the tokens."""
     length: int
+    """Tokens. Count."""
     version: Version | None = None
     """Set for `Author.MODEL` only."""
     speaker: str = ""

@@ -19,6 +19,7 @@ class Hop:
     began_at: float
     """Unix seconds, by the clock of the machine that recorded it."""
     duration_s: float
+    """Duration. Seconds."""
     detail: str = ""
     """Attributes of the span, such as `policy solver, prompt_tokens 34`."""
     error: str = ""

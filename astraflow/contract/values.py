@@ -1,6 +1,9 @@
 """Values of any JSON type. They travel as data, never as code."""
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""A JSON value: plugin options, fields of dataset items."""
+if TYPE_CHECKING:
+    Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+    """A JSON value: plugin options, fields of dataset items."""
+else:
+    Json = Any  # libraries that read annotations at run time cannot resolve an alias that refers to itself

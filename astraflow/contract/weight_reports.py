@@ -17,7 +17,9 @@ class LinkReport:
     versions: int = 0
     """Versions fetched over the link."""
     full_bytes: int = 0
+    """Bytes of snapshots fetched over the link."""
     delta_bytes: int = 0
+    """Bytes of deltas fetched over the link."""
     shared_bytes: int = 0
     """Bytes mapped on the same host; they did not cross the network."""
     fetch_s: float = 0.0
@@ -53,19 +55,25 @@ class VersionReport:
     """Cost of publishing one version. Seconds are the trainer's."""
 
     version: Version
+    """Number of the version."""
     published_at: float
     """Unix seconds at the trainer when the store had the version."""
     full_bytes: int
+    """Size of a snapshot. Bytes."""
     sent_bytes: int
     """Bytes sent; less than `full_bytes` for a delta."""
     changed_elements: int = 0
+    """Elements that differ from the previous version. Count; 0 when unknown."""
     elements: int = 0
-    """Elements that differ from the previous version, and the total; both 0 when unknown."""
+    """All elements. Count; 0 when unknown."""
     copy_s: float = 0.0
     """Copying the weights out while the trainer waits."""
     hash_s: float = 0.0
+    """Hashing. Seconds."""
     encode_s: float = 0.0
+    """Encoding the delta. Seconds."""
     send_s: float = 0.0
+    """Sending to the store. Seconds."""
 
     @property
     def changed_share(self) -> float | None:
@@ -104,4 +112,6 @@ class WeightsReport:
     """Latest versions that one policy's trainer published, oldest first."""
 
     policy: PolicyId
+    """Policy of the versions."""
     versions: tuple[VersionReport, ...]
+    """Versions, oldest first."""

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
+from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 
 _MAX_ERRORS = 8
 _RATE_WINDOW_S = 10.0

@@ -79,6 +79,6 @@ def sorted_map(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {sys.intern(key): mapping[key] for key in sorted(mapping)}
 
 
-def select_entries(mapping: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
+def select_entries(mapping: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
     """Returns the entries of a proto map with these names, sorted by name."""
     return {name: mapping[name] for name in sorted(names) if name in mapping}

@@ -8,7 +8,8 @@ from typing import Any
 from astraflow.contract.batches import Batch, RowPart, Rows, StepReport
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, NodeStatus
+from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
+from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.tasks import Lease, Prompt, Task
 from astraflow.contract.timelines import Hop
 from astraflow.contract.trajectories import Episode, Trajectories

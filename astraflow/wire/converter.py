@@ -130,7 +130,7 @@ class _Record:
         for name in (name for split in splits.values() for name in split.message_fields):
             del by_name[name]
         self._splits = tuple((attrgetter(name), split.encode) for name, split in splits.items())
-        hints = get_type_hints(kind, localns={"Json": Any})
+        hints = get_type_hints(kind)
         for name in (field.name for field in fields(kind)):
             if name in splits:
                 self._decoders.append((name, _reader(splits[name].decode)))

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +147,7 @@ def describe_config(file: Path, *, has_calls: bool) -> dict[str, Any]:
             for name, pool in config.pools.items()
         ],
         "checks": [
-            {"provider": provider, "kind": check.kind.value, "pool": check.pool or "", "is_ok": check.is_ok}
-            | {"message": check.message, "remedy": check.remedy}
+            {"provider": provider, **asdict(check), "kind": check.kind.value}
             for provider, result in results.items()
             for check in result.checks
         ],

@@ -2,6 +2,9 @@
 
 from typing import Literal
 
+from pydantic import Field
+
+from astraflow.contract.node_metrics import NODE_GAUGES
 from maintainer.tools.base import ToolModel
 
 Cause = Literal[
@@ -42,6 +45,9 @@ DecisionKind = Literal[
 ]  # fmt: skip
 ProposalStateName = Literal["none", "waiting", "approved", "rejected", "expired", "superseded"]
 Outcome = Literal["applied", "proposed", "recorded", "refused", "conflict"]
+
+
+_GAUGES = "; ".join(f"{name}: {metric.meaning}, {metric.unit}" for name, metric in NODE_GAUGES.items())
 
 
 class Text(ToolModel):
@@ -205,6 +211,7 @@ class NodeView(ToolModel):
     """Versions between the newest weights and the weights of the node. Count."""
     lease_expiries: int
     """Leases of the node that expired. Count."""
+    metrics: dict[str, float] = Field(description=f"Gauges that the node reports. {_GAUGES}.")
     is_straggler: bool
     """True if the node has a straggler signal."""
     departure_cause: DepartureName | None

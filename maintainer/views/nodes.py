@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from astraflow.contract.fleet import Instance, InstanceState
+from astraflow.contract.node_metrics import NODE_GAUGES
 from astraflow.contract.reports import NodeState
 from maintainer.redacted_texts import redact
 from maintainer.tools import outputs
@@ -54,6 +55,9 @@ def node_view(view_context: ViewContext, instance: Instance) -> outputs.NodeView
         silence_s=rounded_or_none(node.heartbeat_age_s if node is not None else None),
         versions_behind=max(report.lag(node).values(), default=0) if report is not None and node is not None else 0,
         lease_expiries=node.lease_expiries if node is not None else 0,
+        metrics={name: rounded(node.gauges[name]) for name in NODE_GAUGES if name in node.gauges}
+        if node is not None
+        else {},
         is_straggler=instance.id in view_context.stragglers,
         departure_cause=instance.cause.value if instance.cause is not None else None,
         message=redact(instance.message, names) if instance.message else None,

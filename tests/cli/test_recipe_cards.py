@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from astraflow.cli import recipe_cards as module
-from astraflow.cli.recipe_cards import Machine, Obstacle, needs_of, obstacles, recipe_cards
+from astraflow.cli.recipe_cards import Machine, needs_of, obstacles, recipe_cards
+from astraflow.contract.launching import RecipeObstacle
 from astraflow.raas.engines.server.installation.host import Gpu
 from astraflow.recipe.loading import Check, load_recipe
 
@@ -23,7 +24,7 @@ ON_GPUS = (
 )
 
 
-def obstacles_of(machine: Machine, overrides: Sequence[str] = (), name: str = "reverse") -> list[Obstacle]:
+def obstacles_of(machine: Machine, overrides: Sequence[str] = (), name: str = "reverse") -> list[RecipeObstacle]:
     return list(obstacles(load_recipe(name, overrides, check=Check.NONE), name, machine))
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from astraflow.algorithms.losses import losses
-from astraflow.cli.recipe_form import FormField, RecipeForm, preflight_recipe, recipe_form
+from astraflow.cli.recipe_form import preflight_recipe, recipe_form
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.launching import FormField, RecipeForm
+from astraflow.contract.preflight import CheckKind
 from astraflow.recipe.loading import load_recipe
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
 
@@ -118,10 +120,10 @@ def test_a_foreign_join_address_fails_the_ports_check_of_remote_pools(tmp_path: 
 
 def test_a_preflight_asks_providers_for_prices_and_launch_checks(here: str) -> None:
     answer = preflight_recipe(here)
-    (pool,) = answer["pools"]
-    assert (pool["node_usd_per_hour"], pool["max_nodes"]) == (2.0, 3)
-    assert [(check["kind"], check["pool"], check["is_ok"]) for check in answer["checks"]] == [
-        ("list", "", True),
+    (pool,) = answer.pools
+    assert (pool.node_usd_per_hour, pool.max_nodes) == (2.0, 3)
+    assert [(check.kind.value, check.pool, check.is_ok) for check in answer.checks] == [
+        ("list", None, True),
         ("launch", "eu", True),
         ("price", "eu", True),
     ]
@@ -131,8 +133,8 @@ def test_a_preflight_asks_providers_for_prices_and_launch_checks(here: str) -> N
 
 def test_a_pool_without_a_provider_price_uses_the_price_of_the_recipe(tmp_path: Path, here: str) -> None:
     free = ["fleet.providers.here.types={small=0.0}", "dataflow.pools={eu={price_per_hour=3.5, max_nodes=3}}"]
-    (pool,) = preflight_recipe(here, free)["pools"]
-    assert (pool["node_usd_per_hour"], pool["price_source"]) == (3.5, "the recipe")
+    (pool,) = preflight_recipe(here, free).pools
+    assert (pool.node_usd_per_hour, pool.price_source) == (3.5, "the recipe")
 
 
 def test_a_refused_preflight_check_suggests_a_correction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +150,11 @@ def test_a_refused_preflight_check_suggests_a_correction(tmp_path: Path, monkeyp
             f'extends = "smoke"\nname = "cloud"\nfleet.providers.aws = {{ {cloud} }}\n'
             'fleet.pools.gpu = { provider = "aws" }\n'
         )
-        checks = preflight_recipe(str(tmp_path / "cloud.toml"))["checks"]
-    (launch,) = (check for check in checks if check["kind"] == "launch")
-    assert not launch["is_ok"]
-    assert "UnauthorizedOperation" in launch["message"]
-    assert "credentials" in launch["remedy"]
+        checks = preflight_recipe(str(tmp_path / "cloud.toml")).checks
+    (launch,) = (check for check in checks if check.kind is CheckKind.LAUNCH)
+    assert not launch.is_ok
+    assert "UnauthorizedOperation" in launch.message
+    assert "credentials" in launch.remedy
 
 
 NESTED = """

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from astraflow.contract.evaluations import EvaluationState
-from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
+from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports import PoolReport, Report
 from tests import make
 

@@ -14,13 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families as parsed_te
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId
-from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.recommendations import LimitInEffect
 from astraflow.contract.reports import Completion, NodeState, Report
 from astraflow.dataflow.metrics import exposition, serving_metrics
 from astraflow.dataflow.metrics_endpoint import MetricsEndpoint, metrics_endpoint
 from astraflow.dataflow.reporting.losses import Losses
-from astraflow.dataflow.reporting.node_metric_families import NODE_COUNTER_FAMILIES, NODE_GAUGE_FAMILIES
 from tests import make
 from tests.dataflow.families import full_report
 from tests.dataflow.running import config, running
@@ -102,11 +100,6 @@ def test_special_characters_are_escaped_in_label_values() -> None:
     flow = replace(make.flow_report(), dropped={'a "quoted"\nreason\\': 1})
     metric_samples = samples(make.report(nodes=(node,), flows=(flow,)))
     assert any(("reason", 'a "quoted"\nreason\\') in labels for _, labels in metric_samples)
-
-
-def test_every_counter_and_gauge_of_nodes_has_a_family() -> None:
-    assert set(NODE_COUNTER_FAMILIES) == set(NODE_COUNTERS)
-    assert set(NODE_GAUGE_FAMILIES) == set(NODE_GAUGES)
 
 
 async def test_the_endpoint_answers_in_the_requested_format() -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import cast
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.launching import FormField, FormProblem, RecipeCard, RecipeForm
 from astraflow.runtime.run_folders import RunFolder
 from tests.fakes.forking import ForkingProgram
-from web.launcher.catalogue import Catalogue, FormField, FormProblem, RecipeCard, RecipeForm
+from web.launcher.catalogue import Catalogue
 from web.launcher.cli_process import cli_output
 from web.launcher.launcher import LAUNCH_LOG, SUMMARY_FILE, Launcher
 

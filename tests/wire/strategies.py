@@ -19,7 +19,8 @@ from astraflow.contract.failures import Failure
 from astraflow.contract.fleet import Actor, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.generation import Generation, VersionSpan
 from astraflow.contract.ids import MAX_VERSION, Name, PolicyId, Version
-from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, NodeStatus
+from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
+from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.queries import MAX_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
 from astraflow.contract.recommendations import Mode
 from astraflow.contract.reports import SampledTrajectory
@@ -302,8 +303,8 @@ def _plan_requests(draw: st.DrawFn) -> PlanRequest:
 
 
 def _statuses() -> st.SearchStrategy[NodeStatus]:
-    figures = st.dictionaries(st.sampled_from(NODE_COUNTERS), doubles, max_size=3)
-    gauges = st.dictionaries(st.sampled_from(NODE_GAUGES), doubles, max_size=3)
+    figures = st.dictionaries(st.sampled_from(sorted(NODE_COUNTERS)), doubles, max_size=3)
+    gauges = st.dictionaries(st.sampled_from(sorted(NODE_GAUGES)), doubles, max_size=3)
     return built(NodeStatus, counters=figures, gauges=gauges)
 
 

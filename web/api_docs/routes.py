@@ -13,6 +13,7 @@ from web.api_docs.views import api_view
 from web.components.layout import layout
 from web.requests.context import RequestContextDep
 from web.rest.common import PREFIX
+from web.rest.contract_models import add_meanings
 from web.routers import API_ROUTERS
 from web.security.problems import Problem
 from web.security.roles import Permission, least_role_with, needs, permission_of_route
@@ -65,6 +66,7 @@ def document() -> dict[str, Any]:
     for route in routes:
         if isinstance(route, APIRoute):
             _add_role(openapi_document["paths"][route.path_format], route)
+    add_meanings(schemas)
     add_examples(openapi_document)
     return openapi_document
 

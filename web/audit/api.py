@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import asdict
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -13,13 +12,14 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from web.audit import queries as audit_queries
 from web.audit import routes as page
 from web.audit.queries import AuditFilter, filter_from
-from web.audit.views import as_row
+from web.database.tables import AuditEntry
 from web.requests.context import RequestContextDep, ViewerDep
 from web.requests.fleet_commands import run_once_per_key
 from web.rest.common import (
     BODY_ERRORS,
     MAX_EXACT_INTEGER,
     PREFIX,
+    ItemList,
     Key,
     Limit,
     Reason,
@@ -28,6 +28,8 @@ from web.rest.common import (
     WholeNumber,
     error_responses,
 )
+from web.rest.contract_models import fields_of
+from web.security.audit_log import ChainCheck
 from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, needs
 
@@ -60,41 +62,22 @@ async def filter_of(
 FilterOf = Annotated[AuditFilter, Depends(filter_of)]
 
 
+@fields_of(AuditEntry)
 class AuditEntryResponse(ResponseModel):
     """Entry of the audit log: an action that was done, refused or failed."""
 
-    sequence: int
-    at: float = Field(description="Unix seconds.")
-    actor: str
-    role: str
-    via: str = Field(description="`session`, `token NAME`, `login`, or `astraflow` for the process itself.")
-    came_from: str = Field(description="Address.")
-    action: str
-    target: str
-    before: str = Field(description="JSON; empty for nothing.")
-    after: str = Field(description="JSON; empty for nothing.")
-    result: str = Field(description="`done`, `refused` or `failed`.")
-    reason: str
-    previous_hash: str
-    entry_hash: str
 
-
-class AuditEntryList(ResponseModel):
+class AuditEntryList(ItemList[AuditEntryResponse]):
     """Page of entries, newest first."""
 
-    items: list[AuditEntryResponse]
     older: int | None = Field(description="`before` of the next page; null on the last.")
 
 
+@fields_of(ChainCheck)
 class AuditVerificationResponse(ResponseModel):
     """Result of verifying the whole hash chain."""
 
-    checked: int = Field(description="Number of checked entries.")
-    first_sequence: int
-    last_sequence: int
-    last_hash: str
-    is_whole: bool
-    problem: str = Field(description="First error; empty if the chain is intact.")
+    is_whole: bool = Field(description="Whether the chain is intact.")
 
 
 class RetentionRequest(RequestBody):
@@ -102,14 +85,14 @@ class RetentionRequest(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"days": 365, "reason": "company policy"}]})
 
-    days: Annotated[int, Field(ge=MIN_DAYS, le=MAX_DAYS), WholeNumber]
+    days: Annotated[int, Field(ge=MIN_DAYS, le=MAX_DAYS, description="Days for which entries are kept."), WholeNumber]
     reason: Reason
 
 
 class RetentionResponse(ResponseModel):
     """Retention of the audit log."""
 
-    days: int
+    days: int = Field(description="Days for which entries are kept.")
 
 
 @router.get("/audit", response_model=AuditEntryList, responses=error_responses())
@@ -128,7 +111,7 @@ async def entries(
     )
     shown = page_entries[:limit]
     older = shown[-1].sequence if len(page_entries) > limit else None
-    return {"items": [as_row(entry) for entry in shown], "older": older}
+    return {"items": shown, "older": older}
 
 
 @router.get("/audit/verify", response_model=AuditVerificationResponse, responses=error_responses())
@@ -136,7 +119,7 @@ async def entries(
 async def verify(context: RequestContextDep) -> dict[str, Any]:
     """Verifies the hash chain of all entries. Read only."""
     verdict = await context.audit_log.verify()
-    return asdict(verdict) | {"is_whole": not verdict.problem}
+    return AuditVerificationResponse.values_of(verdict, is_whole=not verdict.problem)
 
 
 @router.get(

@@ -1,19 +1,19 @@
 """`/api/v1/comparison`, `/runs/N/evaluations`: comparison of runs, and evaluation rounds."""
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.evaluations import EvaluationReport
 from web.comparison import views
 from web.comparison.queries import MAX_RUNS, MIN_RUNS, compared_runs, differences
 from web.comparison.views import ComparisonAxis
-from web.history.report_json import json_value
 from web.requests.context import RequestContextDep
 from web.requests.run_lookup import is_live, require_record, showing
-from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ResponseModel, error_responses
+from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
+from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
@@ -35,8 +35,8 @@ Chosen = Annotated[
 class ComparedRunResponse(ResponseModel):
     """Run in a comparison."""
 
-    id: int
-    name: str
+    id: int = Field(description="Number of the run.")
+    name: str = Field(description="Name of the run.")
     policy: str = Field(description="Compared policy; empty for a run without recorded policies.")
     has_settings: bool = Field(description="Whether its recipe is known.")
 
@@ -44,54 +44,29 @@ class ComparedRunResponse(ResponseModel):
 class SettingDifferenceResponse(ResponseModel):
     """Setting that differs between the recipes."""
 
-    key: str
+    key: str = Field(description="Key of the setting.")
     values: list[str | None] = Field(description="Values in the order of the runs; null if a run lacks the setting.")
 
 
 class RunComparisonResponse(ResponseModel):
     """Comparison of runs."""
 
-    runs: list[ComparedRunResponse]
-    differences: list[SettingDifferenceResponse]
+    runs: list[ComparedRunResponse] = Field(description="Runs in the order of the request.")
+    differences: list[SettingDifferenceResponse] = Field(description="Settings that differ.")
     columns: list[str] = Field(
         description="Columns of `rows`: id, run, policy, `step` or `time`, and the measurements."
     )
-    rows: list[list[float | str | None]]
+    rows: list[list[float | str | None]] = Field(description="Rows of the measurements.")
 
 
-class EvaluationScoreResponse(ResponseModel):
-    """Score of one policy: mean over the prompts that have it."""
-
-    policy: str
-    name: str = Field(description="`avg@k`, `pass@1` to `pass@k`, `maj@k`.")
-    value: float
-    error: float | None = Field(description="Standard error of the mean; null for a single prompt.")
-
-
+@fields_of(EvaluationReport)
 class EvaluationRoundResponse(ResponseModel):
     """Round of an evaluation: several samples of every prompt, with pinned versions."""
 
-    flow: str = Field(description="Name of the evaluation.")
-    round: int = Field(description="Round number from 1 across all evaluations of the run; 0 while it waits.")
-    versions: dict[str, int] = Field(description="Pinned version by policy.")
-    state: str = Field(description="`waiting`, `running`, `done` or `stopped`.")
-    done: int = Field(description="Samples with a result.")
-    total: int
-    masked: int = Field(description="Samples without a score.")
-    failed: int = Field(description="Prompts whose samples were all masked.")
-    scores: list[EvaluationScoreResponse] = Field(description="Empty until the round has ended.")
-    actor: str
-    reason: str
-    requested_at: float = Field(description="Unix seconds.")
-    started_at: float | None
-    finished_at: float | None
-    reserved_nodes: list[str] = Field(description="Nodes whose only engine serves the round; they train nothing else.")
 
-
-class EvaluationRoundList(ResponseModel):
+class EvaluationRoundList(ItemList[EvaluationRoundResponse]):
     """Page of rounds, newest first."""
 
-    items: list[EvaluationRoundResponse]
     older: int | None = Field(description="`before` of the next page; null on the last.")
 
 
@@ -124,7 +99,7 @@ async def comparison(
         ],
         "differences": [{"key": key, "values": values} for key, values in differences(runs)],
         "columns": list(sheet.columns),
-        "rows": json_value(sheet.rows),
+        "rows": sheet.rows,
     }
 
 
@@ -148,4 +123,4 @@ async def evaluations(
         )
     rounds = await context.control.evaluations(before=before, limit=limit)
     older = rounds[-1].round if len(rounds) == limit and rounds[-1].round > 0 else None
-    return {"items": [json_value(asdict(round_)) for round_ in rounds], "older": older}
+    return {"items": rounds, "older": older}

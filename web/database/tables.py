@@ -96,21 +96,33 @@ class AuditEntry(SQLModel, table=True):
     __tablename__ = "audit_entries"
 
     sequence: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    """Position in the log, from 1."""
     at: float = Field(index=True)
+    """Unix seconds."""
     actor: str = Field(index=True)
+    """Name of the user or program."""
     role: str
+    """Role of the actor."""
     via: str
+    """`session`, `token NAME`, `login`, or `astraflow` for the process itself."""
     came_from: str
+    """Address of the client."""
     action: str = Field(index=True)
+    """Action that was done or refused: `pool.apply`."""
     target: str
+    """Resource of the action."""
     before: str
     """JSON; empty if there is no value."""
     after: str
+    """JSON; empty if there is no value."""
     result: str
     """`done`, `refused` or `failed`."""
     reason: str
+    """Reason that the actor gave; empty without one."""
     previous_hash: str
+    """Hash of the previous entry."""
     entry_hash: str
+    """Hash of all other fields."""
 
 
 class AuditChain(SQLModel, table=True):
@@ -147,9 +159,11 @@ class SavedView(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     user_id: int = Field(foreign_key="users.id", index=True)
     name: str
+    """Name that the user gave."""
     address: str
     """Path and query."""
     created_at: float
+    """Unix seconds."""
 
 
 class RunRecord(SQLModel, table=True):
@@ -159,12 +173,17 @@ class RunRecord(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(index=True)
+    """Name of the run."""
     recipe: str
+    """Name of its recipe."""
     dataflow: str
+    """Address of its dataflow service."""
     started_at: float
+    """Unix seconds."""
     last_at: float
     """Unix seconds of the newest report."""
     last_sequence: int
+    """Sequence number of the newest report."""
     report_json: str
     """Newest report, as `/api/v1/report` returns it."""
     folder: str = ""

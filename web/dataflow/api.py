@@ -9,26 +9,27 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PluginChange, PluginSpec
-from astraflow.contract.reports import FlowReport, Pace, Report, StreamReport
+from astraflow.contract.reports import FlowReport, Report, StreamReport
 from web.accounts.viewer import Viewer
 from web.dataflow import commands as flow_commands
 from web.dataflow.stream_cards import pressure
 from web.dataflow.views import finding
-from web.history.report_json import json_value
 from web.requests.context import RequestContext, RequestContextDep, ViewerDep
 from web.rest.common import (
     BODY_ERRORS,
     NAME,
     PREFIX,
     Key,
+    MessageResponse,
     Reason,
     ReasonRequest,
     RequestBody,
     ResponseModel,
     error_responses,
 )
+from web.rest.contract_models import fields_of
 from web.security.roles import Permission, ResourceKind, needs
-from web.state.dataflow_graph import build_graph
+from web.state.dataflow_graph import StageEdge, build_graph
 
 router = APIRouter(prefix=PREFIX, tags=["flows"])
 
@@ -42,7 +43,7 @@ class PluginRequest(BaseModel):
     model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [{"kind": "replay", "ratio": 0.3}]})
 
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
-    kind: str = Field(min_length=1, max_length=100)
+    kind: str = Field(min_length=1, max_length=100, description="Kind of plugin.")
 
     @property
     def spec(self) -> PluginSpec:
@@ -50,67 +51,25 @@ class PluginRequest(BaseModel):
         return self.model_dump()
 
 
-class PlannedPluginsResponse(ResponseModel):
-    """Plugins of one slot that become active with the next version."""
-
-    slot: str
-    specs: list[dict[str, Any]]
-    actor: str
-    reason: str
-    version: int = Field(description="Version at the time of the request.")
-
-
-class FlowResponse(ResponseModel):
-    """Flow. Counts are since the run began."""
-
-    id: str
-    is_paused: bool
-    issued: int
-    open: int = Field(description="Groups that are issued and incomplete.")
-    admitted: int
-    dropped: dict[str, int] = Field(description="Groups by reason: a filter's kind, or `failed`.")
-    tasks_queued: int
-    tasks_leased: int
-    selector: dict[str, Any] = Field(description="Active selector; empty if dataflow does not report it.")
-    filters: list[dict[str, Any]] = Field(description="Active filters, in order.")
-    planned: list[PlannedPluginsResponse]
-
-
+@fields_of(StreamReport)
 class StreamResponse(ResponseModel):
     """Stream: the groups that one policy's trainer consumes."""
 
-    policy: str
-    version: int
-    buffered: int
-    in_batch: int
-    trained: int
-    dropped: dict[str, int]
-    issue_headroom: int = Field(description="Groups that may be issued now within the staleness bound.")
-    pace: Pace | None = Field(description="Groups that may be outstanding; null while only the staleness bound limits.")
-    produced_per_s: float
-    consumed_per_s: float
-    staleness: dict[str, int] = Field(description="Rows of the last ten batches by staleness in versions.")
     back_pressure: str = Field(description="Current limit on issuing groups, in one sentence.")
-    sampler: dict[str, Any]
-    planned: list[PlannedPluginsResponse]
 
 
+@fields_of(StageEdge)
 class ArrowResponse(ResponseModel):
     """Edge of the dataflow graph: groups passed from one stage to the next."""
-
-    source: str
-    target: str
-    groups: int
-    per_s: float | None = Field(description="Groups per second over the last minute; null until the second report.")
 
 
 class DataflowResponse(ResponseModel):
     """Dataflow graph, flows and streams."""
 
-    finding: str
-    flows: list[FlowResponse]
-    streams: list[StreamResponse]
-    arrows: list[ArrowResponse]
+    finding: str = Field(description="State of the dataflow, in one sentence.")
+    flows: list[FlowReport] = Field(description="All flows.")
+    streams: list[StreamResponse] = Field(description="Streams, one for each policy that is trained.")
+    arrows: list[ArrowResponse] = Field(description="Edges of the graph.")
     age_s: float | None = Field(description="Seconds since the report arrived.")
 
 
@@ -121,8 +80,10 @@ class FlowPluginsRequest(RequestBody):
         json_schema_extra={"examples": [{"filters": [{"kind": "informative"}], "reason": "most groups are solved"}]}
     )
 
-    selector: PluginRequest | None = None
-    filters: Annotated[list[PluginRequest], Field(max_length=16, description="Complete list, in order.")] | None = None
+    selector: PluginRequest | None = Field(None, description="New selector; null for no change.")
+    filters: Annotated[list[PluginRequest], Field(max_length=16)] | None = Field(
+        None, description="New filters: the complete list, in order; null for no change."
+    )
     reason: Reason
 
 
@@ -135,14 +96,8 @@ class SamplerRequest(RequestBody):
         }
     )
 
-    sampler: PluginRequest
+    sampler: PluginRequest = Field(description="New sampler with all its options.")
     reason: Reason
-
-
-class FlowChangeResponse(ResponseModel):
-    """Result of a change."""
-
-    message: str
 
 
 @router.get("/flows", response_model=DataflowResponse, responses=error_responses())
@@ -153,19 +108,16 @@ async def flows(context: RequestContextDep) -> dict[str, Any]:
     graph = build_graph(report.flows, report.streams, context.state.recent_counts.earliest, report.at)
     return {
         "finding": finding(graph, "run"),
-        "flows": [_to_response(FlowResponse, flow) for flow in report.flows],
+        "flows": report.flows,
         "streams": [
-            _to_response(StreamResponse, stream) | {"back_pressure": pressure(report, stream)[0]}
-            for stream in report.streams
+            StreamResponse.values_of(stream, back_pressure=pressure(report, stream)[0]) for stream in report.streams
         ],
-        "arrows": [_to_response(ArrowResponse, arrow) for arrow in graph.edges],
+        "arrows": graph.edges,
         "age_s": context.state.age_s,
     }
 
 
-@router.post(
-    "/flows/{flow:path}/pause", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
-)
+@router.post("/flows/{flow:path}/pause", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def pause(
     context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: ReasonRequest, key: Key
@@ -174,9 +126,7 @@ async def pause(
     return await _set(context, viewer, flow, is_paused=True, key=key, reason=body.reason)
 
 
-@router.post(
-    "/flows/{flow:path}/resume", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
-)
+@router.post("/flows/{flow:path}/resume", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def resume(
     context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: ReasonRequest, key: Key
@@ -185,9 +135,7 @@ async def resume(
     return await _set(context, viewer, flow, is_paused=False, key=key, reason=body.reason)
 
 
-@router.post(
-    "/flows/{flow:path}/plugins", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
-)
+@router.post("/flows/{flow:path}/plugins", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def flow_plugins(
     context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: FlowPluginsRequest, key: Key
@@ -208,7 +156,7 @@ async def flow_plugins(
 
 
 @router.post(
-    "/policies/{policy:path}/sampler", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
+    "/policies/{policy:path}/sampler", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS)
 )
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def sampler(
@@ -261,11 +209,3 @@ def _stream(report: Report, name: str) -> StreamReport:
         policy_names = ", ".join(stream.policy for stream in report.streams)
         raise HTTPException(404, f"cannot find policy {name!r}: it does not exist; use one of {policy_names}")
     return stream_report
-
-
-def _to_response(kind: type[ResponseModel], value: Any) -> dict[str, Any]:
-    """Converts a row of a report to the response schema `kind`."""
-    values = {name: getattr(value, name) for name in kind.model_fields if hasattr(value, name)}
-    if "planned" in values:
-        values["planned"] = [_to_response(PlannedPluginsResponse, plugin) for plugin in values["planned"]]
-    return dict(json_value({name: dict(item) if hasattr(item, "keys") else item for name, item in values.items()}))

@@ -13,7 +13,7 @@ from web.decisions.queries import (
     decision_page,
     recommendation_at,
 )
-from web.decisions.schemas import DecisionDetail, DecisionList, decision_response, recommendation_response
+from web.decisions.schemas import DecisionDetail, DecisionList
 from web.requests.context import RequestContextDep
 from web.rest.common import PREFIX, error_responses
 from web.security.roles import Permission, needs
@@ -38,11 +38,7 @@ async def decisions(
     """Lists decisions, newest first: pool changes, overrides, refusals, failed launches, and target changes."""
     filters = DecisionFilter(pool=pool, kind=kind, actor=actor, source=source, text=text)
     page = await decision_page(context, filters, before=before or "", limit=limit)
-    return {
-        "items": [decision_response(entry) for entry in page.entries],
-        "older": page.older or None,
-        "problems": list(page.problems),
-    }
+    return {"items": page.entries, "older": page.older or None, "problems": page.problems}
 
 
 @router.get("/decisions/{decision_id}", response_model=DecisionDetail, responses=error_responses(404))
@@ -57,6 +53,4 @@ async def get_decision(
             404,
             f"cannot find decision {decision_id!r}: it is not in its journal; list them with GET {PREFIX}/decisions",
         )
-    return decision_response(entry) | {
-        "recommendation": recommendation_response(await recommendation_at(context, entry))
-    }
+    return DecisionDetail.values_of(entry, recommendation=await recommendation_at(context, entry))

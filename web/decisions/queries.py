@@ -6,6 +6,7 @@ Each journal is paged by its own ordinals; the cursor of a page contains both.
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet import Decision, Finding
@@ -15,7 +16,8 @@ from astraflow.contract.recommendations import PoolRecommendation
 from astraflow.contract.reports import Event
 from web.requests.context import RequestContext
 
-FLEET, RULE = "fleet", "rule"
+FLEET: Final = "fleet"
+RULE: Final = "rule"
 SOURCES = (FLEET, RULE)
 RULE_KINDS = ("target_moved", "target_limited", "limit_ended")
 
@@ -39,17 +41,26 @@ MAX_RECOMMENDATION_DISTANCE_S = 600.0
 class DecisionEntry:
     """One decision of either journal."""
 
-    source: str
+    source: Literal["fleet", "rule"]
+    """Journal: the fleet service's decisions, or target changes of the sizing rule."""
     ordinal: int
+    """Grows with each entry of its journal."""
     at: float
+    """Unix seconds."""
     kind: str
+    """Kind of decision."""
     pool: str
+    """Pool; empty for decisions that concern no single pool."""
     actor: str
+    """Name of the actor."""
     role: str
+    """Role of the actor."""
     message: str
-    """Decision in words."""
+    """Decision in one sentence."""
     reason: str
+    """Reason that the actor gave; empty for decisions of the rule."""
     key: str = ""
+    """Idempotency key of the request; empty without one."""
     findings: tuple[Finding, ...] = ()
     """Findings of the guard about the plan; empty for decisions of the rule."""
 
@@ -212,7 +223,7 @@ async def _fleet_entries(
     bound = None if before >= _FROM_NEWEST else before
     pool_id = PoolId.unchecked(pool) if pool else None
     return [
-        _fleet_entry(decision) for decision in await context.fleet.decisions(pool=pool_id, before=bound, limit=limit)
+        fleet_entry(decision) for decision in await context.fleet.decisions(pool=pool_id, before=bound, limit=limit)
     ]
 
 
@@ -224,7 +235,8 @@ async def _rule_entries(
     return [_rule_entry(event) for event in (await context.control.events(query)).events if event.kind in RULE_KINDS]
 
 
-def _fleet_entry(decision: Decision) -> DecisionEntry:
+def fleet_entry(decision: Decision) -> DecisionEntry:
+    """Returns the entry of a decision of the fleet service."""
     return DecisionEntry(
         source=FLEET,
         ordinal=decision.ordinal,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar, get_origin
 
+from pydantic import TypeAdapter
+
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
 from astraflow.contract.reports import Event, FlowReport, Pace, Report, StreamReport
@@ -37,6 +39,8 @@ class RecordedReport:
     events: tuple[Event, ...] = ()
 
 
+_REPORT = TypeAdapter(Report)
+
 RECORDED_NODES = 100
 """Number of nodes above which a recorded report contains none; their figures are in the history."""
 
@@ -49,7 +53,7 @@ def recorded_json(report: Report) -> str:
 
 def report_to_json(report: Report) -> str:
     """Returns the whole report as a JSON object; numbers that are not finite become null."""
-    return json.dumps(json_value(dataclasses.asdict(report)), ensure_ascii=False, separators=(",", ":"))
+    return _REPORT.dump_json(report).decode()
 
 
 def report_from_json(text: str) -> RecordedReport:

@@ -6,11 +6,12 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import TypeAdapter
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.launching import FormField, RecipeCard, RecipeForm, RecipePreflight
 from astraflow.runtime.clock import Clock
 from web.launcher.cli_process import cli_output
 
@@ -26,174 +27,9 @@ MAX_CACHED_FORMS = 64
 """Maximum number of cached forms and preflight checks. A form is requested while it is filled in and on submission."""
 
 
-class _CliModel(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class RecipeNeeds(_CliModel):
-    """Hardware that a recipe needs on the machine that launches it."""
-
-    gpus: int = 0
-    gpu_memory_gb: float = 0.0
-    """Memory of each GPU; 0 if any will do."""
-    memory_gb: float = 0.0
-    disk_gb: float = 0.0
-
-
-class RecipeObstacle(_CliModel):
-    """Reason why this machine cannot run a recipe as it is."""
-
-    cause: str
-    remedy: str
-
-
-class RecipePicture(_CliModel):
-    """Parts of a recipe in its picture."""
-
-    prompts: tuple[str, ...] = ()
-    policies: tuple[str, ...] = ()
-    workflow: str = ""
-    world: str = ""
-    """Environment or tools; empty for none."""
-    reward: str = ""
-
-
-class RecipeCard(_CliModel):
-    """Summary of a recipe."""
-
-    name: str
-    name_or_path: str
-    """Argument that launches it: its name, or the file of a declared recipe."""
-    summary: str
-    simulated: tuple[str, ...]
-    problem: str
-    """Cause why it cannot be launched; empty when it can."""
-    shows: str = ""
-    """Purpose of a run; empty if its file has none."""
-    minutes: float | None = None
-    """Minutes to the stop condition; None if they were not measured."""
-    measured_on: str = ""
-    needs: RecipeNeeds = RecipeNeeds()
-    picture: RecipePicture = RecipePicture()
-    obstacles: tuple[RecipeObstacle, ...] = ()
-    """Reasons why this machine cannot run it as it is."""
-
-
-class FormField(_CliModel):
-    """One setting of a recipe."""
-
-    key: str
-    title: str
-    owner: str
-    """Policy, flow or pool of the setting; empty for the whole run."""
-    kind: Literal["integer", "number", "text", "boolean", "plugins"]
-    value: bool | int | float | str | None
-    description: str
-    minimum: float | None
-    maximum: float | None
-    choices: tuple[str, ...]
-    is_optional: bool
-    is_basic: bool
-    settable_by: Literal["agent", "operator", "admin", "data_location", "recipe"]
-    """Lowest role that may override it; `data_location` for a path below a data folder, `recipe` for no role."""
-    entries: tuple[str, ...] = ()
-    """Entries of a list of plugins, in TOML with options; `value` lists their kinds, separated by commas."""
-
-    @property
-    def text(self) -> str:
-        """Value as a form shows it."""
-        if self.value is None:
-            return ""
-        return str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
-
-    @property
-    def rows(self) -> tuple[str, ...]:
-        """Kinds of a list of plugins, in order, with an empty one to add another."""
-        return (*(kind for kind in self.text.split(", ") if kind), "")
-
-
-class FormProblem(_CliModel):
-    """Problem with a choice."""
-
-    key: str
-    message: str
-
-
-class FormCheck(_CliModel):
-    """One check of a form."""
-
-    name: str
-    is_ok: bool
-    message: str
-
-
-class PoolEstimate(_CliModel):
-    """Pool of the recipe: bounds, provider and price."""
-
-    name: str
-    provider: str
-    kind: str
-    """Kind of the provider."""
-    is_remote: bool
-    """Whether its instances run on other machines, which have to reach this one."""
-    initial_nodes: int
-    """Nodes at the start."""
-    min_nodes: int
-    max_nodes: int
-    usd_per_hour_max: float | None
-    usd_per_day_max: float | None
-    node_usd_per_hour: float | None
-    """None while the price is unknown."""
-    price_source: str
-    """Source of the price."""
-
-
-class FleetPreflightCheck(_CliModel):
-    """Result of one check of a provider."""
-
-    provider: str
-    kind: Literal["list", "launch", "price"]
-    pool: str
-    """Empty for a check that concerns no single pool."""
-    is_ok: bool
-    message: str
-    remedy: str
-    """Suggested fix; empty when the check passed."""
-
-
-class RecipePreflight(_CliModel):
-    """Preflight check of the providers of a recipe's fleet. Nothing is started."""
-
-    pools: tuple[PoolEstimate, ...]
-    """Pools with prices."""
-    checks: tuple[FleetPreflightCheck, ...]
-
-
-class RecipeForm(_CliModel):
-    """A recipe with some settings chosen."""
-
-    name: str
-    summary: str
-    simulated: tuple[str, ...]
-    fields: tuple[FormField, ...]
-    problems: tuple[FormProblem, ...]
-    refusals: tuple[FormProblem, ...]
-    """Overrides that the role may not make; they are also among the problems, and no override was applied."""
-    checks: tuple[FormCheck, ...]
-    toml: str
-    usd_per_hour: float
-    has_fleet: bool
-    """Whether the recipe defines a fleet, and is meant to be launched with a fleet service."""
-    pools: tuple[PoolEstimate, ...]
-    """Pools of the fleet; prices are requested separately."""
-    usd_per_hour_max: float | None
-    """Budget of the fleet; None for unlimited."""
-    usd_per_day_max: float | None
-
-    @property
-    def pools_elsewhere(self) -> tuple[str, ...]:
-        """Pools whose instances run on other machines and have to reach this one."""
-        return tuple(pool.name for pool in self.pools if pool.is_remote)
+_CARDS = TypeAdapter(tuple[RecipeCard, ...])
+_FORM = TypeAdapter(RecipeForm)
+_PREFLIGHT = TypeAdapter(RecipePreflight)
 
 
 class Catalogue:
@@ -220,8 +56,8 @@ class Catalogue:
         """Returns the built-in and declared recipes. Raises: InvalidInput, DeadlineExceeded."""
         now = self._clock.now()
         if self._cards_read_at is None or now - self._cards_read_at > CATALOGUE_CACHE_S:
-            output = json.loads(await cli_output(["recipes", "--json", *self._folders], timeout_s=TIMEOUT_S))
-            self._cards = tuple(RecipeCard.model_validate(card) for card in output)
+            output = await cli_output(["recipes", "--json", *self._folders], timeout_s=TIMEOUT_S)
+            self._cards = _CARDS.validate_json(output)
             self._cards_read_at = now
         return self._cards
 
@@ -258,7 +94,7 @@ class Catalogue:
                 "--",
                 name_or_path,
             ]
-            form = RecipeForm.model_validate(json.loads(await cli_output(command, timeout_s=TIMEOUT_S)))
+            form = _FORM.validate_json(await cli_output(command, timeout_s=TIMEOUT_S))
             cached = self._forms[cache_key] = (self._clock.now(), form)
             _evict_oldest(self._forms)
         return cached[1]
@@ -281,7 +117,7 @@ class Catalogue:
                     "--",
                     name_or_path,
                 ]
-                result = RecipePreflight.model_validate(json.loads(await cli_output(command, timeout_s=TIMEOUT_S)))
+                result = _PREFLIGHT.validate_json(await cli_output(command, timeout_s=TIMEOUT_S))
                 cached = self._preflights[cache_key] = (self._clock.now(), result)
                 _evict_oldest(self._preflights)
             return cached[1]

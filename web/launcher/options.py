@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import InvalidInput
-from web.launcher.catalogue import RecipeForm
+from astraflow.contract.launching import RecipeForm
 from web.process_settings import Settings
 
 

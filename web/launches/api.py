@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
+from astraflow.contract.launching import RecipeCard
 from web.accounts.viewer import Viewer
 from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState, UnknownRun, log_tail
 from web.launcher.options import LaunchOptions
@@ -25,7 +26,7 @@ from web.launches.schemas import (
 )
 from web.launches.views import LAUNCHES_PATH, LaunchChoice
 from web.requests.context import RequestContext, RequestContextDep, ViewerDep
-from web.rest.common import BODY_ERRORS, PREFIX, Key, Limit, ReasonRequest, error_responses
+from web.rest.common import BODY_ERRORS, PREFIX, Key, Limit, NumberedPage, PageNumber, ReasonRequest, error_responses
 from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter(prefix=PREFIX, tags=["launches"])
@@ -45,25 +46,20 @@ RunName = Annotated[
 async def launches(
     context: RequestContextDep,
     state: Annotated[LaunchState | None, Query()] = None,
-    page: Annotated[int, Query(ge=1, le=1_000_000, description="Page number from 1; empty beyond the last.")] = 1,
+    page: PageNumber = 1,
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Lists launched runs, newest first."""
     matching = [run for run in await context.launcher.launches() if state is None or run.state is state]
-    return {
-        "items": [_to_response(run) for run in matching[(page - 1) * limit : page * limit]],
-        "total": len(matching),
-        "page": page,
-        "pages": max(1, -(-len(matching) // limit)),
-    }
+    page_fields = NumberedPage.cut(matching, page, limit)
+    return page_fields | {"items": [_to_response(run) for run in page_fields["items"]]}
 
 
 @router.get("/recipes", response_model=list[RecipeResponse], responses=error_responses())
 @needs(Permission.OPERATE)
-async def recipes(context: RequestContextDep) -> list[dict[str, Any]]:
+async def recipes(context: RequestContextDep) -> tuple[RecipeCard, ...]:
     """Lists the recipes that can be launched, with what each needs and why this machine cannot run it."""
-    cards = await context.catalogue.cards()
-    return [card.model_dump(include=set(RecipeResponse.model_fields)) for card in cards]
+    return await context.catalogue.cards()
 
 
 @router.post("/launches", status_code=201, response_model=LaunchResponse, responses=error_responses(404, *BODY_ERRORS))
@@ -212,21 +208,20 @@ def _to_response(launch: Launch) -> dict[str, Any]:
 def _preview(choice: LaunchChoice) -> dict[str, Any]:
     form = choice.form
     pools = choice.preflight.pools if choice.preflight is not None else form.pools
-    checks = [check.model_dump() for check in choice.provider_checks]
     return {
         "recipe": choice.source.recipe,
         "of": choice.source.earlier_run,
         "is_ready": choice.is_ready,
         "problem": choice.problem,
-        "problems": [problem.model_dump() for problem in form.problems],
-        "checks": [check.model_dump() for check in form.checks],
+        "problems": form.problems,
+        "checks": form.checks,
         "machines": choice.machines,
         "cost": choice.cost,
-        "pools": [pool.model_dump() for pool in pools] if choice.has_pools else [],
+        "pools": pools if choice.has_pools else (),
         "usd_per_hour": 0.0 if choice.has_pools else form.usd_per_hour,
         "usd_per_hour_max": form.usd_per_hour_max,
         "usd_per_day_max": form.usd_per_day_max,
-        "provider_checks": [{**check, "pool": check["pool"] or None} for check in checks],
+        "provider_checks": choice.provider_checks,
         "provider_problem": choice.preflight_problem,
         "toml": form.toml,
         "command": choice.command,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from web.launcher.catalogue import PoolEstimate
+from astraflow.contract.launching import PoolEstimate
 
 
 def cost_of_nodes(usd_per_hour: float) -> str:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.launching import FormProblem, RecipeForm
 from web.accounts.viewer import Viewer
-from web.launcher.catalogue import FormProblem, RecipeForm, overrides_from
+from web.launcher.catalogue import overrides_from
 from web.launcher.options import LaunchOptions, with_join_address
 from web.launches.views import LaunchChoice, LaunchSource
 from web.requests.context import RequestContext
@@ -151,11 +152,8 @@ def _with_entered_values(form: RecipeForm, unchanged_form: RecipeForm, values: M
     """
     present = {field.key for field in form.fields}
     shown = (*form.fields, *(field for field in unchanged_form.fields if form.problems and field.key not in present))
-    fields = tuple(
-        field.model_copy(update={"value": values[field.key].strip()}) if field.key in values else field
-        for field in shown
-    )
-    return form.model_copy(update={"fields": fields})
+    fields = tuple(replace(field, value=values[field.key].strip()) if field.key in values else field for field in shown)
+    return replace(form, fields=fields)
 
 
 async def launch_source(context: RequestContext, recipe: str, of: str) -> LaunchSource:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from astraflow.contract.launching import RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
 from web.components.formats import duration, several
-from web.launcher.catalogue import RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
 
 MAX_POLICIES = 3
 """Policies that a picture names; further ones are counted."""

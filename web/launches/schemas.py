@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
+from astraflow.contract.launching import FormCheck, FormProblem, PoolEstimate, ProviderCheck, RecipeCard
 from web.launcher.launcher import LaunchState
-from web.rest.common import NAME, Reason, RequestBody, ResponseModel
-from web.rest.fleet_schemas import CheckResponse
+from web.rest.common import NAME, NumberedPage, Reason, RequestBody, ResponseModel
+from web.rest.contract_models import fields_of
 
 MAX_SETTINGS = 200
 MAX_TIME_LIMIT_S = 1e7
@@ -44,36 +45,9 @@ _EXAMPLE: dict[str, Any] = {
 _CLONE: dict[str, Any] = {"of": "smoke-20260101-000000-0000", "set": {"seed": 2}, "reason": "another seed"}
 
 
-class RecipeNeedsResponse(ResponseModel):
-    """Hardware that a recipe needs on the machine that launches it."""
-
-    gpus: int = Field(description="GPUs of its trainers and engines; 0 for a recipe that runs on CPUs.")
-    gpu_memory_gb: float = Field(description="Memory of each GPU, in gigabytes; 0 if any will do.")
-    memory_gb: float = Field(description="Main memory, in gigabytes.")
-    disk_gb: float = Field(description="Disk space of the run, in gigabytes.")
-
-
-class RecipeObstacleResponse(ResponseModel):
-    """Reason why this machine cannot run a recipe as it is."""
-
-    cause: str = Field(examples=["it needs 8 GPUs with 80 GB each; this machine has none"])
-    remedy: str = Field(examples=["launch it on a machine with 8 GPUs with 80 GB each, or with pools that have them"])
-
-
+@fields_of(RecipeCard, without=("name_or_path", "picture"))
 class RecipeResponse(ResponseModel):
     """Recipe that can be launched."""
-
-    name: str = Field(description="Name for a launch.", examples=["smoke"])
-    summary: str
-    simulated: list[str] = Field(description="Kinds of its simulated plugins.", examples=[["scripted"]])
-    problem: str = Field(description="Why it cannot be launched at all; empty if it can.", examples=[""])
-    shows: str = Field(description="What a run shows; empty if its file does not say.")
-    minutes: float | None = Field(description="Minutes to its stop condition; null if they were not measured.")
-    measured_on: str = Field(description="Machine on which the minutes were measured.", examples=["two cores"])
-    needs: RecipeNeedsResponse
-    obstacles: list[RecipeObstacleResponse] = Field(
-        description="Why this machine cannot run it as it is; empty if it can, as far as is known."
-    )
 
 
 class LaunchSettings(RequestBody):
@@ -141,81 +115,37 @@ class ClonePreviewRequest(LaunchSettings):
 class LaunchResponse(ResponseModel):
     """Launched run."""
 
-    name: str
-    recipe: str
-    state: LaunchState
+    name: str = Field(description="Name of the run.")
+    recipe: str = Field(description="Name of its recipe.")
+    state: LaunchState = Field(description="State of its processes.")
     actor: str = Field(description="User who launched it.")
     launched_at: float = Field(description="Unix seconds.")
     final_message: str = Field(description="How it ended; empty while it runs.")
-    folder: str
-    fleet: bool
-    ends_by_itself: bool
-    limit_s: float | None
-    can_resume: bool
+    folder: str = Field(description="Folder of the run on this machine.")
+    fleet: bool = Field(description="Whether a fleet service starts the nodes.")
+    ends_by_itself: bool = Field(description="Whether the run stops at the stop condition of the recipe.")
+    limit_s: float | None = Field(description="Time after which the run stops. Seconds; null for none.")
+    can_resume: bool = Field(description="Whether it can be resumed.")
     logs: list[str] = Field(description="Processes that have a log.")
 
 
-class LaunchList(ResponseModel):
+class LaunchList(NumberedPage[LaunchResponse]):
     """Page of launched runs, newest first."""
-
-    items: list[LaunchResponse]
-    total: int
-    page: int
-    pages: int
 
 
 class LogResponse(ResponseModel):
     """Part of a log."""
 
-    program: str
-    text: str
+    program: str = Field(description="Name of the process.")
+    text: str = Field(description="Part of its log.")
     end: int = Field(description="Offset of the end: `after` of the next request.")
-
-
-class SettingProblemResponse(ResponseModel):
-    """Problem with a setting."""
-
-    key: str = Field(description="Key of the setting; empty for a problem of several.")
-    message: str
-
-
-class MachineCheckResponse(ResponseModel):
-    """Check of this machine."""
-
-    name: str = Field(examples=["Memory"])
-    is_ok: bool
-    message: str = Field(examples=["3.1 GiB free; the processes need at least 1.2 GiB"])
-
-
-class LaunchPoolResponse(ResponseModel):
-    """Pool of the previewed launch."""
-
-    name: str
-    provider: str
-    kind: str = Field(description="Kind of the provider.", examples=["ec2"])
-    is_remote: bool = Field(
-        description="Whether its instances are other machines, which must reach this one over the network."
-    )
-    initial_nodes: int = Field(description="Nodes at the start.")
-    min_nodes: int
-    max_nodes: int
-    usd_per_hour_max: float | None
-    usd_per_day_max: float | None
-    node_usd_per_hour: float | None = Field(description="US dollars per hour and node; null if unknown.")
-    price_source: str = Field(description="Source of the price.", examples=["the provider"])
-
-
-class ProviderCheckResponse(CheckResponse):
-    """Preflight check of a provider."""
-
-    provider: str
 
 
 class EquivalentRequestResponse(ResponseModel):
     """Equivalent API request."""
 
-    method: Literal["POST"]
-    address: str = Field(examples=["/api/v1/launches"])
+    method: Literal["POST"] = Field(description="HTTP method.")
+    address: str = Field(description="Path of the request.", examples=["/api/v1/launches"])
     body: dict[str, Any] = Field(description="Body, with a placeholder for the reason.", examples=[_EXAMPLE])
 
 
@@ -226,21 +156,21 @@ class LaunchPreviewResponse(ResponseModel):
     of: str = Field(description="Name of the earlier run; empty for a recipe.", examples=[""])
     is_ready: bool = Field(description="Whether it can be launched as it is.")
     problem: str = Field(description="Problem other than the settings'; empty without one.")
-    problems: list[SettingProblemResponse] = Field(description="Problems with the settings.", examples=[[]])
-    checks: list[MachineCheckResponse] = Field(
+    problems: list[FormProblem] = Field(description="Problems with the settings.", examples=[[]])
+    checks: list[FormCheck] = Field(
         description="Checks of this machine: disk, memory, ports. They do not block a launch."
     )
     machines: str = Field(
         description="Where the nodes come from, in one sentence.", examples=["processes on this machine"]
     )
     cost: str = Field(description="Cost of the nodes, in one sentence.", examples=["nothing: no node has a price"])
-    pools: list[LaunchPoolResponse] = Field(
+    pools: list[PoolEstimate] = Field(
         description="Pools with prices; empty if the nodes are processes on this machine."
     )
     usd_per_hour: float = Field(description="Price of the nodes that the run starts without a fleet service.")
     usd_per_hour_max: float | None = Field(description="Budget of the fleet; null for none.")
-    usd_per_day_max: float | None
-    provider_checks: list[ProviderCheckResponse] = Field(description="Results of the providers' preflight checks.")
+    usd_per_day_max: float | None = Field(description="Budget of the fleet. US dollars per day; null for none.")
+    provider_checks: list[ProviderCheck] = Field(description="Results of the providers' preflight checks.")
     provider_problem: str = Field(
         description="Why the preflight checks could not run; empty if they ran.", examples=[""]
     )
@@ -248,7 +178,7 @@ class LaunchPreviewResponse(ResponseModel):
     command: str = Field(
         description="Equivalent command line.", examples=["astraflow run smoke --headless --set stop.steps=200"]
     )
-    request: EquivalentRequestResponse = Field(description="Equivalent API request.")
-    fleet: bool
-    ends_by_itself: bool
-    limit_s: float | None
+    request: EquivalentRequestResponse = Field(description="The launch as a request to the API.")
+    fleet: bool = Field(description="Whether a fleet service starts the nodes.")
+    ends_by_itself: bool = Field(description="Whether the run stops at the stop condition of the recipe.")
+    limit_s: float | None = Field(description="Time after which the run stops. Seconds; null for none.")

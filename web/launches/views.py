@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
+from astraflow.contract.launching import FormField, FormProblem, ProviderCheck, RecipeForm, RecipePreflight
 from astraflow.runtime.setting_permissions import SettableBy
-from web.launcher.catalogue import FleetPreflightCheck, FormField, FormProblem, RecipeForm, RecipePreflight
 from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState
 from web.launcher.options import LaunchOptions
 from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text
@@ -199,7 +199,7 @@ class LaunchChoice:
         return self.has_pools and self.is_ready and self.preflight is None and not self.preflight_problem
 
     @property
-    def provider_checks(self) -> tuple[FleetPreflightCheck, ...]:
+    def provider_checks(self) -> tuple[ProviderCheck, ...]:
         """Results of the preflight check of its providers."""
         return self.preflight.checks if self.preflight is not None else ()
 

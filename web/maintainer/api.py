@@ -7,7 +7,9 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import PlanId
-from web.decisions.schemas import DecisionResponse, fleet_decision_response
+from astraflow.contract.maintainer import Maintainer
+from web.decisions.queries import DecisionEntry, fleet_entry
+from web.decisions.schemas import DecisionResponse
 from web.live.maintainer_cache import MaintainerSnapshot
 from web.maintainer import commands as maintainer_commands
 from web.maintainer.schemas import (
@@ -16,7 +18,6 @@ from web.maintainer.schemas import (
     ProposalList,
     ProposalResponse,
     TranscriptResponse,
-    maintainer_response,
     proposal_response,
     transcript_response,
 )
@@ -35,22 +36,20 @@ PlanName = Annotated[
 
 @router.get("", response_model=MaintainerResponse, responses=error_responses())
 @needs(Permission.READ)
-async def maintainer(context: RequestContextDep) -> dict[str, Any]:
+async def maintainer(context: RequestContextDep) -> Maintainer:
     """Returns the mode that people set, and the reported status: model, state, budgets, counters, problems."""
     snapshot = await _snapshot(context)
     assert snapshot.maintainer is not None  # noqa: S101 (`_snapshot` raises without one)
-    return maintainer_response(snapshot.maintainer)
+    return snapshot.maintainer
 
 
 @router.put("/mode", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.APPROVE, on=ResourceKind.RUN)
 async def set_mode(
     context: RequestContextDep, viewer: ViewerDep, body: MaintainerModeRequest, key: Key
-) -> dict[str, Any]:
+) -> DecisionEntry:
     """Sets the maintainer's mode, which it applies within a second; `off` also ends a running wake."""
-    return fleet_decision_response(
-        await maintainer_commands.set_mode(context, viewer, body.mode, key=key, reason=body.reason)
-    )
+    return fleet_entry(await maintainer_commands.set_mode(context, viewer, body.mode, key=key, reason=body.reason))
 
 
 @router.get("/proposals", response_model=ProposalList, responses=error_responses())
@@ -92,14 +91,14 @@ async def approve(
 @needs(Permission.APPROVE, on=ResourceKind.PLAN)
 async def reject(
     context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
-) -> dict[str, Any]:
+) -> DecisionEntry:
     """Rejects a proposal, which can then not be applied. Returns 409 if it is not waiting."""
     await _snapshot(context)
     try:
         done = await maintainer_commands.reject(context, viewer, PlanId(plan), key=key, reason=body.reason)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
-    return fleet_decision_response(done)
+    return fleet_entry(done)
 
 
 @router.get("/transcript", response_model=TranscriptResponse, responses=error_responses())

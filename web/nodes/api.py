@@ -1,18 +1,15 @@
 """`/api/v1/nodes`: nodes as dataflow reports them, and draining a node."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import NodeId
 from astraflow.contract.reports import NodeReport, NodeState, Report
-from web.history.report_json import json_value
 from web.requests import fleet_commands
 from web.requests.context import RequestContext, RequestContextDep, ViewerDep
 from web.rest.common import (
@@ -23,11 +20,14 @@ from web.rest.common import (
     Limit,
     MessageResponse,
     NodeName,
+    NumberedPage,
+    PageNumber,
     Reason,
     RequestBody,
     ResponseModel,
     error_responses,
 )
+from web.rest.contract_models import fields_of
 from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter(prefix=PREFIX, tags=["nodes"])
@@ -46,44 +46,21 @@ _SORTS: dict[str, Callable[[NodeReport], Any]] = {
 }
 
 
+@fields_of(NodeReport, without=("counters", "gauges", "links", "sessions"))
 class NodeResponse(ResponseModel):
     """Node. Rates are means of the last ten seconds."""
 
-    id: str
-    facts: dict[str, Any] = Field(
-        description="Facts reported by the node: name, pool, region, engine, capacity, price."
-    )
-    state: NodeState
-    cause: Cause | None = Field(description="Why it drains or left, as it reported; null without a report.")
-    joined_at: float
-    heartbeat_age_s: float
-    leased: int
-    episodes_per_s: float
-    tokens_per_s: float
-    versions: dict[str, int] = Field(description="Served version by policy.")
     lag: dict[str, int] = Field(description="Versions behind the trainer, by policy.")
-    lease_expiries: int
-    errors: list[str]
 
 
+@fields_of(NodeReport)
 class NodeDetail(NodeResponse):
     """Node with all its metrics."""
 
-    counters: dict[str, float | None]
-    gauges: dict[str, float | None]
-    links: list[dict[str, Any]] = Field(description="Sources of its weights, with transfer metrics.")
-    sessions: list[dict[str, Any]] = Field(
-        description="Agents' sessions on it, the oldest first; see `GET /api/v1/agent-sessions`."
-    )
 
-
-class NodeList(ResponseModel):
+class NodeList(NumberedPage[NodeResponse]):
     """Page of nodes."""
 
-    items: list[NodeResponse]
-    total: int = Field(description="Number of nodes that match the filter.")
-    page: int
-    pages: int
     age_s: float | None = Field(description="Seconds since the report arrived.")
 
 
@@ -111,20 +88,16 @@ async def nodes(
     text: Annotated[str, Query(max_length=200, description="Part of the name, region, engine or hardware.")] = "",
     sort: Annotated[SortName, Query()] = "name",
     order: Annotated[Literal["up", "down"], Query()] = "up",
-    page: Annotated[int, Query(ge=1, le=1_000_000, description="Page number from 1; empty beyond the last.")] = 1,
+    page: PageNumber = 1,
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Lists nodes, filtered, sorted and paged."""
     report = _report(context)
     matching = [node for node in report.nodes if _matches(node, pool, state, text)]
     matching.sort(key=lambda node: (_SORTS[sort](node), node.id), reverse=order == "down")
-    return {
-        "items": [_to_response(report, node) for node in matching[(page - 1) * limit : page * limit]],
-        "total": len(matching),
-        "page": page,
-        "pages": max(1, -(-len(matching) // limit)),
-        "age_s": context.state.age_s,
-    }
+    page_fields = NumberedPage.cut(matching, page, limit)
+    items = [NodeResponse.values_of(node, lag=report.lag(node)) for node in page_fields["items"]]
+    return page_fields | {"items": items, "age_s": context.state.age_s}
 
 
 @router.post("/nodes/{node:path}/drain", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
@@ -148,7 +121,8 @@ async def drain(
 async def get_node(context: RequestContextDep, node: NodeName) -> dict[str, Any]:
     """Returns a node with all its metrics."""
     report = _report(context)
-    return _to_response(report, _node(report, node))
+    node_report = _node(report, node)
+    return NodeDetail.values_of(node_report, lag=report.lag(node_report))
 
 
 def _report(context: RequestContext) -> Report:
@@ -171,7 +145,3 @@ def _matches(node: NodeReport, pool: str | None, state: NodeState | None, text: 
         return False
     facts = node.facts
     return not text or text.casefold() in f"{facts.name} {facts.region} {facts.engine} {facts.hardware}".casefold()
-
-
-def _to_response(report: Report, node: NodeReport) -> dict[str, Any]:
-    return dict(json_value(asdict(node))) | {"lag": dict(report.lag(node))}

@@ -1,10 +1,11 @@
 """Page of one node: lifecycle, production, weight fetches, and the cause when it is slow."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.fleet import Instance, InstanceState
-from astraflow.contract.reports import NodeState
+from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
+from astraflow.contract.reports import NodeReport, NodeState
 from web.charts import scales
 from web.charts.series import as_sheet
 from web.components import formats
@@ -58,6 +59,8 @@ class NodeDetails:
     name: str
     live_texts: dict[str, LiveText]
     facts: Sequence[tuple[str, str]]
+    metrics: Sequence[tuple[str, str]]
+    """Meaning and value of each metric that the node reports."""
     stages: Sequence[Stage]
     stages_from: str
     slowness: Slowness
@@ -81,6 +84,7 @@ def node_page(row: NodeRow, table: NodeTable, machine: Instance | None, history:
             key: LiveText(text=text, tone=tone) for key, (text, tone) in build_node_texts(row, table.at).items()
         },
         facts=_facts(row, machine),
+        metrics=list(metric_texts(node)),
         stages=_stages(row, machine, table.at),
         stages_from="the fleet's ledger" if machine else "its reports",
         slowness=slowness(row, peers),
@@ -91,6 +95,26 @@ def node_page(row: NodeRow, table: NodeTable, machine: Instance | None, history:
         is_simulated=facts.is_simulated,
         sessions=live_sessions([node]) if runs_agents(node) else None,
     )
+
+
+def metric_texts(node: NodeReport) -> Iterator[tuple[str, str]]:
+    """Yields meaning and value, with its unit, of each metric that a node reports: gauges, then counters."""
+    for metrics, values in ((NODE_GAUGES, node.gauges), (NODE_COUNTERS, node.counters)):
+        for name, metric in metrics.items():
+            if name in values:
+                yield metric.meaning, _with_unit(values[name], metric.unit)
+
+
+def _with_unit(value: float, unit: str) -> str:
+    match unit:
+        case "seconds":
+            return formats.seconds(value)
+        case "bytes":
+            return formats.size(value)
+        case "ratio":
+            return formats.share(value)
+        case _:
+            return formats.with_unit(value, unit.replace("_per_second", "/s"))
 
 
 def rate_chart(history: Sequence[Row]) -> RateChart | None:

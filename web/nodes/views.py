@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports import NodeState, Report
 from web.components import formats
 from web.components.downloads import Sheet
@@ -130,25 +131,35 @@ def nodes_view(table: NodeTable | None, report: Report | None, query: NodeQuery)
 
 _SHEET_COLUMNS = (
     "id", "name", "state", "pool", "type", "region", "spot", "engine", "hardware", "is_simulated", "episodes_per_s",
-    "tokens_per_s", "rate_of_type", "busy", "blocked", "refresh", "versions_behind", "leases", "lease_limit",
-    "engine_running", "engine_waiting", "engine_cache_used", "capacity", "joined_at",
+    "tokens_per_s", "rate_of_type", "busy", "blocked", "refresh", "versions_behind", "leases", "capacity", "joined_at",
     "heartbeat_age_s", "usd_per_hour", "lease_expiries", "last_error",
 )  # fmt: skip
 
 
 def nodes_sheet(rows: Sequence[NodeRow]) -> Sheet:
-    """Returns all nodes that match the filter, as a sheet for download."""
-    return Sheet(name="astraflow-nodes", columns=_SHEET_COLUMNS, rows=[_sheet_row(row) for row in rows])
+    """Returns all nodes that match the filter, with all their metrics, as a sheet for download."""
+    gauges = [name for name in NODE_GAUGES if name not in _SHEET_COLUMNS]
+    return Sheet(
+        name="astraflow-nodes",
+        columns=(*_SHEET_COLUMNS, *gauges, *NODE_COUNTERS),
+        rows=[
+            (
+                *_sheet_row(row),
+                *(row.node.gauges.get(name) for name in gauges),
+                *(row.node.counters.get(name) for name in NODE_COUNTERS),
+            )
+            for row in rows
+        ],
+    )
 
 
 def _sheet_row(row: NodeRow) -> tuple[object, ...]:
-    node, facts, shares, gauges = row.node, row.node.facts, row.shares, row.node.gauges
+    node, facts, shares = row.node, row.node.facts, row.shares
     return (
         node.id, facts.name, node.state.value, facts.pool, row.kind, facts.region, row.is_spot, facts.engine,
         facts.hardware, facts.is_simulated, node.episodes_per_s, node.tokens_per_s, row.rate_share,
         shares.busy if shares else None, shares.blocked if shares else None, shares.refresh if shares else None,
-        row.lag, node.leased, gauges.get("lease_limit"), gauges.get("engine_running"), gauges.get("engine_waiting"),
-        gauges.get("engine_cache_used"), facts.capacity, node.joined_at, node.heartbeat_age_s, row.usd_per_hour,
+        row.lag, node.leased, facts.capacity, node.joined_at, node.heartbeat_age_s, row.usd_per_hour,
         node.lease_expiries, node.errors[-1] if node.errors else None,
     )  # fmt: skip
 

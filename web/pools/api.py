@@ -8,8 +8,8 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import FleetStatus, LaunchId, PlanId, PlanRequest, Pool
 from astraflow.contract.ids import PoolId
-from web.decisions.schemas import DecisionResponse, FaultInjectionResponse, fleet_decision_response
-from web.history.report_json import json_value
+from web.decisions.queries import DecisionEntry, fleet_entry
+from web.decisions.schemas import DecisionResponse, FaultInjectionResponse
 from web.pools.requests import (
     FaultInjectionRequest,
     KillSwitchRequest,
@@ -33,9 +33,7 @@ from web.rest.fleet_schemas import (
     PoolResponse,
     WhatIfComparison,
     applied_plan_response,
-    instance_response,
     plan_response,
-    pool_response,
 )
 from web.security.roles import Permission, ResourceKind, needs
 
@@ -49,27 +47,14 @@ PlanName = Annotated[str, Path(pattern=NAME, description="Id of the plan.", exam
 async def fleet(context: RequestContextDep) -> dict[str, Any]:
     """Returns the fleet service's status: cost, kill switch, and problems that need attention."""
     status = _status(context)
-    return {
-        "cluster": status.cluster,
-        "at": status.at,
-        "age_s": context.fleet_state.age_s,
-        "kill": status.kill.value,
-        "kill_reason": status.kill_reason,
-        "usd_per_hour": status.usd_per_hour,
-        "usd_today": status.usd_today,
-        "last_sweep_at": status.last_sweep_at,
-        "orphans": status.orphans,
-        "waiting": status.waiting,
-        "problems": list(status.problems),
-        "pools": len(status.pools),
-    }
+    return FleetResponse.values_of(status, pools=len(status.pools), age_s=context.fleet_state.age_s)
 
 
 @router.get("/pools", response_model=PoolList, responses=error_responses())
 @needs(Permission.READ)
 async def pools(context: RequestContextDep) -> dict[str, Any]:
     """Lists pools with spec, size, cost and recommendation."""
-    return {"items": [pool_response(pool) for pool in _status(context).pools], "age_s": context.fleet_state.age_s}
+    return {"items": _status(context).pools, "age_s": context.fleet_state.age_s}
 
 
 @router.post(
@@ -108,13 +93,13 @@ async def plan(
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
 async def set_override(
     context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: OverrideRequest, key: Key
-) -> dict[str, Any]:
+) -> DecisionEntry:
     """Sets a manual override, during which no node of the pool is removed; 0 minutes ends it."""
     pool_id = _pool(context, pool).spec.id
     done = await fleet_commands.set_pool_override(
         context, viewer, pool_id, minutes=body.minutes, key=key, reason=body.reason
     )
-    return fleet_decision_response(done)
+    return fleet_entry(done)
 
 
 @router.post(
@@ -137,7 +122,7 @@ async def inject_fault(
         )
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
-    return {"lost": list(done.lost), "decision": fleet_decision_response(done.decision)}
+    return {"lost": done.lost, "decision": fleet_entry(done.decision)}
 
 
 @router.post(
@@ -165,21 +150,18 @@ async def what_if(context: RequestContextDep, pool: PoolName, body: WhatIfBounds
 
 @router.get("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(404))
 @needs(Permission.READ)
-async def pool(context: RequestContextDep, pool: PoolName) -> dict[str, Any]:
+async def pool(context: RequestContextDep, pool: PoolName) -> Pool:
     """Returns a pool."""
-    return pool_response(_pool(context, pool))
+    return _pool(context, pool)
 
 
 @router.put("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.ADMINISTER, on=ResourceKind.POOL)
-async def put_pool(
-    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: PoolChange, key: Key
-) -> dict[str, Any]:
+async def put_pool(context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: PoolChange, key: Key) -> Pool:
     """Creates a pool or changes its bounds, mode or spec. Returns 409 if `observed_version` is outdated."""
-    done = await fleet_commands.put_pool(
+    return await fleet_commands.put_pool(
         context, viewer, body.spec(pool), observed_version=body.observed_version, key=key, reason=body.reason
     )
-    return pool_response(done)
 
 
 @router.post("/plans/{plan}/apply", response_model=AppliedPlanResponse, responses=error_responses(*BODY_ERRORS))
@@ -199,10 +181,10 @@ async def apply(
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def kill_switch(
     context: RequestContextDep, viewer: ViewerDep, body: KillSwitchRequest, key: Key
-) -> dict[str, Any]:
+) -> DecisionEntry:
     """Sets the kill switch, which blocks changes of pools by agents or all actors. Only admins may relax it."""
     done = await fleet_commands.set_kill_switch(context, viewer, body.scope, key=key, reason=body.reason)
-    return fleet_decision_response(done)
+    return fleet_entry(done)
 
 
 def _status(context: RequestContext) -> FleetStatus:
@@ -233,14 +215,11 @@ def _what_if(answers: BoundsComparison) -> dict[str, Any]:
         "ended_at": answers.changed.ended_at,
     }
     for name, answer in (("now", answers.current), ("then", answers.changed)):
-        response[name] = [
-            {"at": size.at, "target": size.target, "sentence": size.sentence}
-            for size in answers.recommendations(answer)
-        ]
+        response[name] = answers.recommendations(answer)
     for name in ("node_hours", "usd", "wait"):
         then, now, recorded = figures(answers, name)
         response |= {name: then, f"{name}_now": now, f"{name}_recorded": recorded}
-    return dict(json_value(response))
+    return response
 
 
 @router.get("/instances", response_model=InstanceList, responses=error_responses())
@@ -262,4 +241,4 @@ async def instances(
         limit=limit,
     )
     older = str(page[-1].id) if len(page) == limit else None
-    return {"items": [instance_response(instance) for instance in page], "older": older}
+    return {"items": page, "older": older}

@@ -53,7 +53,10 @@ class PoolChange(RequestBody):
     engine: str = Field("", max_length=2000, description="Inference engine of the nodes: a kind, or a TOML table.")
     capacity: Capacity | None = Field(None, description="Concurrent episodes per node; null for the engine's default.")
     policies: tuple[Annotated[str, Field(pattern=NAME)], ...] = Field(
-        (), max_length=64, description="Policies that the nodes serve; empty for all. Needs the mode `off` or `advise`."
+        (),
+        strict=False,  # JSON has no tuples
+        max_length=64,
+        description="Policies that the nodes serve; empty for all. Needs the mode `off` or `advise`.",
     )
     drain_s: float = Field(
         600.0,
@@ -136,8 +139,8 @@ class WhatIfBoundsRequest(RequestBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "on", "min_nodes": 1, "max_nodes": 12}]})
 
     mode: Mode | None = Field(None, strict=False, description="Default: the pool's mode.")
-    min_nodes: Count | None = None
-    max_nodes: Count | None = None
+    min_nodes: Count | None = Field(None, description="Minimum number of nodes. Default: the pool's.")
+    max_nodes: Count | None = Field(None, description="Maximum number of nodes. Default: the pool's.")
     headroom: float | None = Field(
         None, ge=0, le=0.15, allow_inf_nan=False, description="Headroom of the sizing rule; a share."
     )

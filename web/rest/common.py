@@ -1,6 +1,7 @@
 """Parameters and schemas shared by the API's routes: names, paging, idempotency keys, reasons, and error responses."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Header, Path, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -9,6 +10,8 @@ from starlette.convertors import Convertor, register_url_convertor  # codespell:
 from web.security.problems import MEDIA_TYPE
 
 PREFIX = "/api/v1"
+
+T = TypeVar("T")
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
 MAX_EXACT_INTEGER = 2**53
@@ -92,6 +95,7 @@ Key = Annotated[
         examples=["0f4d5a0e-7f3c-4a47-9a4f-1c3d0c7f5a11"],
     ),
 ]
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000, description="Page number from 1; empty beyond the last.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")]
 
 
@@ -100,11 +104,36 @@ class ResponseModel(BaseModel):
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
+    @classmethod
+    def values_of(cls, value: Any, **more: Any) -> dict[str, Any]:
+        """Returns the fields of the model: `more`, and attributes of the value. The route validates them."""
+        return {name: getattr(value, name) for name in cls.model_fields if name not in more} | more
+
+
+class ItemList(ResponseModel, Generic[T]):
+    """List of items, in the order that the type states."""
+
+    items: list[T] = Field(description="Items in that order.")
+
+
+class NumberedPage(ItemList[T]):
+    """Page with a number."""
+
+    total: int = Field(description="Items on all pages. Count.")
+    page: int = Field(description="Number of the page, from 1.")
+    pages: int = Field(description="Number of the last page.")
+
+    @staticmethod
+    def cut(items: Sequence[Any], page: int, limit: int) -> dict[str, Any]:
+        """Returns the fields of a page of `limit` of the items."""
+        shown = items[(page - 1) * limit : page * limit]
+        return {"items": shown, "total": len(items), "page": page, "pages": max(1, -(-len(items) // limit))}
+
 
 class MessageResponse(ResponseModel):
     """Result of a command."""
 
-    message: str
+    message: str = Field(description="Performed change, in a sentence.")
 
 
 class ReasonRequest(RequestBody):

@@ -3,31 +3,27 @@
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from web.database import run_records
 from web.database.tables import RunRecord
-from web.requests.context import RequestContext, RequestContextDep
+from web.requests.context import RequestContextDep
 from web.requests.run_lookup import is_live
-from web.rest.common import MAX_EXACT_INTEGER, PREFIX, Limit, ResponseModel, error_responses
+from web.rest.common import MAX_EXACT_INTEGER, PREFIX, Limit, NumberedPage, PageNumber, ResponseModel, error_responses
+from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
 
+@fields_of(RunRecord, without=("report_json", "folder"))
 class RunResponse(ResponseModel):
     """Recorded run."""
 
-    id: int
-    name: str
-    recipe: str
-    dataflow: str
-    started_at: float = Field(description="Unix seconds.")
-    last_at: float = Field(description="Unix seconds of its newest report.")
-    last_sequence: int
-    is_live: bool
+    id: int = Field(description="Number of the run.")
+    is_live: bool = Field(description="Whether the web process receives its reports now.")
 
 
 class RunDetail(RunResponse):
@@ -36,30 +32,22 @@ class RunDetail(RunResponse):
     report: dict[str, Any] | None = Field(description="Last recorded report; null if it cannot be read.")
 
 
-class RunList(ResponseModel):
+class RunList(NumberedPage[RunResponse]):
     """Page of runs, newest first."""
-
-    items: list[RunResponse]
-    total: int
-    page: int
-    pages: int
 
 
 @router.get("/runs", response_model=RunList, responses=error_responses())
 @needs(Permission.READ)
 async def runs(
     context: RequestContextDep,
-    page: Annotated[int, Query(ge=1, le=1_000_000, description="Page number from 1; empty beyond the last.")] = 1,
+    page: PageNumber = 1,
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Lists all runs, newest first."""
     records = await context.database.read(run_records.runs)
-    return {
-        "items": [_to_response(context, record) for record in records[(page - 1) * limit : page * limit]],
-        "total": len(records),
-        "page": page,
-        "pages": max(1, -(-len(records) // limit)),
-    }
+    page_fields = NumberedPage.cut(records, page, limit)
+    items = [RunResponse.values_of(record, is_live=is_live(context, record.id)) for record in page_fields["items"]]
+    return page_fields | {"items": items}
 
 
 @router.get("/runs/{run_id}", response_model=RunDetail, responses=error_responses(404))
@@ -71,11 +59,7 @@ async def get_run(
     record = await context.database.read(lambda session: run_records.run(session, run_id))
     if record is None:
         raise HTTPException(404, f"cannot find run {run_id}: it was not recorded; list runs with GET {PREFIX}/runs")
-    return _to_response(context, record) | {"report": _report(record)}
-
-
-def _to_response(context: RequestContext, record: RunRecord) -> dict[str, Any]:
-    return record.model_dump(exclude={"report_json", "folder"}) | {"is_live": is_live(context, record.id)}
+    return RunDetail.values_of(record, is_live=is_live(context, record.id), report=_report(record))
 
 
 def _report(record: RunRecord) -> dict[str, Any] | None:

@@ -1,15 +1,14 @@
 """`/api/v1/report`, `/reports` and `/series`: dataflow's reports and time series."""
 
 import asyncio
-import json
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from astraflow.contract.errors import Unavailable
+from astraflow.contract.reports import Report
 from astraflow.contract.training_metrics import training_metric
 from web.charts import charts
 from web.charts.chart_data import rows_of
@@ -19,11 +18,11 @@ from web.components.downloads import FileFormat, sheet_response
 from web.components.layout import page_selection
 from web.history.capacity import FLEET_VALUES
 from web.history.points import VALUES
-from web.history.report_json import json_value, report_to_json
 from web.requests.context import RequestContext, RequestContextDep
 from web.requests.range_points import points_in_range
 from web.requests.run_lookup import showing
-from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ResponseModel, error_responses
+from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
+from web.rest.contract_models import fields_of
 from web.runs.queries import MAX_STEPS, load_run_view_and_history, time_range_from
 from web.runs.sheets import LABELS, TIMELINE, has_chart, run_sheet
 from web.runs.training import TRAINING
@@ -63,23 +62,9 @@ RunFilter = Annotated[
 End = Annotated[str, Query(alias="to", max_length=40, description="End of the range; send both or neither.")]
 
 
+@fields_of(Report)
 class RunReport(ResponseModel):
     """Report of the run at one second, with the tables of `astraflow report --json`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    run: str
-    sequence: int = Field(description="Increases by one per second, also across restarts.")
-    at: float = Field(description="Unix seconds.")
-    uptime_s: float
-    simulated: list[str] = Field(description="Simulated components of the run.")
-    flows: list[dict[str, Any]]
-    streams: list[dict[str, Any]]
-    pools: list[dict[str, Any]]
-    nodes: list[dict[str, Any]]
-    events: list[dict[str, Any]]
-    recommendations: list[dict[str, Any]]
-    problems: list[str]
 
 
 class NewestReport(RunReport):
@@ -88,28 +73,25 @@ class NewestReport(RunReport):
     age_s: float | None = Field(description="Seconds since the report arrived.")
 
 
-class ReportList(ResponseModel):
+class ReportList(ItemList[RunReport]):
     """Reports, oldest first."""
-
-    items: list[RunReport]
 
 
 class LoginStatusResponse(ResponseModel):
     """Validity of a session or token."""
 
-    status: Literal["ok"]
+    status: Literal["ok"] = Field(description="Always `ok`.")
 
 
 @router.get("/report", response_model=NewestReport, responses=error_responses())
 @needs(Permission.READ)
-async def report(context: RequestContextDep) -> Response:
+async def report(context: RequestContextDep) -> dict[str, Any]:
     """Returns the newest report and its age."""
     if context.state.report is None:
         raise Unavailable(
             "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
         )
-    content = json.loads(report_to_json(context.state.report)) | {"age_s": context.state.age_s}
-    return JSONResponse(content)
+    return NewestReport.values_of(context.state.report, age_s=context.state.age_s)
 
 
 @router.get("/reports", response_model=ReportList, responses=error_responses())
@@ -121,10 +103,13 @@ async def reports(
         Literal["1", "60"], Query(description="1: each second of the last 15 minutes; 60: each minute.")
     ] = "60",
     limit: Annotated[int, Query(ge=1, le=MAX_REPORTS, description="Maximum number; the latest are returned.")] = 60,
-) -> Response:
+) -> dict[str, Any]:
     """Lists recorded reports, oldest first, without node errors and events."""
-    history = await context.control.history(after_sequence=after_sequence, limit=limit, resolution_s=int(resolution_s))
-    return JSONResponse({"items": [json_value(asdict(item)) for item in history]})
+    return {
+        "items": await context.control.history(
+            after_sequence=after_sequence, limit=limit, resolution_s=int(resolution_s)
+        )
+    }
 
 
 @router.get("/session", response_model=LoginStatusResponse, responses=error_responses())

@@ -15,6 +15,7 @@ from web.rest.common import (
     BODY_ERRORS,
     MAX_EXACT_INTEGER,
     PREFIX,
+    ItemList,
     Key,
     MessageResponse,
     Reason,
@@ -23,6 +24,7 @@ from web.rest.common import (
     ResponseModel,
     error_responses,
 )
+from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 
 router = APIRouter(prefix=PREFIX, tags=["views"])
@@ -39,7 +41,9 @@ class ViewRequest(RequestBody):
         }
     )
 
-    name: str = Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[!-~]([ -~]*[!-~])?$")
+    name: str = Field(
+        min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[!-~]([ -~]*[!-~])?$", description="Name of the view."
+    )
     address: str = Field(
         max_length=MAX_ADDRESS_CHARS,
         pattern=r"^/([A-Za-z0-9._~?&=%+:-][!-~]*)?$",
@@ -48,31 +52,27 @@ class ViewRequest(RequestBody):
     reason: Reason
 
 
+@fields_of(SavedView, without=("user_id",))
 class ViewResponse(ResponseModel):
     """Saved view."""
 
-    id: int
-    name: str
-    address: str
-    created_at: float = Field(description="Unix seconds.")
+    id: int = Field(description="Number of the view.")
 
 
-class ViewList(ResponseModel):
+class ViewList(ItemList[ViewResponse]):
     """Saved views, by name."""
-
-    items: list[ViewResponse]
 
 
 @router.get("/views", response_model=ViewList, responses=error_responses())
 @needs(Permission.READ)
 async def views(context: RequestContextDep, viewer: ViewerDep) -> dict[str, Any]:
     """Lists the caller's saved views by name."""
-    return {"items": [_to_response(view) for view in await context.views.of(viewer.user_id)]}
+    return {"items": await context.views.of(viewer.user_id)}
 
 
 @router.post("/views", status_code=201, response_model=ViewResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.OWN)
-async def save(context: RequestContextDep, viewer: ViewerDep, body: ViewRequest, key: Key) -> dict[str, Any]:
+async def save(context: RequestContextDep, viewer: ViewerDep, body: ViewRequest, key: Key) -> SavedView:
     """Saves a view, replacing the caller's view of the same name."""
 
     async def command() -> str:
@@ -86,7 +86,7 @@ async def save(context: RequestContextDep, viewer: ViewerDep, body: ViewRequest,
         raise HTTPException(
             409, f"cannot return view {name!r}: it has been deleted; repeat the request with a new Idempotency-Key"
         )
-    return _to_response(saved_view)
+    return saved_view
 
 
 @router.post("/views/{view_id}/delete", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
@@ -105,7 +105,3 @@ async def delete(
 
     asked_for = json.dumps(["delete view", view_id, body.reason])
     return {"message": await run_once_per_key(context, viewer, command, key=key, request_text=asked_for)}
-
-
-def _to_response(view: SavedView) -> dict[str, Any]:
-    return view.model_dump(exclude={"user_id"})

@@ -73,9 +73,13 @@ class ChainCheck:
     """Result of a verification of the chain."""
 
     checked: int
+    """Verified entries. Count."""
     first_sequence: int
+    """Sequence number of the first entry."""
     last_sequence: int
+    """Sequence number of the last entry."""
     last_hash: str
+    """Hash of the last entry."""
     problem: str = ""
     """First problem; empty if the chain is valid."""
 

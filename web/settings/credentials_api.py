@@ -15,6 +15,7 @@ from web.rest.common import (
     BODY_ERRORS,
     MAX_EXACT_INTEGER,
     PREFIX,
+    ItemList,
     Key,
     MessageResponse,
     Reason,
@@ -60,24 +61,22 @@ class TokenRequest(RequestBody):
 class TokenResponse(ResponseModel):
     """Valid token, without its secret."""
 
-    id: int
-    user: str
-    name: str
-    scope: Role
+    id: int = Field(description="Number of the token.")
+    user: str = Field(description="Name of its user.")
+    name: str = Field(description="Name that states its purpose.")
+    scope: Role = Field(description="Upper limit of its permissions.")
     created_at: float = Field(description="Unix seconds.")
     expires_at: float = Field(description="Unix seconds.")
 
 
-class TokenList(ResponseModel):
+class TokenList(ItemList[TokenResponse]):
     """Items, newest first."""
-
-    items: list[TokenResponse]
 
 
 class CreatedTokenResponse(ResponseModel):
     """New token with its secret."""
 
-    token: TokenResponse
+    token: TokenResponse = Field(description="The token, as in the list.")
     secret: str | None = Field(
         description="Bearer token. Present in the first response only; null when the same key is repeated."
     )
@@ -86,8 +85,8 @@ class CreatedTokenResponse(ResponseModel):
 class SessionResponse(ResponseModel):
     """Session of a browser."""
 
-    id: str
-    user: str
+    id: str = Field(description="Id of the session.")
+    user: str = Field(description="Name of its user.")
     browser: str = Field(description="User agent.")
     came_from: str = Field(description="Address that opened it.")
     opened_by: str = Field(description="`link`, `password` or `provider`.")
@@ -96,10 +95,8 @@ class SessionResponse(ResponseModel):
     is_here: bool = Field(description="Whether it is the caller's session.")
 
 
-class SessionList(ResponseModel):
+class SessionList(ItemList[SessionResponse]):
     """Items, newest first."""
-
-    items: list[SessionResponse]
 
 
 @router.get("/tokens", response_model=TokenList, responses=error_responses())

@@ -18,7 +18,9 @@ from web.rest.common import (
     MAX_EXACT_INTEGER,
     NAME,
     PREFIX,
+    ItemList,
     Key,
+    MessageResponse,
     Reason,
     ReasonRequest,
     RequestBody,
@@ -60,26 +62,18 @@ class GrantRequest(RequestBody):
 class GrantResponse(ResponseModel):
     """Role of a user or token on a run or a pool."""
 
-    id: int
-    user: str
+    id: int = Field(description="Number of the grant.")
+    user: str = Field(description="Name of the user.")
     token: str = Field(description="The user's token that holds the role; empty for the user.")
-    role: GrantedRole
-    run: str
+    role: GrantedRole = Field(description="Role that the grant gives.")
+    run: str = Field(description="Name of the run.")
     pool: str = Field(description="Empty for the whole run.")
-    granted_by: str
+    granted_by: str = Field(description="Name of the admin who granted it.")
     created_at: float = Field(description="Unix seconds.")
 
 
-class GrantList(ResponseModel):
+class GrantList(ItemList[GrantResponse]):
     """All grants."""
-
-    items: list[GrantResponse]
-
-
-class RevokedGrantResponse(ResponseModel):
-    """Result of revoking a grant."""
-
-    message: str
 
 
 @router.get("/grants", response_model=GrantList, responses=error_responses())
@@ -118,9 +112,7 @@ async def grant(context: RequestContextDep, viewer: ViewerDep, body: GrantReques
     return _to_response(held_grant)
 
 
-@router.post(
-    "/grants/{grant_id}/revoke", response_model=RevokedGrantResponse, responses=error_responses(404, *BODY_ERRORS)
-)
+@router.post("/grants/{grant_id}/revoke", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.ADMINISTER)
 async def revoke(
     context: RequestContextDep, viewer: ViewerDep, grant_id: GrantNumber, body: ReasonRequest, key: Key

@@ -18,6 +18,7 @@ from web.rest.common import (
     BODY_ERRORS,
     MAX_EXACT_INTEGER,
     PREFIX,
+    ItemList,
     Key,
     Reason,
     ReasonRequest,
@@ -50,32 +51,30 @@ class RoleRequest(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"role": "viewer", "reason": "moved to another team"}]})
 
-    role: Role = Field(strict=False)
+    role: Role = Field(strict=False, description="Global role, on all runs and pools.")
     reason: Reason
 
 
 class UserResponse(ResponseModel):
     """User account."""
 
-    id: int
-    name: str
-    role: Role
+    id: int = Field(description="Number of the user.")
+    name: str = Field(description="Login name.")
+    role: Role = Field(description="Global role.")
     is_disabled: bool = Field(description="Whether the account is disabled.")
     is_local: bool = Field(description="Whether the user logs in here and not through an OpenID provider.")
-    has_password: bool
+    has_password: bool = Field(description="Whether the user has set a password.")
     created_at: float = Field(description="Unix seconds.")
 
 
-class UserList(ResponseModel):
+class UserList(ItemList[UserResponse]):
     """All users, by name."""
-
-    items: list[UserResponse]
 
 
 class InvitationResponse(ResponseModel):
     """User and login link."""
 
-    user: UserResponse
+    user: UserResponse = Field(description="The user, as in the list.")
     login_link: str | None = Field(
         description="Works once, for 24 hours. Present in the first response only; null when the same key is repeated."
     )

@@ -59,7 +59,9 @@ class StageEdge:
     """Groups that moved from one stage to another."""
 
     source: str
+    """Key of the stage that the groups left."""
     target: str
+    """Key of the stage that they reached."""
     groups: int
     """Groups since the run started."""
     recent_groups: int = 0

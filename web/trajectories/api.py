@@ -1,19 +1,20 @@
 """`/api/v1/runs/N/trajectories`, `/rewards`, `/groups`: sampled trajectories of a live or ended run."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.agent_calls import CallOutcome
+from astraflow.contract.queries import RewardHistogram
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import Author
-from web.history.report_json import json_value
+from astraflow.contract.timelines import Hop
 from web.requests.context import RequestContextDep
-from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ResponseModel, error_responses
+from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
+from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 from web.trajectories.conversations import outcome_sentence, staleness_of
 from web.trajectories.filters import EndFilter, SampleFilter
@@ -29,120 +30,38 @@ Term = Annotated[str, Query(max_length=200, description="Name of a reward term t
 Reward = Annotated[float | None, Query(allow_inf_nan=False, description="Bound, inclusive.")]
 
 
-class SpanResponse(ResponseModel):
-    """Span of tokens with one author."""
-
-    author: Author
-    length: int
-    version: int | None
-    speaker: str = Field(
-        description="Origin of context after the first turn: `environment`, `tool` or a role; empty for the prompt."
-    )
-
-
+@fields_of(SampledTrajectory, without=("calls", "hops", "batched_at", "trained_at"))
 class TrajectoryResponse(ResponseModel):
     """Sampled trajectory."""
 
-    ordinal: int
-    group: str
-    task: str
-    flow: str
-    policy: str
-    node: str = Field(description="Id of the node.")
-    node_name: str
-    at: float = Field(description="Unix seconds.")
-    step: int | None
-    outcome: str
+    node_name: str = Field(description="Name of the node.")
     why: str = Field(description="Outcome in one sentence.")
     staleness: int | None = Field(
         description="Versions between its first token and its training step; null before the step."
     )
-    reward: float
-    prompt_text: str
-    completion_text: str
-    reference_text: str
-    text_ends: list[int] = Field(
-        description="End of each span in the concatenation of prompt and completion. Code points."
-    )
-    span_s: list[float | None] = Field(description="Seconds of each span; 0 if unknown.")
-    tokens: int
-    model_tokens: int
-    spans: list[SpanResponse]
-    is_truncated: bool
-    member: int
-    attempt: int
-    duration_s: float
-    metrics: dict[str, float | None]
-    index: int = Field(description="Index in its episode, the trajectories with the same `task`.")
-    role: str
-    parent: int | None = Field(description="Index in the episode of the trajectory that started this one.")
-    parent_turn: int | None = Field(description="Turn of the parent, from 0, that started this one.")
-    turn_rewards: list[float | None] = Field(description="Reward of each turn; empty if only the whole is scored.")
-    reward_terms: dict[str, float | None]
-    labels: dict[str, str]
-    ending: str | None = Field(description="Reason for the end of an interaction; null for a single answer.")
-    token_ends: list[int] = Field(
-        description="End of each model-written token in the concatenation of prompt and completion, in code points; "
-        "empty without `tokens=true`."
-    )
-    logprobs: list[float | None] = Field(description="Log-probability of each model-written token; as `token_ends`.")
-    call_outcomes: dict[str, int] = Field(
-        description="Recorded model calls of an agent by outcome: `answered`, `replayed`, `refused`, `aborted`."
-    )
-    failure: dict[str, str] | None = Field(description="`boundary` and `message` of a member that failed.")
 
 
-class HopResponse(ResponseModel):
-    """Span of an episode's way from lease to step."""
-
-    name: str = Field(description="Name of the span, as in exported traces.")
-    began_at: float = Field(description="Unix seconds, by the clock of the machine that recorded it.")
-    duration_s: float
-    detail: str = Field(description="Attributes of the span.")
-    error: str = Field(description="Exception that was raised; empty without one.")
-
-
-class TimelineResponse(ResponseModel):
+class TimelineResponse(ItemList[Hop]):
     """Spans of one episode in order of their begin."""
 
-    items: list[HopResponse] = Field(description="Empty when its node recorded none.")
 
-
-class TrajectoryList(ResponseModel):
+class TrajectoryList(ItemList[TrajectoryResponse]):
     """Page of trajectories, newest first."""
 
-    items: list[TrajectoryResponse]
-    has_older: bool
-    has_newer: bool
+    has_older: bool = Field(description="Whether older trajectories match.")
+    has_newer: bool = Field(description="Whether newer trajectories match.")
 
 
 class TrajectoryGroupResponse(ResponseModel):
     """All sampled trajectories of one group."""
 
-    group: str
-    members: list[TrajectoryResponse]
+    group: str = Field(description="Id of the group.")
+    members: list[TrajectoryResponse] = Field(description="Trajectories of the group.")
 
 
-class HistogramBinResponse(ResponseModel):
-    """Bin of the reward histogram."""
-
-    begin: float
-    end: float = Field(description="Exclusive.")
-    lowest: float
-    highest: float
-    trajectories: int
-    groups: int
-
-
+@fields_of(RewardHistogram)
 class RewardHistogramResponse(ResponseModel):
     """Histogram of rewards."""
-
-    bins: list[HistogramBinResponse]
-    failed: int
-    endings: dict[str, int] = Field(description="Trajectories by ending.")
-    roles: dict[str, int] = Field(description="Trajectories by role; the most frequent ones.")
-    terms: dict[str, int] = Field(description="Trajectories by reward term that they have; the most frequent ones.")
-    calls: dict[str, int] = Field(description="Trajectories by outcome of recorded model calls that they have.")
 
 
 @router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList, responses=error_responses(404))
@@ -207,7 +126,7 @@ async def timeline(
     sample = await find_sample(await samples_of_run(context, run_id), ordinal)
     if sample is None:
         raise HTTPException(404, f"cannot find trajectory {ordinal}: only the latest samples are stored")
-    return {"items": [asdict(hop) for hop in sample.timeline]}
+    return {"items": sample.timeline}
 
 
 @router.get("/runs/{run_id}/rewards", response_model=RewardHistogramResponse, responses=error_responses(404))
@@ -221,11 +140,11 @@ async def rewards(
     role: Annotated[str, Query(max_length=200)] = "",
     term: Annotated[str, Query(max_length=200, description="Reward term to count; empty for the reward.")] = "",
     step: WholeNumber = None,
-) -> dict[str, Any]:
+) -> RewardHistogram:
     """Returns the histogram of sampled rewards or of a reward term, with the endings, roles and terms."""
     samples = await samples_of_run(context, run_id)
     sample_filter = SampleFilter(policy=policy, outcome=outcome, ending=ending, role=role, term=term, step=step)
-    return asdict(await reward_spread(samples, sample_filter, of_term=bool(term)))
+    return await reward_spread(samples, sample_filter, of_term=bool(term))
 
 
 @router.get(
@@ -234,10 +153,11 @@ async def rewards(
 @needs(Permission.READ)
 async def get_group(
     context: RequestContextDep,
+    response: Response,
     run_id: RunId,
     group: Annotated[str, Path(min_length=1, max_length=200, examples=["train:42"])],
     policy: Annotated[str, Query(max_length=200)] = "",
-) -> Response:
+) -> dict[str, Any]:
     """Returns all sampled trajectories of one group as a JSON file."""
     samples = await samples_of_run(context, run_id)
     members = await members_of_group(samples, group, policy)
@@ -245,16 +165,14 @@ async def get_group(
         raise HTTPException(
             404, f"cannot find group {group[:80]!r}: no samples are stored; only the latest samples are kept"
         )
-    body = {"group": group, "members": [_to_response(samples, sample) for sample in members]}
-    headers = {"content-disposition": f'attachment; filename="group-{members[0].ordinal}.json"'}
-    return JSONResponse(body, headers=headers)
+    response.headers["content-disposition"] = f'attachment; filename="group-{members[0].ordinal}.json"'
+    return {"group": group, "members": [_to_response(samples, sample) for sample in members]}
 
 
 def _to_response(samples: RunSamples, sample: SampledTrajectory) -> dict[str, Any]:
-    name = samples.node_names.get(sample.node, sample.node)
-    fields = {name: value for name, value in asdict(sample).items() if name != "calls"}
-    return dict(json_value(fields)) | {
-        "node_name": name,
-        "why": outcome_sentence(sample),
-        "staleness": staleness_of(sample),
-    }
+    return TrajectoryResponse.values_of(
+        sample,
+        node_name=samples.node_names.get(sample.node, sample.node),
+        why=outcome_sentence(sample),
+        staleness=staleness_of(sample),
+    )

@@ -18,13 +18,21 @@ class Laggard:
     """Node that serves an older version than the newest."""
 
     node: str
+    """Name of the node."""
     region: str
+    """Region of the node."""
     policy: str
+    """Policy of the versions."""
     serves: str
+    """Version that the node serves: `v11`."""
     newest: str
+    """Newest version of the policy: `v12`."""
     behind: int
+    """Lag in versions. Count."""
     bound: int
+    """Staleness bound in versions. Count."""
     state: str
+    """State of the node."""
 
     @property
     def is_beyond(self) -> bool:
@@ -37,19 +45,27 @@ class RegionRow:
     """All links from one source into one region."""
 
     region: str
+    """Region of the nodes."""
     source: str
+    """Address of the store or mirror at the other end."""
     nodes: int
+    """Links, one for each node. Count."""
     versions: int
+    """Versions fetched over the links. Count."""
     full_bytes: int
+    """Bytes of snapshots."""
     delta_bytes: int
+    """Bytes of deltas."""
     shared_bytes: int
+    """Bytes mapped from shared memory on the same host, not transferred."""
     fetch_s: float | None
-    """Mean over all versions."""
+    """Mean time of a fetch over all versions. Seconds; None before the first version."""
     slowest_s: float | None
-    """Longest fetch of the latest version."""
+    """Longest fetch of the latest version. Seconds; None before the first version."""
     bytes_per_s: float | None
+    """Transfer rate of all fetches. Bytes per second; None without a transfer."""
     breaks: int
-    """Interrupted fetches: resumed ones plus failed ones."""
+    """Interrupted fetches, resumed or moved to another source. Count."""
 
 
 def laggards(report: Report) -> list[Laggard]:

@@ -14,11 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from astraflow.contract.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.recommendations import LimitInEffect, PoolRecommendation
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from astraflow.contract.weight_reports import WeightsReport
 from astraflow.dataflow.reporting.losses import KINDS
-from astraflow.dataflow.reporting.node_metric_families import NODE_COUNTER_FAMILIES, NODE_GAUGE_FAMILIES
 
 FamilyRows: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 """Label values and the value of the metric."""
@@ -276,12 +276,12 @@ def _node_families(nodes: Sequence[NodeReport]) -> Iterator[Metric]:
     yield from _plain_families(_NODE, labels, labelled)
     served = [((*values, policy), number) for values, node in labelled for policy, number in node.versions.items()]
     yield _family(_G, "node_served", "version", "Version served, by policy", (*labels, "policy"), served)
-    for key, (thing, unit, help_text) in NODE_COUNTER_FAMILIES.items():
+    for key, metric in NODE_COUNTERS.items():
         rows = [(values, node.counters[key]) for values, node in labelled if key in node.counters]
-        yield _family(_C, f"node_{thing}", unit, help_text, labels, rows)
-    for key, (thing, unit, help_text) in NODE_GAUGE_FAMILIES.items():
+        yield _family(_C, f"node_{metric.family}", metric.unit, metric.meaning, labels, rows)
+    for key, metric in NODE_GAUGES.items():
         rows = [(values, node.gauges[key]) for values, node in labelled if key in node.gauges]
-        yield _family(_G, f"node_{thing}", unit, help_text, labels, rows)
+        yield _family(_G, f"node_{metric.family}", metric.unit, metric.meaning, labels, rows)
 
 
 def _link_families(report: Report, nodes: Sequence[NodeReport]) -> Iterator[Metric]:

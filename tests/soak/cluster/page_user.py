@@ -19,6 +19,8 @@ from tests.soak.rules import Invariant, Violation
 POOL_PATH = f"/api/v1/pools/{NEAR_POOL}"
 CHANGE_EVERY_S = 3.0
 RETRY_S = 0.5
+REPEATED = (httpx.codes.CONFLICT, httpx.codes.TOO_MANY_REQUESTS)
+"""Refusals after which the user tries again."""
 LOGIN_S = 600.0
 """Seconds for the page to start."""
 AGREEMENT_S = 60.0
@@ -34,7 +36,7 @@ class PageUser:
     """Reasons of the changes that the page acknowledged."""
     retries: int = 0
     defects: list[str] = field(default_factory=list)
-    """Answers that name no cause: an outage must be reported as one."""
+    """Answers that blame the request or name no cause: an outage must be reported as one."""
     _is_done: bool = False
 
     async def run(self) -> None:
@@ -81,7 +83,7 @@ class PageUser:
             answer = await self.client.request(method, POOL_PATH, **options)
         except httpx.TransportError:
             return None
-        if answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
+        if (answer.is_client_error and answer.status_code not in REPEATED) or answer.status_code == 500:
             self.defects.append(answer.text[:300])
         return answer
 

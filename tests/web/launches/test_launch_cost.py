@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from web.launcher.catalogue import PoolEstimate
+from astraflow.contract.launching import PoolEstimate
 from web.launches.cost import cost_of_pools, instances_text
 
 
 def pool(name: str = "gpu", **differs: Any) -> PoolEstimate:
-    usual = {
+    usual: dict[str, Any] = {
         "name": name,
         "provider": "aws",
         "kind": "ec2",
@@ -22,7 +22,7 @@ def pool(name: str = "gpu", **differs: Any) -> PoolEstimate:
         "node_usd_per_hour": 1.86,
         "price_source": "list price",
     }
-    return PoolEstimate.model_validate(usual | differs)
+    return PoolEstimate(**usual | differs)
 
 
 @pytest.mark.parametrize(

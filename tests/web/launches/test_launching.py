@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.launching import FormField, RecipeForm
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.run_folders import RunFolder, active_runs
 from tests.errors import raises_code
@@ -23,7 +24,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import notice_after, parsed
-from web.launcher.catalogue import Catalogue, FormField, RecipeForm, overrides_from
+from web.launcher.catalogue import Catalogue, overrides_from
 from web.launcher.cli_process import child_environment
 from web.launcher.launcher import log_tail
 from web.launcher.options import LaunchOptions

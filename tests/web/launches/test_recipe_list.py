@@ -1,15 +1,16 @@
 """List of recipes on the launch page and in the API: families, pictures, needs, obstacles and failures."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from astraflow.contract.errors import DeadlineExceeded
+from astraflow.contract.launching import RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
 from tests.fakes.launching import FakeCatalogue
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import parsed
-from web.launcher.catalogue import RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
 from web.launches.recipe_cards import BOX_HEIGHT, BOX_WIDTH, MAX_POLICIES, PICTURE_WIDTH, recipe_list
 
 HERE = RecipeCard(
@@ -24,18 +25,17 @@ HERE = RecipeCard(
     needs=RecipeNeeds(memory_gb=0.8, disk_gb=1),
     picture=RecipePicture(prompts=("letters",), policies=("solver",), workflow="single_turn", reward="exact_match"),
 )
-LARGE = HERE.model_copy(
-    update={
-        "name": "math",
-        "minutes": None,
-        "needs": RecipeNeeds(gpus=8, gpu_memory_gb=80, memory_gb=64, disk_gb=200),
-        "picture": RecipePicture(
-            prompts=("math",), policies=("a", "b", "c", "d", "e"), world="<b>search</b>", reward="math_answer"
-        ),
-        "obstacles": (RecipeObstacle(cause="it needs 8 GPUs; this machine has none", remedy="use a <larger> one"),),
-    }
+LARGE = replace(
+    HERE,
+    name="math",
+    minutes=None,
+    needs=RecipeNeeds(gpus=8, gpu_memory_gb=80, memory_gb=64, disk_gb=200),
+    picture=RecipePicture(
+        prompts=("math",), policies=("a", "b", "c", "d", "e"), world="<b>search</b>", reward="math_answer"
+    ),
+    obstacles=(RecipeObstacle(cause="it needs 8 GPUs; this machine has none", remedy="use a <larger> one"),),
 )
-BROKEN = HERE.model_copy(update={"name": "own/broken", "problem": "line 3: no value", "summary": ""})
+BROKEN = replace(HERE, name="own/broken", problem="line 3: no value", summary="")
 
 
 class Recipes(FakeCatalogue):
@@ -98,7 +98,7 @@ async def test_the_page_and_the_api_show_the_same_needs_and_obstacles(
 
 
 def test_recipes_are_grouped_by_folder_and_those_that_run_here_come_first() -> None:
-    large, small = (LARGE.model_copy(update={"name": name}) for name in ("math", "smoke/full"))
+    large, small = (replace(LARGE, name=name) for name in ("math", "smoke/full"))
     families = recipe_list((large, small, HERE), only_runnable=False).families
     names = [(family.name, [card.name for card in family.cards]) for family in families]
     assert names == [("smoke", ["smoke", "smoke/full"]), ("math", ["math"])]
@@ -109,7 +109,7 @@ def test_recipes_are_grouped_by_folder_and_those_that_run_here_come_first() -> N
 def test_a_picture_fits_its_frame_and_its_boxes_do_not_overlap(policies: int, world: str) -> None:
     names = tuple(f"policy-{number}" for number in range(policies))
     drawn = RecipePicture(prompts=("a", "b"), policies=names, world=world, reward="r")
-    listed = recipe_list((HERE.model_copy(update={"picture": drawn}),), only_runnable=False)
+    listed = recipe_list((replace(HERE, picture=drawn),), only_runnable=False)
     picture = listed.families[0].cards[0].picture
     assert len([box for box in picture.boxes if box.kind == "policy"]) <= MAX_POLICIES
     assert all(

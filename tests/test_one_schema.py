@@ -1,0 +1,161 @@
+"""A metric of nodes and an option of pools, each declared once, reach every place that shows or reads them."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from astraflow.cli import fleet_form
+from astraflow.cli.recipe_form import recipe_form
+from astraflow.cli.report_viewer import report_json
+from astraflow.contract.fleet import FleetStatus, Instance, InstanceState, KillScope, LaunchId, PoolSpec
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.node_metrics import NODE_GAUGES, NodeMetric
+from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.reports import NodeReport
+from astraflow.dataflow.reporting.openmetrics import ReportCollector
+from astraflow.raas.counters import NodeCounters
+from astraflow.wire.codec_data import decode_status, encode_status
+from docs.generate import recipe_options
+from maintainer.fleet import __main__ as fleet_program
+from maintainer.fleet import preflight_cli
+from maintainer.fleet.config import FleetConfig, PoolConfig
+from maintainer.names import Names
+from maintainer.snapshot import Snapshot
+from maintainer.tools.inputs import NodesInput
+from maintainer.views.nodes import nodes_view
+from maintainer.views.view_context import ViewContext
+from tests import make
+from web.components.downloads import csv_text
+from web.components.header import HeaderView
+from web.components.rendering import PageRenderer
+from web.nodes.api import NodeDetail
+from web.nodes.node_view import node_page
+from web.nodes.views import nodes_sheet
+from web.state.node_table import NodeTable
+
+TEMPERATURE = NodeMetric(family="gpu_temperature", unit="kelvins", meaning="Temperature of the hottest GPU")
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> NodeReport:
+    """Returns the report of a node that has set a gauge which was declared in this test, received over the wire."""
+    monkeypatch.setitem(NODE_GAUGES, "gpu_temperature", TEMPERATURE)
+    counters = NodeCounters()
+    counters.set_gauge("gpu_temperature", 341.5)
+    report = make.node_report("eu-1.1")
+    status = NodeStatus(node=report.id, running=(), versions={PolicyId("solver"): 3}, gauges=counters.gauges())
+    return replace(report, gauges=decode_status(encode_status(status)).gauges)
+
+
+def test_a_metric_of_nodes_is_declared_once_and_reaches_the_page_the_downloads_and_rest(node: NodeReport) -> None:
+    table = NodeTable(make.report(nodes=(node,)))
+    (row,) = table.rows
+    page = node_page(row, table, None, ())
+    html = renderer().fragment("nodes/_node.html", node=page, live_texts=page.live_texts, pool="local", log=None)
+    assert "<dt>Temperature of the hottest GPU</dt><dd>342\u202fkelvins</dd>" in html
+
+    sheet = nodes_sheet([row])
+    (line,) = csv.DictReader(io.StringIO(csv_text([sheet.columns, *sheet.rows])))
+    assert line["gpu_temperature"] == "341.5"
+
+    response = NodeDetail.model_validate(NodeDetail.values_of(node, lag={}))
+    assert json.loads(response.model_dump_json())["gauges"] == {"gpu_temperature": 341.5}
+
+
+def test_a_metric_of_nodes_is_declared_once_and_reaches_openmetrics_cli_and_mcp(node: NodeReport) -> None:
+    report = make.report(nodes=(node,))
+    families = {family.name: family for family in ReportCollector(report).collect()}
+    family = families["astraflow_node_gpu_temperature_kelvins"]
+    assert (family.documentation, family.samples[0].value) == (TEMPERATURE.meaning, 341.5)
+
+    (reported,) = json.loads(report_json(report))["nodes"]
+    assert reported["gauges"] == {"gpu_temperature": 341.5}
+
+    snapshot = Snapshot(at=1000.0, fleet=fleet_status(), report=report, instances=(instance(node),))
+    view = nodes_view(ViewContext(snapshot, (), Names(b"key")), NodesInput(pool=None))
+    assert view.nodes[0].metrics == {"gpu_temperature": 341.5}
+
+
+class PoolConfigWithDisk(PoolConfig):
+    """Pool with one more option."""
+
+    disk_gb: int = Field(default=50, ge=20)
+    """Disk of each instance. Gigabytes."""
+
+    def spec(self, name: str) -> PoolSpec:
+        """Returns the pool's spec; the option itself is used by the fleet service."""
+        return PoolConfig(**self.model_dump(exclude={"disk_gb"})).spec(name)
+
+
+class FleetConfigWithDisk(FleetConfig):
+    """Fleet whose pools have one more option."""
+
+    pools: dict[str, PoolConfigWithDisk] = Field(default={})  # type: ignore[assignment]  # a narrower type
+    """Pools, by name."""
+
+
+def test_an_option_of_pools_is_declared_once_and_reaches_toml_the_form_validation_and_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (fleet_program, preflight_cli, recipe_options):
+        monkeypatch.setattr(module, "FleetConfig", FleetConfigWithDisk)
+    monkeypatch.setattr(fleet_form, "_inspected", inspecting_in(tmp_path))
+    recipe = tmp_path / "here.toml"
+    recipe.write_text(
+        'extends = "smoke"\nname = "here"\n'
+        'fleet.providers.here = { kind = "local_process" }\nfleet.pools.eu = { provider = "here", disk_gb = 80 }\n'
+    )
+
+    (field,) = (field for field in recipe_form(str(recipe)).fields if field.key == "fleet.pools.eu.disk_gb")
+    assert (field.kind, field.value, field.minimum) == ("integer", 80, 20)
+    assert field.description == "Disk of each instance. Gigabytes."
+
+    refused = recipe_form(str(recipe), ["fleet.pools.eu.disk_gb=5"])
+    assert [problem.key for problem in refused.problems] == ["fleet.pools.eu.disk_gb"]
+
+    assert (
+        "| `disk_gb` | integer at least 20 | `50` | Disk of each instance. Gigabytes. |" in recipe_options.PAGE.body()
+    )
+
+
+def inspecting_in(folder: Path) -> Callable[..., dict[str, Any]]:
+    """Returns an inspection of fleet settings that runs in this process instead of a program of its own."""
+
+    def inspect(values: dict[str, Any], *, calls_providers: bool) -> dict[str, Any]:
+        file = folder / "fleet.json"
+        file.write_text(json.dumps(values))
+        return preflight_cli.describe_config(file, has_calls=calls_providers)
+
+    return inspect
+
+
+def renderer() -> PageRenderer:
+    """Returns a renderer of fragments."""
+
+    def header() -> HeaderView:
+        raise AssertionError("a fragment has no header")
+
+    return PageRenderer(dataflow="", header=header, run=str)
+
+
+def fleet_status() -> FleetStatus:
+    """Returns the status of a fleet without pools."""
+    return FleetStatus(
+        cluster="c", at=1000.0, pools=(), kill=KillScope.NONE, kill_reason="", usd_per_hour=0.0, usd_today=0.0,
+        last_sweep_at=None, orphans=0,
+    )  # fmt: skip
+
+
+def instance(node: NodeReport) -> Instance:
+    """Returns the instance of a node."""
+    return Instance(
+        id=LaunchId(node.facts.name), pool=node.facts.pool, state=InstanceState.READY, provider="here", actor="ada",
+        reason="demand", intended_at=900.0, expires_at=9000.0, ready_at=950.0,
+    )  # fmt: skip
