@@ -57,7 +57,8 @@ class PageUser:
         return answer.json() if answer is not None and answer.is_success else None
 
     async def _change(self, reason: str, *, max_nodes: int) -> None:
-        attempt, body = 0, None
+        attempt = 0
+        body: dict[str, Any] | None = None
         while True:
             if body is None:
                 attempt, body = attempt + 1, await self._body(reason, max_nodes=max_nodes)
@@ -138,7 +139,7 @@ def _lost_changes(acknowledged: list[str], decided: dict[str, int], audited: dic
 
 def _counts(port: int, database: str, query: str) -> dict[str, int]:
     with psycopg.connect(server_url(port, database)) as connection:
-        return dict(connection.execute(query.encode()).fetchall())
+        return {str(reason): int(count) for reason, count in connection.execute(query.encode())}
 
 
 def _stored_pool(port: int) -> tuple[int, int, int] | None:
