@@ -15,7 +15,7 @@ from astraflow.cli import fleet_form
 from astraflow.cli.recipe_form import recipe_form
 from astraflow.cli.report_viewer import report_json
 from astraflow.contract.fleet import FleetStatus, Instance, InstanceState, KillScope, LaunchId, PoolSpec
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.node_metrics import NODE_GAUGES, NodeMetric
 from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.reports import NodeReport
@@ -50,7 +50,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> NodeReport:
     counters = NodeCounters()
     counters.set_gauge("gpu_temperature", 341.5)
     report = make.node_report("eu-1.1")
-    status = NodeStatus(node=report.id, running=(), versions={PolicyId("solver"): 3}, gauges=counters.gauges())
+    status = NodeStatus(node=report.id, running=(), versions={PolicyId("solver"): Version(3)}, gauges=counters.gauges())
     return replace(report, gauges=decode_status(encode_status(status)).gauges)
 
 

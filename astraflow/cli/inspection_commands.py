@@ -18,7 +18,7 @@ from astraflow.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from astraflow.cli.recipe_cards import RecipeCard
+    from astraflow.contract.launching import RecipeCard
 
 
 def report(

@@ -188,8 +188,8 @@ def main() -> None:
     options = parser.parse_args()
     outcomes: list[SavingsOutcome] = []
     for seed in range(options.seeds):
-        for variant, settings in VARIANTS[options.compare].items():
-            settings = [*settings, *options.settings]
+        for variant, own in VARIANTS[options.compare].items():
+            settings = [*own, *options.settings]
             run = run_variant(options.recipe, variant, settings, seed, limit_s=options.limit_s)
             outcomes.append(run)
             sys.stdout.write(f"{table([run]).splitlines()[1]}   seed {seed}, {run.seconds:.0f} s\n")

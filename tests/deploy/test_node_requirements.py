@@ -65,13 +65,13 @@ def test_the_engine_of_a_base_image_becomes_an_environment(tmp_path: Path, monke
         *("vllm-cuda", "vllm", "cuda"),
         "0.33.0",
     )
-    command = [environment.python, "-c", "import sys; print(sys.argv[1], end='')", "a b"]
+    command: list[str | Path] = [environment.python, "-c", "import sys; print(sys.argv[1], end='')", "a b"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "a b"
 
 
 @pytest.mark.parametrize(("engine", "cause"), [("tgi", "sglang, vllm"), ("sglang", "does not have it")])
 def test_a_base_image_without_the_engine_fails_the_build(tmp_path: Path, engine: str, cause: str) -> None:
-    program = [sys.executable, ROOT / "deploy" / "node" / "engine_environment.py", engine, tmp_path]
+    program: list[str | Path] = [sys.executable, ROOT / "deploy" / "node" / "engine_environment.py", engine, tmp_path]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 1
     assert cause in done.stderr

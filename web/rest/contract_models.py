@@ -39,17 +39,19 @@ def fields_of(source: type, *, without: Collection[str] = ()) -> Callable[[type[
         hints = get_type_hints(source, include_extras=True)
         derived: dict[str, Any] = {name: (hints[name], FieldInfo()) for name in _names(source) if name not in without}
         own: dict[str, Any] = {name: (field.annotation, field) for name, field in model.model_fields.items()}
-        created = create_model(
-            model.__name__,
-            __base__=cast("type[M]", model.__base__),
-            __module__=model.__module__,
-            __doc__=model.__doc__,
-            **derived | own,
+        fields = derived | own
+        base: Any = model.__base__
+        return _registered(
+            create_model(model.__name__, __base__=base, __module__=model.__module__, __doc__=model.__doc__, **fields),
+            source,
         )
-        _SOURCES[created] = source
-        return created
 
     return decorate
+
+
+def _registered(model: type[M], source: type) -> type[M]:
+    _SOURCES[model] = source
+    return model
 
 
 def add_meanings(schemas: Mapping[str, dict[str, Any]]) -> None:
@@ -86,7 +88,7 @@ def _models(base: type[ResponseModel]) -> Iterator[type[ResponseModel]]:
 def _names(source: type) -> list[str]:
     if issubclass(source, BaseModel):
         return list(source.model_fields)
-    return [field.name for field in dataclasses.fields(source)]
+    return [field.name for field in dataclasses.fields(cast("type[Any]", source))]
 
 
 def _dataclasses(annotations: Iterable[Any]) -> Iterator[type]:
