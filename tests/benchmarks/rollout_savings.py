@@ -3,7 +3,7 @@
     python -m tests.benchmarks.rollout_savings [--compare data] [--recipe reverse] [--seeds 3] [--limit-s 150]
                                                [--set SETTING ...] [--svg FILE] [--json FILE]
 
-`--compare data`: all groups, dynamic sampling, with replay, and with GRESO. `--compare age`: the same staleness bound
+`--compare data`: all groups, dynamic sampling, the same with up to half of each batch replayed, and with GRESO too. `--compare age`: the same staleness bound
 with pacing, which aims at the newest version, and without, where rollouts wait until the bound.
 
 Each run is `astraflow run RECIPE --headless` with the settings of one variant, until the limit or the recipe's stop
@@ -42,8 +42,8 @@ VARIANTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "data": {
         "all groups": ("flows.train.filters=[{{kind='keep_all'}}]",),
         "dynamic sampling": (_INFORMATIVE,),
-        "+ replay 0.5": (_INFORMATIVE, _REPLAY),
-        "+ replay 0.5, GRESO": (_INFORMATIVE, _REPLAY, _GRESO),
+        "replay": (_INFORMATIVE, _REPLAY),
+        "replay, GRESO": (_INFORMATIVE, _REPLAY, _GRESO),
     },
     "age": {
         "paced": (_BOUND, "policies.{policy}.pacing=true"),

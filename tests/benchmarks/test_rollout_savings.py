@@ -42,7 +42,7 @@ def test_the_table_has_medians_over_the_runs_that_reached_a_score() -> None:
 
 @pytest.mark.long
 def test_a_short_run_of_the_last_variant_is_evaluated() -> None:
-    settings = [*VARIANTS["data"]["+ replay 0.5, GRESO"], "stop.steps=6"]
+    settings = [*VARIANTS["data"]["replay, GRESO"], "stop.steps=6"]
 
     run = run_variant("reverse", "all of them", settings, 0, limit_s=60)
 
