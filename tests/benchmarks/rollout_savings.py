@@ -3,8 +3,9 @@
     python -m tests.benchmarks.rollout_savings [--compare data] [--recipe reverse] [--seeds 3] [--limit-s 150]
                                                [--set SETTING ...] [--svg FILE] [--json FILE]
 
-`--compare data`: all groups, dynamic sampling, the same with up to half of each batch replayed, and with GRESO too. `--compare age`: the same staleness bound
-with pacing, which aims at the newest version, and without, where rollouts wait until the bound.
+`--compare data`: all groups, dynamic sampling, the same with up to half of each batch replayed, and with GRESO too.
+`--compare age`: the same staleness bound with pacing, which aims at the newest version, and without, where rollouts
+wait until the bound.
 
 Each run is `astraflow run RECIPE --headless` with the settings of one variant, until the limit or the recipe's stop
 condition. The score is that of an evaluation every five versions, on prompts drawn evenly: the reward in training is
