@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session, SQLModel
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.clock import SystemClock
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import running_web
@@ -204,6 +204,6 @@ async def test_the_whole_page_runs_on_postgresql(tmp_path: Path, empty_postgres:
 
 def test_the_error_of_an_unreachable_database_hides_its_password(tmp_path: Path) -> None:
     for url in ("postgresql://web:canary-pw@127.0.0.1:1/x", "nonsense", "mysql://web:canary-pw@h/x"):
-        with pytest.raises(InvalidInput) as problem:
+        with pytest.raises(AstraFlowError) as problem:
             open_database(tmp_path, url)
         assert "canary-pw" not in str(problem.value)
