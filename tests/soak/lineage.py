@@ -12,10 +12,13 @@ from tests.snapshots import snapshot_of
 from tests.soak.results import Results, identity
 from tests.soak.rules import Invariant, StreamRules, Violation
 
+UNACKNOWLEDGED = 1
+"""Trained batches whose acknowledgement a trainer may delay while it trains the next one. Count."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
-    """The last delivered batch."""
+    """Content of a delivered batch."""
 
     rows: tuple[tuple[TaskId, int], ...]
     version: Version
@@ -39,11 +42,12 @@ class Lineage:
     trained_in: dict[GroupId, int] = field(default_factory=dict)
     """Batch of each group that was ever served."""
     step_times: list[float] = field(default_factory=list)
-    """Times when each step was known to be acknowledged."""
+    """Times when each step was known to be acknowledged: at most `UNACKNOWLEDGED` of the served ones are not."""
     deliveries: int = 0
     published: dict[Version, bytes] = field(default_factory=dict)
     """Root hash of each version that the store acknowledged."""
-    _served: _Served | None = None
+    _served: dict[int, _Served] = field(default_factory=dict)
+    """Batches that may be delivered again, by step."""
     _batches: int = 0
     _first_answers: set[int] = field(default_factory=set)
     _expected: list[bytes] = field(default_factory=list)
@@ -67,15 +71,16 @@ class Lineage:
         step = _step_of(batch.id)
         served = _Served(rows=tuple((row.task, identity(row.trajectory)) for row in batch.rows), version=batch.version)
         if step == self._batches:
-            self._steps_are(step)  # dataflow serves it only after the previous one is acknowledged
+            self._steps_are(step - UNACKNOWLEDGED)
             self._batches += 1
-            self._served = served
+            self._served[step] = served
+            self._served.pop(step - UNACKNOWLEDGED - 1, None)
             self._check(batch, step)
             self.backend.step(batch)
             self._expect()
-        elif step != self._batches - 1:
+        elif step not in self._served or (step < self._batches - 1 and step < self.steps):
             self._note(Invariant.TWICE, f"batch {batch.id} was served after batch {self._batches - 1}")
-        elif served != self._served:
+        elif served != self._served[step]:
             self._note(Invariant.CONTENT, f"batch {batch.id} was served again with other rows")
 
     def step_answered(self, report: StepReport, *, is_first: bool) -> None:

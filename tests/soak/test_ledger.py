@@ -220,6 +220,21 @@ def test_a_batch_served_after_the_next_one_is_a_violation(scenario: LedgerScenar
     assert broken(scenario.ledger.violations) == {Invariant.TWICE}
 
 
+def test_a_batch_may_come_again_after_the_next_one_until_it_is_acknowledged(scenario: LedgerScenario) -> None:
+    scenario.push(scenario.issue(), version=2)
+    ahead, behind = (
+        scenario.batch([4, 5], version=2),
+        replace(scenario.batch([6, 7], version=3), id=BatchId("solver:3")),
+    )
+    for batch in (ahead, behind, ahead):
+        scenario.ledger.delivered(batch)
+    assert Invariant.TWICE not in broken(scenario.ledger.violations)
+    assert scenario.ledger.steps()[SOLVER] == 2
+    scenario.acknowledge(ahead)
+    scenario.ledger.delivered(ahead)
+    assert Invariant.TWICE in broken(scenario.ledger.violations)
+
+
 def test_two_accepted_results_of_one_task_are_a_violation(scenario: LedgerScenario) -> None:
     scenario.push(4, version=2, tokens=6)
     assert broken(scenario.ledger.violations) == {Invariant.TWICE}
