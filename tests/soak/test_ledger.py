@@ -222,10 +222,8 @@ def test_a_batch_served_after_the_next_one_is_a_violation(scenario: LedgerScenar
 
 def test_a_batch_may_come_again_after_the_next_one_until_it_is_acknowledged(scenario: LedgerScenario) -> None:
     scenario.push(scenario.issue(), version=2)
-    ahead, behind = (
-        scenario.batch([4, 5], version=2),
-        replace(scenario.batch([6, 7], version=3), id=BatchId("solver:3")),
-    )
+    ahead = scenario.batch([4, 5], version=2)
+    behind = replace(scenario.batch([6, 7], version=2), id=BatchId("solver:3"), version=Version(3))
     for batch in (ahead, behind, ahead):
         scenario.ledger.delivered(batch)
     assert Invariant.TWICE not in broken(scenario.ledger.violations)

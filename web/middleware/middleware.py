@@ -16,7 +16,7 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from astraflow.contract.errors import AstraFlowError, InvalidInput, NotPermitted
+from astraflow.contract.errors import AstraFlowError, InvalidInput, NotPermitted, Unavailable
 from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
 from web.middleware.rate_limits import RateExceeded, RateLimiter
@@ -106,7 +106,11 @@ class SecurityMiddleware:
         if _is_read(scope) and scope["path"].startswith(FILES):
             await self._app(scope, receive, answer)  # static files need no authentication
             return
-        viewer = await self._viewer(scope, headers)
+        try:
+            viewer = await self._viewer(scope, headers)
+        except Unavailable as problem:  # the database: the application's own handlers are further inside
+            await _refused(scope, headers, 503, problem)(scope, receive, answer)
+            return
         try:
             self._limits.take(scope, viewer, came_from=scope["state"]["came_from"])
             if scope["type"] == "websocket" and viewer is not None:

@@ -17,9 +17,11 @@ from starlette.routing import Route
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from astraflow.contract.errors import Unavailable
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.web import RunningWeb, shown_secret
 from tests.web.page_elements import notice_after, parsed
+from web.accounts.accounts import Accounts
 from web.app import ROUTERS
 from web.security.problems import CODE_HEADER
 from web.security.request_bodies import READ_METHODS
@@ -187,6 +189,21 @@ async def test_large_bodies_and_headers_are_refused(web: RunningWeb, fake: FakeC
         assert (await client.get("/", headers={f"x-{n}": "x" for n in range(120)})).status_code == 431
         assert (await client.get("/api/v1/session")).status_code == 200
     assert fake.actions == []
+
+
+async def test_requests_during_an_outage_of_the_database_are_answered_with_its_cause(
+    web: RunningWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreachable(*_: object, **__: object) -> None:
+        raise Unavailable("cannot reach the database 'db': refused", code="database.unreachable")
+
+    async with web.logged_in() as client:
+        monkeypatch.setattr(Accounts, "viewer", unreachable)
+        for path in ("/", "/api/v1/session"):
+            answer = await client.get(path)
+            assert answer.status_code == 503
+            assert "cannot reach the database" in answer.text
+        assert answer.json()["code"] == "database.unreachable"
 
 
 async def test_a_websocket_from_another_site_is_refused_despite_a_valid_cookie(web: RunningWeb) -> None:
