@@ -14,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from astraflow.archive.connection import ARCHIVE_PATH
 from astraflow.archive.reports import read_reports
@@ -68,17 +70,8 @@ def run_once(name: str, seed: int, *, limit_s: float) -> RunOutcome:
     for policy in load_recipe(name, settings).policies.values():
         prepare_model(policy.model)
     warm_start_s = time.monotonic() - started
-    with tempfile.TemporaryDirectory() as temporary:
-        folder, summary_file = Path(temporary) / "run", Path(temporary) / "summary.json"
-        command = [sys.executable, "-m", "astraflow.cli", "run", name, "--headless", "--no-web"]
-        command += ["--limit-s", str(limit_s), "--run-dir", str(folder), "--json", str(summary_file)]
-        for setting in settings:
-            command += ["--set", setting]
-        ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if not summary_file.is_file():
-            raise RuntimeError(f"cannot measure {name}: the run left no summary; it wrote\n{ended.stdout[-2000:]}")
-        summary = json.loads(summary_file.read_text())
-        rewards = rewards_of(folder / ARCHIVE_PATH)
+    with finished_run(name, settings, limit_s=limit_s) as (summary, archive):
+        rewards = rewards_of(archive)
     return RunOutcome(
         recipe=name,
         seed=seed,
@@ -91,6 +84,24 @@ def run_once(name: str, seed: int, *, limit_s: float) -> RunOutcome:
         load=os.getloadavg()[0],
         rewards=rewards,
     )
+
+
+@contextmanager
+def finished_run(name: str, settings: Sequence[str], *, limit_s: float) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Runs a recipe without page to its end or the limit; yields its summary and its archive, which is then deleted.
+
+    Raises: RuntimeError for a run without a summary.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, summary_file = Path(temporary) / "run", Path(temporary) / "summary.json"
+        command = [sys.executable, "-m", "astraflow.cli", "run", name, "--headless", "--no-web"]
+        command += ["--limit-s", str(limit_s), "--run-dir", str(folder), "--json", str(summary_file)]
+        for setting in settings:
+            command += ["--set", setting]
+        ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if not summary_file.is_file():
+            raise RuntimeError(f"cannot measure {name}: the run left no summary; it wrote\n{ended.stdout[-2000:]}")
+        yield json.loads(summary_file.read_text()), folder / ARCHIVE_PATH
 
 
 def rewards_of(archive: Path) -> dict[str, list[float]]:

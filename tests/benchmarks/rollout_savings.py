@@ -16,20 +16,19 @@ changes the seconds, not the rollouts.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from astraflow.archive.connection import ARCHIVE_PATH, open_recorded
+from astraflow.archive.connection import open_recorded
 from astraflow.archive.evaluation_rounds import find_rounds
 from astraflow.archive.reports import read_reports
 from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.plot import Curve, line_plot
+from tests.benchmarks.recipe_curves import finished_run
 
 THRESHOLDS = (0.6, 0.7, 0.8, 0.9)
 _EVALUATION = "progress"
@@ -96,17 +95,7 @@ def run_variant(
     own = [setting.format(policy=policy) for setting in variant_settings]
     own += [f"seed={seed}", f"policies.{policy}.model.seed={seed}"]
     own += [f"evaluations.{_EVALUATION}.{rest}" for rest in ("every_versions=5", "prompts=64", "samples=2")]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder, summary_file = Path(temporary) / "run", Path(temporary) / "summary.json"
-        command = [sys.executable, "-m", "astraflow.cli", "run", recipe, "--headless", "--no-web"]
-        command += ["--limit-s", str(limit_s), "--run-dir", str(folder), "--json", str(summary_file)]
-        for setting in own:
-            command += ["--set", setting]
-        ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if not summary_file.is_file():
-            raise RuntimeError(f"cannot measure {variant}: the run left no summary; it wrote\n{ended.stdout[-2000:]}")
-        summary = json.loads(summary_file.read_text())
-        archive = folder / ARCHIVE_PATH
+    with finished_run(recipe, own, limit_s=limit_s) as (summary, archive):
         rounds, age = evaluated(archive), mean_age(archive)
     return SavingsOutcome(
         variant=variant,

@@ -17,17 +17,18 @@ class RoutedGroup:
     flow: FlowId
     policy: PolicyId
     rows: Sequence[Row]
-    parts: Sequence[RowPart] = field(init=False, repr=False)
-    """The rows in columns."""
     oldest_version: Version = field(init=False)
     """Oldest version of the weights at the begin of a row; it decides how stale the group is."""
 
     def __post_init__(self) -> None:
-        rows = Rows.of(self.rows)
-        object.__setattr__(self, "rows", rows)
-        object.__setattr__(self, "parts", rows.parts)
-        oldest = min(version for part in rows.parts for version in part.trajectories.oldest_versions)
+        object.__setattr__(self, "rows", Rows.of(self.rows))
+        oldest = min(version for part in self.parts for version in part.trajectories.oldest_versions)
         object.__setattr__(self, "oldest_version", Version(oldest))
+
+    @property
+    def parts(self) -> Sequence[RowPart]:
+        """The rows in columns."""
+        return Rows.of(self.rows).parts
 
     def forget_calls(self) -> None:
         """Releases the recorded calls of agent programs, which no trainer reads and which take the most memory."""
