@@ -3,9 +3,9 @@
 import random
 from typing import Any
 
-from maintainer.llm.conversation_view import ConversationView
-from maintainer.llm.interface import Part, Reply, Request, TextPart, ToolCall, Usage
-from maintainer.tools.registry import TOOLS
+from maintainer.agent.llm.conversation_view import ConversationView
+from maintainer.agent.llm.interface import Part, Reply, Request, TextPart, ToolCall, Usage
+from maintainer.agent.tools.registry import TOOLS
 
 MAX_TURNS = 12
 _VALID_CALL_SHARE = 0.85

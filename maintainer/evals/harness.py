@@ -25,7 +25,13 @@ from astraflow.scaling.rule.state import SizerState
 from astraflow.scaling.simulation.result import SimulationResult
 from astraflow.scaling.simulation.scenarios import find_scenario
 from astraflow.scaling.simulation.simulator import STEP_S, Simulation
-from maintainer.config import MaintainerConfig
+from maintainer.agent.config import MaintainerConfig
+from maintainer.agent.llm.interface import Llm
+from maintainer.agent.loop import Maintainer
+from maintainer.agent.notifications.webhook import Notifier
+from maintainer.agent.observation.names import Names
+from maintainer.agent.observation.snapshot import SnapshotReader
+from maintainer.agent.transcript.transcript import Transcript
 from maintainer.evals.attacks import TamperedModel, apply_attack
 from maintainer.evals.auditor import Auditor
 from maintainer.evals.case import Case
@@ -47,12 +53,6 @@ from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
 from maintainer.fleet.reconciler import Reconciler
 from maintainer.fleet.records import LaunchRecord, PoolRecord
-from maintainer.llm.interface import Llm
-from maintainer.loop import Maintainer
-from maintainer.names import Names
-from maintainer.notifications import Notifier
-from maintainer.snapshot import SnapshotReader
-from maintainer.transcript import Transcript
 
 START = 1_800_000_000.0
 CLUSTER = "evaluation"

@@ -1,6 +1,6 @@
 """Scores of cases: cost relative to the rule over several seeds, flaps, violations, and cited numbers without a source.
 
-The cost J is `maintainer.scorecard.cost_model`: nodes and weighted waiting.
+The cost J is `maintainer.agent.scorecard.cost_model`: nodes and weighted waiting.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from operator import add
 from statistics import fmean, stdev
 
 from astraflow.scaling.simulation.result import SimulationResult
+from maintainer.agent.scorecard.cost_model import cost
 from maintainer.evals.case import Group
 from maintainer.evals.usage import MaintainerUse
-from maintainer.scorecard.cost_model import cost
 
 MAX_COST_RATIO = 1.02
 """Maximum ratio of J to the rule's where the rule is right."""

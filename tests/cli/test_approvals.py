@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from maintainer.toolbox import results
 from typer.testing import CliRunner, Result
 
 from astraflow.cli.main import app
@@ -15,8 +16,7 @@ from astraflow.client.fleet_plane import connect_fleet
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.fleet import Plan, PlanRequest
 from astraflow.contract.ids import PoolId
-from maintainer import mcp_server
-from maintainer.toolbox import results
+from maintainer.mcp.server import OUTCOME_ADVICE
 from tests.fakes.control_plane import TOKEN
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.maintainer.fleet.parts import HAL
@@ -93,7 +93,7 @@ async def test_a_rejection_needs_a_reason_and_prevents_approval(tmp_path: Path) 
 
 
 def test_the_command_suggested_to_agents_exists() -> None:
-    advice = " ".join([*results.ERROR_ADVICE.values(), *mcp_server.OUTCOME_ADVICE.values()])
+    advice = " ".join([*results.ERROR_ADVICE.values(), *OUTCOME_ADVICE.values()])
     commands = re.findall(r"`astraflow ([a-z ]+?)(?: [A-Z].*?)?`", advice)
     assert "maintainer approve" in commands
     for command in commands:

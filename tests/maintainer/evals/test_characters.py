@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from maintainer.agent.llm.models import models
 from maintainer.evals.auditor import OUTSIDE_ENVELOPE, TOO_MANY_CHANGES
 from maintainer.evals.case import Case
 from maintainer.evals.case_runner import find_violations
 from maintainer.evals.cases import CASES, HELD_OUT_SEEDS
 from maintainer.evals.harness import EvaluationHarness, open_case_maintainer, open_harness
 from maintainer.fleet import guard_inputs
-from maintainer.llm.models import models
 from tests.maintainer.evals.parts import brief, sampled
 
 pytestmark = pytest.mark.anyio
