@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from maintainer.toolbox import results
 from typer.testing import CliRunner, Result
 
 from astraflow.cli.main import app
@@ -16,6 +15,7 @@ from astraflow.client.fleet_plane import connect_fleet
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.fleet import Plan, PlanRequest
 from astraflow.contract.ids import PoolId
+from maintainer.agent.tools import results
 from maintainer.mcp.server import OUTCOME_ADVICE
 from tests.fakes.control_plane import TOKEN
 from tests.fakes.fleet import RunningFleet, running_fleet

@@ -20,9 +20,9 @@ from maintainer.agent.notifications.webhook import Notifier
 from maintainer.agent.observation.names import Names
 from maintainer.agent.observation.snapshot import SnapshotReader
 from maintainer.agent.transcript.transcript import Transcript, read
-from maintainer.evals.in_process_fleet import InProcessFleet
-from maintainer.fleet.ledger import Changes
-from maintainer.fleet.records import PoolRecord
+from maintainer.evals.simulation.in_process_fleet import InProcessFleet
+from maintainer.fleet.ledger.ledger import Changes
+from maintainer.fleet.ledger.records import PoolRecord
 from tests import make
 from tests.fakes.clock import ManualClock
 from tests.maintainer.fleet.parts import OTTO, POOL, Parts, build, spec

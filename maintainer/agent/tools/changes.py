@@ -16,8 +16,8 @@ from maintainer.agent.tools import inputs, outputs
 from maintainer.agent.tools.interfaces import FleetChanger, Record
 from maintainer.agent.tools.results import ToolRefused, resolve
 from maintainer.agent.transcript.transcript import Kind
-from maintainer.fleet.guard import verdict
-from maintainer.fleet.guard_inputs import GuardInputs
+from maintainer.fleet.guard.guard import verdict
+from maintainer.fleet.guard.inputs import GuardInputs
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.maintainer import TranscriptEntry
 from maintainer.agent.transcript.transcript import Kind, read
-from maintainer.fleet.guard import verdict
-from maintainer.fleet.guard_inputs import GuardInputs
+from maintainer.fleet.guard.guard import verdict
+from maintainer.fleet.guard.inputs import GuardInputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

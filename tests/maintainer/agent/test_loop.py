@@ -13,7 +13,7 @@ from astraflow.contract.recommendations import LimitInEffect, Mode
 from maintainer.agent.llm.interface import Failure, ModelFailed, Part, Reply, Request, TextPart, ToolCall
 from maintainer.agent.scorecard.leaderboard import leaderboard_stamp
 from maintainer.agent.transcript.replay import replay_transcript
-from maintainer.fleet.lifecycle import InstanceEvent
+from maintainer.fleet.ledger.lifecycle import InstanceEvent
 from tests.fakes.clock import settle
 from tests.maintainer.fleet.parts import ALICE, OTTO, POOL, spec
 from tests.maintainer.parts import OTHER, Says, Scene, advice, scene

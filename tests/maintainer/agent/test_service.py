@@ -26,9 +26,9 @@ from maintainer.agent.notifications.notice_queue import NoticeQueue
 from maintainer.agent.prompt import SYSTEM
 from maintainer.agent.service import NOTICES_FILE, open_maintainer, serve
 from maintainer.agent.transcript.transcript import Kind, Transcript, line_of, read
-from maintainer.fleet import guard
-from maintainer.fleet.guard import Limits, Situation
-from maintainer.fleet.guard_inputs import GuardInputs
+from maintainer.fleet.guard import guard
+from maintainer.fleet.guard.guard import Limits, Situation
+from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.service import serve as serve_fleet
 from tests.fakes.clock import ManualClock
 from tests.fakes.control_plane import TOKEN, FakeControlPlane

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.fleet import LaunchId, PlanRequest
-from maintainer.fleet.lifecycle import InstanceEvent
+from maintainer.fleet.ledger.lifecycle import InstanceEvent
 from tests.maintainer.fleet.parts import ALICE, POOL
 from tests.maintainer.parts import Scene, advice, scene
 

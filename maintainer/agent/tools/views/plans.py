@@ -7,7 +7,7 @@ from astraflow.contract.fleet import Plan
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.views.figures import rounded
 from maintainer.agent.tools.views.view_context import ViewContext
-from maintainer.fleet.guard_inputs import GuardInputs
+from maintainer.fleet.guard.inputs import GuardInputs
 
 
 def plan_view(view_context: ViewContext, plan: Plan) -> outputs.PlanOutput:

@@ -9,10 +9,10 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.maintainer import GroupScore
 from maintainer.agent.prompt import PROMPT_HASH, TOOLS_HASH
 from maintainer.agent.scorecard.leaderboard import MAX_SHOWN_OBJECTIONS, evaluation, leaderboard_stamp
-from maintainer.evals.case import Group
+from maintainer.evals.cases.case import Group
 from maintainer.evals.evaluation import EvaluationResult
 from maintainer.evals.leaderboard import write
-from maintainer.evals.scoring import Score
+from maintainer.evals.scoring.scoring import Score
 from tests.maintainer.evals.parts import paired_result
 
 OBJECTIONS = ["J is 1.100 of the rule's", "1 extra flaps"]

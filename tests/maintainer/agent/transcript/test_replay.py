@@ -7,7 +7,7 @@ import pytest
 
 from maintainer.agent.transcript.replay import replay_transcript
 from maintainer.agent.transcript.transcript import read
-from maintainer.fleet import guard_inputs
+from maintainer.fleet.guard import inputs
 from tests.maintainer.scenes import AGAIN, KEPT, SCENES, kept, recorded
 
 pytestmark = pytest.mark.anyio
@@ -83,7 +83,7 @@ def test_the_stored_transcripts_have_every_finding_for_agents() -> None:
 
 
 def test_a_guard_without_findings_fails_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_inputs, "judge", lambda situation, proposal, limits: ())
+    monkeypatch.setattr(inputs, "judge", lambda situation, proposal, limits: ())
     replayed = [difference for name in SCENES for difference in replay_transcript(kept(name)).differences]
     refused = [body for name in SCENES for body in verdicts(kept(name)) if body["verdict"] != "allowed"]
     assert len(replayed) == len(refused)
