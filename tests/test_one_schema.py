@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from astraflow.cli import fleet_form
-from astraflow.cli.recipe_form import recipe_form
-from astraflow.cli.report_viewer import report_json
+from astraflow.cli.inspection.report_viewer import report_json
+from astraflow.cli.recipes import fleet_form
+from astraflow.cli.recipes.form import recipe_form
 from astraflow.contract.fleet import FleetStatus, Instance, InstanceState, KillScope, LaunchId, PoolSpec
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.node_metrics import NODE_GAUGES, NodeMetric
