@@ -19,7 +19,7 @@ from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
 from astraflow.models.packages import PACKAGED_MODELS
 from astraflow.models.tokenizers import Message
-from astraflow.raas.served_policies import ServedPolicy
+from astraflow.raas.policies.served_policies import ServedPolicy
 from astraflow.runtime import logs
 from astraflow.workflows.answers import AnswerOptions
 

@@ -15,10 +15,10 @@ from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.pinned_engines import PinnedEngines
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.runner import is_sampled, with_limited_calls
-from astraflow.raas.served_policies import ServedPolicies
+from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.served_policies import ServedPolicies
+from astraflow.raas.tasks.runner import is_sampled, with_limited_calls
 from astraflow.rewards import rewards
 from astraflow.runtime.config import Config
 from astraflow.workflows import workflows

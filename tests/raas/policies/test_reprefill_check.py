@@ -11,16 +11,16 @@ from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import ROUNDED
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.reprefill_check import MIN_ROUNDED_TOKENS, ReprefillCheck
-from astraflow.raas.served_policies import ServedPolicies
-from astraflow.raas.transfer_totals import TransferTotals
-from astraflow.raas.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.reprefill_check import MIN_ROUNDED_TOKENS, ReprefillCheck
+from astraflow.raas.policies.served_policies import ServedPolicies
+from astraflow.raas.policies.transfer_totals import TransferTotals
+from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
 from tests import make
 from tests.fakes.clock import ManualClock, settle
 from tests.fakes.engine import FakeEngine
 from tests.raas.parts import SOLVER, serving
-from tests.raas.test_weight_loop import FakeSource
+from tests.raas.policies.test_weight_loop import FakeSource
 
 pytestmark = pytest.mark.anyio
 

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from astraflow.contract.errors import InternalError
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.raas.adapter_bases import AdapterBases, VersionSource
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
-from astraflow.raas.logprob_gap import gap_message, measure_logprob_gap
-from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
+from astraflow.raas.engines.logprob_gap import gap_message, measure_logprob_gap
+from astraflow.raas.policies.adapter_bases import AdapterBases, VersionSource
+from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.tensors import VerifiedWeights

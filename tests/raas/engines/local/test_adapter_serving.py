@@ -24,7 +24,7 @@ from astraflow.raas.engines.server.vllm import VllmDialect
 from astraflow.weights.adapters import DOWN_SUFFIX, AdapterBinding
 from astraflow.weights.tensors import VerifiedWeights, build_layout
 from tests import make_torch
-from tests.raas.local.test_adapters import BASE, POLICY, RANK, SCALE, Adopting, adapters_of, plane, tensors_of
+from tests.raas.engines.local.test_adapters import BASE, POLICY, RANK, SCALE, Adopting, adapters_of, plane, tensors_of
 
 __all__ = ["plane"]
 

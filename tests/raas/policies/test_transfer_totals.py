@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from astraflow.raas.engines.base import LoadTimings
-from astraflow.raas.transfer_totals import TransferTotals
+from astraflow.raas.policies.transfer_totals import TransferTotals
 from astraflow.weights.transfer.weight_sources import WeightSource
-from tests.raas.test_weight_loop import stats
+from tests.raas.policies.test_weight_loop import stats
 
 
 def test_transfers_are_summed_by_source_beside_the_latest_one() -> None:

@@ -12,11 +12,11 @@ from astraflow.contract.failures import RolloutFailed
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.held_engines import HOLD_IDLE_S, HeldEngines
-from astraflow.raas.pinned_engines import PinnedEngines
-from astraflow.raas.served_policies import ServedPolicies
-from astraflow.raas.transfer_totals import TransferTotals
-from astraflow.raas.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.policies.held_engines import HOLD_IDLE_S, HeldEngines
+from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.served_policies import ServedPolicies
+from astraflow.raas.policies.transfer_totals import TransferTotals
+from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion
 from tests import make
@@ -24,7 +24,7 @@ from tests.errors import raises_code
 from tests.fakes.clock import ManualClock, settle
 from tests.fakes.engine import FakeEngine
 from tests.raas.parts import SOLVER, serving
-from tests.raas.test_weight_loop import PROBE, stats
+from tests.raas.policies.test_weight_loop import PROBE, stats
 
 pytestmark = pytest.mark.anyio
 

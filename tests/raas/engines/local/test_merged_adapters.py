@@ -19,7 +19,7 @@ from astraflow.raas.engines.merged_adapters import AdapterMerger
 from astraflow.weights.tensors import VerifiedWeights, hash_into_manifest, tensor_bits, verify
 from astraflow.weights.transfer.safetensors_file import SafetensorsFile
 from tests import make_torch
-from tests.raas.local.test_adapters import BASE, POLICY, Adopting, plane
+from tests.raas.engines.local.test_adapters import BASE, POLICY, Adopting, plane
 
 __all__ = ["plane"]
 

@@ -14,14 +14,14 @@ from astraflow.contract.partial_rollouts import PartialRollout
 from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.timelines import Hop
 from astraflow.contract.trajectories import Episode
-from astraflow.raas.capacity import Capacity
-from astraflow.raas.circuit_breaker import CircuitBreaker
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.membership import Membership
-from astraflow.raas.outbox import PUSH_BYTES, PUSH_EPISODES, Outbox
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.runner import Runner
-from astraflow.raas.served_policies import ServedPolicies
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.served_policies import ServedPolicies
+from astraflow.raas.tasks.capacity import Capacity
+from astraflow.raas.tasks.circuit_breaker import CircuitBreaker
+from astraflow.raas.tasks.outbox import PUSH_BYTES, PUSH_EPISODES, Outbox
+from astraflow.raas.tasks.runner import Runner
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import collect_hops, span
 

@@ -13,7 +13,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode, FlowSpec
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
-from astraflow.raas.served_policies import ServedPolicies
+from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 

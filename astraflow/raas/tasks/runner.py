@@ -14,10 +14,10 @@ from astraflow.contract.tasks import Task
 from astraflow.contract.timelines import EPISODE, Hop
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.pinned_engines import PinnedEngines
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.served_policies import ServedPolicies
-from astraflow.raas.turn_times import TurnTimes
+from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.served_policies import ServedPolicies
+from astraflow.raas.policies.turn_times import TurnTimes
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.plugins import plugin_cause

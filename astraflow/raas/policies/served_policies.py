@@ -15,9 +15,9 @@ from astraflow.contract.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
-from astraflow.raas.recorder import RolloutRecorder, request_key
-from astraflow.raas.reprefill_check import ReprefillCheck
-from astraflow.raas.turn_times import TurnTimes
+from astraflow.raas.policies.recorder import RolloutRecorder, request_key
+from astraflow.raas.policies.reprefill_check import ReprefillCheck
+from astraflow.raas.policies.turn_times import TurnTimes
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
 from astraflow.workflows.base import PolicyClient

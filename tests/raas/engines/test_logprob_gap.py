@@ -6,9 +6,9 @@ import pytest
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Probe
-from astraflow.raas import logprob_gap as logprob_gap_module
+from astraflow.raas.engines import logprob_gap as logprob_gap_module
 from astraflow.raas.engines.base import EXACT, ROUNDED, UNLIMITED, EngineGauges, LogprobTolerance
-from astraflow.raas.logprob_gap import GapHistory, LogprobGap, compare_logprobs, logprob_gap
+from astraflow.raas.engines.logprob_gap import GapHistory, LogprobGap, compare_logprobs, logprob_gap
 from tests.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.anyio

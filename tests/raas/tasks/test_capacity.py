@@ -1,6 +1,6 @@
 import pytest
 
-from astraflow.raas.capacity import Capacity
+from astraflow.raas.tasks.capacity import Capacity
 from tests.fakes.clock import ManualClock
 
 

@@ -10,10 +10,10 @@ from astraflow.contract.errors import AstraFlowError, CorruptData, NotAuthentica
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Probe
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.served_policies import ServedPolicies
-from astraflow.raas.transfer_totals import TransferTotals
-from astraflow.raas.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.served_policies import ServedPolicies
+from astraflow.raas.policies.transfer_totals import TransferTotals
+from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
 from astraflow.weights.adapters import AdapterBinding
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion, TransferStats

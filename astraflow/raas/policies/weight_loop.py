@@ -9,14 +9,14 @@ from astraflow.contract.errors import CorruptData, InternalError, InvalidInput, 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.weights import Manifest
-from astraflow.raas.adapter_bases import AdapterBases
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.logprob_gap import JUMP_FACTOR, GapHistory, gap_message, measure_logprob_gap
-from astraflow.raas.reprefill_check import ReprefillSample
-from astraflow.raas.second_engines import CommittedSource
-from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
-from astraflow.raas.transfer_totals import TransferTotals
+from astraflow.raas.engines.logprob_gap import JUMP_FACTOR, GapHistory, gap_message, measure_logprob_gap
+from astraflow.raas.policies.adapter_bases import AdapterBases
+from astraflow.raas.policies.reprefill_check import ReprefillSample
+from astraflow.raas.policies.second_engines import CommittedSource
+from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
+from astraflow.raas.policies.transfer_totals import TransferTotals
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import Backoff

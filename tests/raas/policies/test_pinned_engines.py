@@ -14,10 +14,10 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Probe
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.pinned_engines import PinnedEngines
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.second_engines import SecondEngines
-from astraflow.raas.served_policies import ServedPolicy
+from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.second_engines import SecondEngines
+from astraflow.raas.policies.served_policies import ServedPolicy
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion, TransferStats

@@ -6,7 +6,7 @@ from typing import Protocol
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.raas.engines.base import Engine
-from astraflow.raas.served_policies import ServedPolicies
+from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()
@@ -17,7 +17,7 @@ result of the last task and the next tasks."""
 
 
 class HeldPolicy(Protocol):
-    """Interface that keeps a policy at one version; see `astraflow.raas.weight_loop.WeightLoop`."""
+    """Interface that keeps a policy at one version; see `astraflow.raas.policies.weight_loop.WeightLoop`."""
 
     async def hold(self, version: Version) -> None:
         """Serves this version and no other one until `release`; also when another one is held."""

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from astraflow.contract.ids import TaskId
-from astraflow.raas.outbox import PUSH_BYTES, PUSH_EPISODES, Outbox
+from astraflow.raas.tasks.outbox import PUSH_BYTES, PUSH_EPISODES, Outbox
 from tests import make
 
 pytestmark = pytest.mark.anyio

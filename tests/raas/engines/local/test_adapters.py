@@ -14,15 +14,15 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype, Manifest, SharedFile, Transfer
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of
-from astraflow.raas.adapter_bases import AdapterBases
 from astraflow.raas.engines import engines
+from astraflow.raas.policies.adapter_bases import AdapterBases
 from astraflow.weights.adapters import DOWN_SUFFIX, UP_SUFFIX, AdapterBinding
 from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.shared_memory import map_read_only
 from astraflow.weights.tensors import SnapshotTensors, VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion
 from tests import make_torch
-from tests.raas.test_weight_loop import stats
+from tests.raas.policies.test_weight_loop import stats
 
 POLICY, BASE = PolicyId("solver"), PolicyId("solver.base")
 RANK, SCALE = 2, 0.75

@@ -16,8 +16,8 @@ from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.builders import build_flow
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.recorder import RolloutRecorder, request_key
-from astraflow.raas.served_policies import ServedPolicies, ServedPolicy, TaskPolicy
+from astraflow.raas.policies.recorder import RolloutRecorder, request_key
+from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy, TaskPolicy
 from astraflow.runtime.config import Config
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient

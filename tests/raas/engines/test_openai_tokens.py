@@ -21,8 +21,8 @@ from astraflow.contract.ids import Version
 from astraflow.contract.weights import Probe
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, PauseMode
+from astraflow.raas.engines.logprob_gap import measure_logprob_gap
 from astraflow.raas.engines.server.openai_tokens import OpenAITokensEngine, OpenAITokensOptions
-from astraflow.raas.logprob_gap import measure_logprob_gap
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make
 from tests.fakes.completions_server import CompletionsServer

@@ -14,7 +14,7 @@ from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import Engine
-from astraflow.raas.logprob_gap import LogprobGap, compare_logprobs
+from astraflow.raas.engines.logprob_gap import LogprobGap, compare_logprobs
 
 TIMEOUT_S = 60.0
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.raas.engines.base import EngineGauges
-from astraflow.raas.lease_limit import CACHE_FULL, FIRST_LIMIT, LeaseLimit, LoadSample
+from astraflow.raas.tasks.lease_limit import CACHE_FULL, FIRST_LIMIT, LeaseLimit, LoadSample
 
 
 def sample(episodes: int, **engines: EngineGauges) -> LoadSample:
