@@ -28,6 +28,7 @@ from astraflow.cli.serve import join, serve
 from astraflow.cli.simulate import simulate
 from astraflow.cli.tokens import token
 from astraflow.cli.tracking_command import track
+from astraflow.cli.trajectories_command import trajectories
 from astraflow.contract.errors import AstraFlowError, DeadlineExceeded
 
 app = typer.Typer(
@@ -45,6 +46,7 @@ app.command()(login_link)
 app.command()(report)
 app.command()(view)
 app.command()(track)
+app.command()(trajectories)
 app.command()(calibrate)
 app.command()(plugins)
 app.command()(new)
