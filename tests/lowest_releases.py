@@ -2,8 +2,8 @@
 
     python -m tests.lowest_releases      prints the requirements of an environment, one a line
 
-They are the core and the extras of `TESTED_EXTRAS` with `==` for each `>=`, and the tools of the tests as constraints.txt
-pins them. Everything else is what pip chooses for these.
+They are the core and the extras of `TESTED_EXTRAS` with `==` for each `>=`, and the tools of the tests as
+constraints.txt pins them. Everything else is what pip chooses for these.
 """
 
 import sys
