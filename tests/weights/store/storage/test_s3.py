@@ -238,6 +238,7 @@ def test_the_newest_version_is_served_while_the_bucket_is_unreachable(
             fetched_manifest(store, have=layout(SNAPSHOTS[1], 1), want=Version(2))
 
 
+@pytest.mark.anyio
 async def test_trajectories_are_exported_to_a_bucket(tmp_path: Path, spec: dict[str, Any]) -> None:
     archive = recorded_archive(tmp_path)
     fill(archive)
