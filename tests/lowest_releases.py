@@ -24,11 +24,15 @@ TOOLS = (
     "hypothesis",
     "moto[s3]",
     "mypy-protobuf",
+    "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry-sdk",
+    "playwright",
     "pytest",
     "pytest-randomly",
     "pytest-timeout",
     "pytest-xdist",
     "pyyaml",
+    "schemathesis",
 )
 """Packages that the tests import, or start."""
 

@@ -51,6 +51,7 @@ class Load:
     processes: int = 4
     """Client processes that share the nodes."""
     heartbeat_s: float = 10.0
+    report_s: float = 5.0
     sequences_per_s: float = 391.0
     """Results of all nodes together; the default is the arithmetic of docs/explanation/scale.md."""
     tokens: int = 4096
@@ -138,7 +139,11 @@ async def measure(load: Load) -> Result:
     """Runs a load test. Raises: TimeoutError after `limit_s`."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="astraflow-many-nodes-"))
-        settings = (f"dataflow.heartbeat_s={load.heartbeat_s}", f"dataflow.lease_s={6 * load.heartbeat_s}")
+        settings = (
+            f"dataflow.heartbeat_s={load.heartbeat_s}",
+            f"dataflow.lease_s={6 * load.heartbeat_s}",
+            f"dataflow.report_s={load.report_s}",
+        )
         running = Dataflow(Path(folder), is_durable=True, program=PROGRAM, settings=settings)
         stack.callback(running.close)
         async with asyncio.timeout(load.limit_s):
@@ -254,7 +259,7 @@ def table(result: Result) -> str:
         "leases, p50 / p99": calls["lease"],
         f"pushes of {load.tokens:,} tokens, durable, p50 / p99": calls["push"],
         f"reports ({result.report_bytes / 2**20:.1f} MiB), p50 / p99": calls["report"],
-        "reports to a watcher": f"{result.watched_per_s:.2f}/s",
+        f"reports to a watcher, each {load.report_s:g} s": f"{result.watched_per_s:.2f}/s",
         "CPU of dataflow": f"{result.dataflow_cpu:.0%} of a core",
         "CPU of the clients": f"{result.clients_cpu:.0%} of a core, {load.processes} processes",
         "memory of dataflow for each node": f"{result.memory_per_node_kb:,.0f} KiB",
