@@ -16,6 +16,7 @@ from astraflow.cli.fleet.commands import fleet
 from astraflow.cli.inspection.commands import report, view
 from astraflow.cli.inspection.plugin_commands import plugins
 from astraflow.cli.inspection.tracking_command import track
+from astraflow.cli.inspection.trajectories_command import trajectories
 from astraflow.cli.maintainer.commands import maintainer
 from astraflow.cli.maintainer.mcp_command import mcp
 from astraflow.cli.models.commands import chat, export
@@ -46,6 +47,7 @@ app.command()(login_link)
 app.command()(report)
 app.command()(view)
 app.command()(track)
+app.command()(trajectories)
 app.command()(calibrate)
 app.command()(plugins)
 app.command()(new)

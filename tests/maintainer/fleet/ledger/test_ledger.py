@@ -98,6 +98,33 @@ async def test_earlier_failed_launches_are_read_from_the_audit_log(tmp_path: Pat
     assert [tuple(row) for row in instance_rows] == [("01A", None), ("01B", "failed")]
 
 
+async def test_a_ledger_of_the_first_release_is_upgraded_with_its_data(tmp_path: Path) -> None:
+    launch_row = rows.record_row(_record("01READY", InstanceState.READY)).model_dump(exclude={"cause", "suspect_at"})
+    launch_row["is_told"] = launch_row.pop("is_drain_requested")  # revision 0006 renames it
+    pool = (
+        "insert into fleet_pools (id, spec_json, version, target, hold_reason, failures, changed_at_json) "
+        "values (:id, :spec, 3, 2, '', 0, '[]')"
+    )
+    spec_json = rows.pool_row(PoolRecord(spec=spec(), version=3, target=2)).spec_json
+    columns = ", ".join(launch_row)
+    insert = f"INSERT INTO fleet_instances ({columns}) VALUES ({', '.join(f':{name}' for name in launch_row)})"  # noqa: S608 (only constant names)
+    engine = create_engine(f"sqlite:///{tmp_path / 'fleet.sqlite'}")
+    with engine.connect() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(statement(insert).bindparams(**launch_row))
+        connection.execute(statement(pool).bindparams(id=POOL, spec=spec_json))
+        connection.commit()
+    engine.dispose()
+    database = open_ledger(tmp_path)
+    ledger = (await build(tmp_path, database=database)).ledger
+    assert [record.instance.state for record in ledger.records.values()] == [InstanceState.READY]
+    assert (ledger.pools[POOL].version, ledger.pools[POOL].target) == (3, 2)
+    database.close()
+
+
 async def test_a_ledger_without_causes_is_upgraded_and_stores_new_ones(tmp_path: Path, url: str) -> None:
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as connection:
