@@ -54,7 +54,9 @@ TARGETS = {
         [f"{CODEC}/*.py", f"{CODEC}/kernels/re*.py", f"{CODEC}/kernels/rice.py"],
         ["tests/weights/codec", "-k", "not compiled and not both_kernels and not selection"],
     ),
-    "guard": Target(["maintainer/fleet/guard*.py"], _tests("maintainer/fleet", "guard", "guard_inputs")),
+    "guard": Target(
+        ["maintainer/fleet/guard/guard.py", "maintainer/fleet/guard/inputs.py"], ["tests/maintainer/fleet/guard"]
+    ),
     "leases": Target(
         [f"astraflow/dataflow/issuing/{name}.py" for name in ("issuer", "leases", "partial_rollouts")],
         _tests("dataflow", "issuer", "leases", "partial_rollouts"),
