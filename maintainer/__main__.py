@@ -14,12 +14,11 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
 from astraflow.runtime.service import EXIT_FAILED, exit_code, print_error, run_process
 from astraflow.runtime.toml import read_toml
-from maintainer.config import MaintainerConfig
-from maintainer.evals.arguments import add_arguments
-from maintainer.oncall import command, settings
-from maintainer.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
-from maintainer.replay import replay_transcript
-from maintainer.service import open_maintainer, serve
+from maintainer.agent.config import MaintainerConfig
+from maintainer.agent.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
+from maintainer.agent.service import open_maintainer, serve
+from maintainer.agent.transcript.replay import replay_transcript
+from maintainer.mcp.oncall import command, settings
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 
@@ -158,9 +157,9 @@ def _mcp(options: argparse.Namespace) -> int:
     logs.configure(level="WARNING")
     logs.bind(role="mcp")
     try:
-        from maintainer.mcp_http import McpEndpoint, load_or_create_token
-        from maintainer.mcp_service import open_mcp_server, serve_mcp
-        from maintainer.mcp_sessions import ServerModes
+        from maintainer.mcp.http import McpEndpoint, load_or_create_token
+        from maintainer.mcp.service import open_mcp_server, serve_mcp
+        from maintainer.mcp.sessions import ServerModes
     except ImportError as problem:
         raise InvalidInput(
             f"cannot serve MCP: a package is missing ({problem}); run pip install 'astraflow[mcp]'",
@@ -258,10 +257,29 @@ def _parser() -> argparse.ArgumentParser:
     claude.add_argument("what", choices=("settings", "command"))
     evaluate = commands.add_parser("eval", help="score a model, or the scripted characters, against the rule")
     evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; default: the scripted characters")
-    add_arguments(evaluate)
+    _add_evaluation_arguments(evaluate)
     replay = commands.add_parser("replay", help="judge the plans of a transcript with today's guard")
     replay.add_argument("file", type=Path)
     return parser
+
+
+def _add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="", help="name of a model of the Messages API, instead of a configuration")
+    parser.add_argument("--kind", default="messages_api", help="kind of --model: messages_api or chat_completions")
+    parser.add_argument("--base-url", default="", help="alternative URL of the service of --model")
+    parser.add_argument(
+        "--prices", default="", metavar="IN,OUT", help="prices of --model, US dollars per million tokens"
+    )
+    parser.add_argument("--simulated", action="store_true", help="mark the results as simulated")
+    parser.add_argument("--case", action="append", default=[], help="case to run, repeatable; default: all")
+    parser.add_argument("--seeds", type=int, help="number of held-out seeds; default: all")
+    parser.add_argument("--tuning", action="store_true", help="use the tuning seeds instead")
+    parser.add_argument("--encounters", type=int, help="number of encounters with a random adversary; default: 200")
+    parser.add_argument("--usd-max", type=float, help="budget per model, US dollars; results so far are written")
+    parser.add_argument("--minutes-max", type=float, help="time budget per model, minutes")
+    parser.add_argument(
+        "--output", type=Path, default=Path("leaderboard.json"), help="JSON file; a Markdown file is written beside it"
+    )
 
 
 def _token() -> str:

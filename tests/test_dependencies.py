@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-OF_AN_EXTRA = {"llm": ["maintainer/llm/*.py"], "mcp": ["maintainer/mcp_*.py"]}
+OF_AN_EXTRA = {"llm": ["maintainer/agent/llm/*.py"], "mcp": ["maintainer/mcp/*.py"]}
 WITH_ANOTHER = {"starlette": "fastapi"}
 """Packages on which a core package is built and that it always installs."""
 

@@ -1,11 +1,14 @@
 """Batches that a trainer pulls, and its reports about them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, overload
+from itertools import accumulate, chain
+from typing import overload
+
+import numpy as np
 
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.trajectories import Trajectories, Trajectory
+from astraflow.contract.trajectories import Trajectories, Trajectory, TrajectoryColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,35 +21,60 @@ class Row:
     trajectory: Trajectory
 
 
-class RowPart(NamedTuple):
-    """Adjacent rows of one episode, in columns."""
-
-    group: GroupId
-    task: TaskId
-    node: NodeId
-    trajectories: Trajectories
-
-
 class Rows(Sequence[Row]):
-    """Rows in columns. A sequence of `Row`, which are built when one is asked for."""
+    """Rows in columns: entry i of `groups`, `tasks` and `nodes` is about row i, and the parts hold the trajectories in
+    the same order. A sequence of `Row`, which are built when one is asked for."""
 
-    __slots__ = ("_built", "_length", "parts")
+    __slots__ = ("_built", "_columns", "groups", "nodes", "parts", "tasks")
 
-    def __init__(self, parts: Sequence[RowPart]) -> None:
+    def __init__(
+        self,
+        *,
+        groups: Sequence[GroupId],
+        tasks: Sequence[TaskId],
+        nodes: Sequence[NodeId],
+        parts: Sequence[Trajectories],
+    ) -> None:
+        self.groups = groups
+        self.tasks = tasks
+        self.nodes = nodes
         self.parts = parts
-        self._length = sum(len(part.trajectories) for part in parts)
         self._built: tuple[Row, ...] | None = None
+        self._columns: TrajectoryColumns | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "Rows":
         """Returns the rows in columns: the same object if they are, else copies of their arrays."""
         if isinstance(rows, Rows):
             return rows
-        columns = Trajectories.of([row.trajectory for row in rows])
-        return cls([RowPart(row.group, row.task, row.node, columns[n : n + 1]) for n, row in enumerate(rows)])
+        trajectories = Trajectories.of([row.trajectory for row in rows])
+        return cls(
+            groups=[row.group for row in rows],
+            tasks=[row.task for row in rows],
+            nodes=[row.node for row in rows],
+            parts=[trajectories[index : index + 1] for index in range(len(rows))],
+        )
+
+    @classmethod
+    def joined(cls, many: Iterable["Rows"]) -> "Rows":
+        """Returns the rows of all, in order. Copies no arrays."""
+        many = list(many)
+        return cls(
+            groups=[group for rows in many for group in rows.groups],
+            tasks=[task for rows in many for task in rows.tasks],
+            nodes=[node for rows in many for node in rows.nodes],
+            parts=[part for rows in many for part in rows.parts],
+        )
+
+    @property
+    def columns(self) -> TrajectoryColumns:
+        """Columns in which row i is trajectory i. Copies the arrays once, unless they lie in one message like that."""
+        if self._columns is None:
+            self._columns = joined_columns(stretches(self.parts))
+        return self._columns
 
     def __len__(self) -> int:
-        return self._length
+        return len(self.tasks)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -56,12 +84,49 @@ class Rows(Sequence[Row]):
 
     def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
         if self._built is None:
+            trajectories = chain.from_iterable(self.parts)
             self._built = tuple(
                 Row(group=group, task=task, node=node, trajectory=trajectory)
-                for group, task, node, trajectories in self.parts
-                for trajectory in trajectories
+                for group, task, node, trajectory in zip(self.groups, self.tasks, self.nodes, trajectories, strict=True)
             )
         return self._built[index]
+
+
+def stretches(parts: Iterable[Trajectories]) -> list[Trajectories]:
+    """Returns the trajectories of the parts in as few parts as possible: those of a push are mostly adjacent."""
+    joined: list[Trajectories] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if last is not None and last.columns is part.columns and last.end == part.begin:
+            joined[-1] = Trajectories(last.columns, last.begin, part.end)
+        else:
+            joined.append(part)
+    return joined
+
+
+def joined_columns(parts: Sequence[Trajectories]) -> TrajectoryColumns:
+    """Returns columns that hold the trajectories of the parts and no others."""
+    if len(parts) == 1 and len(parts[0]) == len(parts[0].columns):
+        return parts[0].columns
+    every = [(part.columns, part.begin, part.end) for part in parts]
+    spans = [(columns, columns.span_ends[begin], columns.span_ends[end]) for columns, begin, end in every]
+    counts = chain.from_iterable(np.diff(columns.span_ends[begin : end + 1]).tolist() for columns, begin, end in every)
+    begins = accumulate((len(part) for part in parts), initial=0)
+    return TrajectoryColumns(
+        policies=[policy for columns, begin, end in every for policy in columns.policies[begin:end]],
+        rewards=[reward for columns, begin, end in every for reward in columns.rewards[begin:end]],
+        is_truncated=[flag for columns, begin, end in every for flag in columns.is_truncated[begin:end]],
+        span_ends=list(accumulate(counts, initial=0)),
+        span_lengths=[length for columns, begin, end in spans for length in columns.span_lengths[begin:end]],
+        span_versions=[version for columns, begin, end in spans for version in columns.span_versions[begin:end]],
+        tokens=np.concatenate([np.zeros(0, np.int32), *(part.tokens for part in parts)]),
+        logprobs=np.concatenate([np.zeros(0, np.float32), *(part.logprobs for part in parts)]),
+        built={
+            first + index: item
+            for first, part in zip(begins, parts, strict=False)
+            for index, item in part.with_details()
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,6 +205,15 @@ class TrajectoryColumns:
     def __len__(self) -> int:
         return len(self.policies)
 
+    def prompt_length(self, index: int) -> int:
+        """Returns the number of tokens of a trajectory before the first that the model wrote; all if it wrote none."""
+        length = 0
+        for span in range(*self.span_ends[index : index + 2]):
+            if self.span_versions[span] != NO_VERSION:
+                break
+            length += self.span_lengths[span]
+        return length
+
     def trajectory(self, index: int) -> Trajectory:
         """Returns a trajectory, whose arrays are views of these."""
         return self.built[index] if index in self.built else self.build(index)
@@ -293,10 +302,19 @@ class Trajectories(Sequence[Trajectory]):
         return [end - begin for begin, end in pairwise(self.columns.logprob_ends[self.begin : self.end + 1])]
 
     @property
+    def tokens(self) -> Int32Array:
+        """Tokens of all trajectories, in order."""
+        return self.columns.tokens[self.columns.token_ends[self.begin] : self.columns.token_ends[self.end]]
+
+    @property
+    def logprobs(self) -> Float32Array:
+        """Logprobs of all trajectories, in order."""
+        return self.columns.logprobs[self.columns.logprob_ends[self.begin] : self.columns.logprob_ends[self.end]]
+
+    @property
     def size_bytes(self) -> int:
         """Size of the arrays. Bytes."""
-        tokens = self.columns.token_ends[self.end] - self.columns.token_ends[self.begin]
-        return 4 * (tokens + self.columns.logprob_ends[self.end] - self.columns.logprob_ends[self.begin])
+        return self.tokens.nbytes + self.logprobs.nbytes
 
     def with_details(self) -> list[tuple[int, Trajectory]]:
         """Returns the trajectories that have details, with their positions."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.batches import Batch, Rows, StepReport
 from astraflow.contract.errors import RunComplete
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weight_reports import VersionReport
@@ -149,7 +149,7 @@ class TrainerLoop:
             await self._batches.acknowledge(report)
             return
         began = self._clock.now()
-        with span("rl.step", step=batch.id, groups=(row.group for row in batch.rows), rows=len(batch.rows)):
+        with span("rl.step", step=batch.id, groups=Rows.of(batch.rows).groups, rows=len(batch.rows)):
             metrics = await self._driver.step(batch)
         stepped = self._clock.now()
         await self._wait_until_settled()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from astraflow.contract.batches import Batch, RowPart, Rows, StepReport
+from astraflow.contract.batches import Batch, Rows, StepReport, stretches
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
@@ -177,58 +177,49 @@ def encode_batch(batch: Batch) -> Iterator[bytes]:
         rows=len(batch.rows),
     )
     yield pb.BatchPiece(head=head).SerializeToString()
-    parts: list[RowPart] = []
-    size_bytes = 0
-    for part in Rows.of(batch.rows).parts:
+    rows = Rows.of(batch.rows)
+    parts: list[Trajectories] = []
+    begin = size_bytes = 0
+    for part in rows.parts:
         parts.append(part)
-        size_bytes += part.trajectories.size_bytes
+        size_bytes += part.size_bytes
         if size_bytes >= PIECE_BYTES:
-            yield _encode_rows(parts)
+            yield _encode_rows(rows, begin, parts)
+            begin += sum(map(len, parts))
             parts, size_bytes = [], 0
     if parts:
-        yield _encode_rows(parts)
+        yield _encode_rows(rows, begin, parts)
 
 
-def _encode_rows(parts: Sequence[RowPart]) -> bytes:
-    trajectories, arrays = encode_trajectories(_joined(parts), has_calls=False)
-    rows = [(part.group, part.task, part.node) for part in parts for _ in range(len(part.trajectories))]
-    groups = Counter([group for group, _, _ in rows])
-    nodes = {node: index for index, node in enumerate(dict.fromkeys([node for _, _, node in rows]))}
+def _encode_rows(rows: Rows, begin: int, parts: Sequence[Trajectories]) -> bytes:
+    """Rows from `begin` on, whose trajectories are in `parts` -> whole `BatchPiece`."""
+    trajectories, arrays = encode_trajectories(stretches(parts), has_calls=False)
+    end = begin + len(trajectories.rewards)
+    groups = Counter(rows.groups[begin:end])
+    nodes = {node: index for index, node in enumerate(dict.fromkeys(rows.nodes[begin:end]))}
     message = pb.BatchPiece(
         groups=groups,
         group_sizes=groups.values(),
-        tasks=[task for _, task, _ in rows],
+        tasks=rows.tasks[begin:end],
         nodes=nodes,
-        node_indices=[nodes[node] for _, _, node in rows],
+        node_indices=[nodes[node] for node in rows.nodes[begin:end]],
         trajectories=trajectories,
     )
     return join(message, arrays)
 
 
-def _joined(parts: Iterable[RowPart]) -> list[Trajectories]:
-    """Returns the trajectories of the parts in as few stretches as possible: those of a push are mostly adjacent."""
-    stretches: list[Trajectories] = []
-    for _, _, _, trajectories in parts:
-        last = stretches[-1] if stretches else None
-        if last is not None and last.columns is trajectories.columns and last.end == trajectories.begin:
-            stretches[-1] = Trajectories(last.columns, last.begin, trajectories.end)
-        else:
-            stretches.append(trajectories)
-    return stretches
-
-
 def decode_batch(pieces: Iterable[bytes]) -> Batch | None:
     """Whole `BatchPiece`s -> batch; None for no pieces. Raises: InvalidInput when rows are missing."""
     head: pb.BatchHead | None = None
-    parts: list[RowPart] = []
+    received: list[Rows] = []
     for raw in pieces:
         piece, arrays = split(pb.BatchPiece, raw)
         if piece.HasField("head"):
             head = piece.head
-        parts += _decode_rows(piece, decode_trajectories(piece.trajectories, arrays))
+        received.append(_decode_rows(piece, decode_trajectories(piece.trajectories, arrays)))
     if head is None:
         return None
-    rows = Rows(parts)
+    rows = Rows.joined(received)
     if len(rows) != head.rows:
         raise InvalidInput(
             f"cannot decode batch {head.id!r}: {len(rows)} of {head.rows} rows arrived; pull it again",
@@ -243,8 +234,8 @@ def decode_batch(pieces: Iterable[bytes]) -> Batch | None:
     )
 
 
-def _decode_rows(piece: pb.BatchPiece, trajectories: Trajectories) -> list[RowPart]:
-    """Rows of a piece -> one part for each row. Raises: InvalidInput."""
+def _decode_rows(piece: pb.BatchPiece, trajectories: Trajectories) -> Rows:
+    """Piece and its trajectories -> rows. Raises: InvalidInput."""
     nodes = NodeId.checked(piece.nodes)
     sizes = {len(piece.tasks), len(piece.node_indices), sum(piece.group_sizes)}
     is_complete = len(piece.groups) == len(piece.group_sizes) and max(piece.node_indices, default=-1) < len(nodes)
@@ -253,15 +244,13 @@ def _decode_rows(piece: pb.BatchPiece, trajectories: Trajectories) -> list[RowPa
             f"cannot decode {len(trajectories)} rows of a batch: their lists do not fit each other; pull it again",
             code="batch.invalid_rows",
         )
-    groups = [
-        group for group, rows in zip(GroupId.checked(piece.groups), piece.group_sizes, strict=True) for _ in range(rows)
-    ]
-    return [
-        RowPart(group, task, nodes[node], trajectories[index : index + 1])
-        for index, (group, task, node) in enumerate(
-            zip(groups, TaskId.checked(piece.tasks), piece.node_indices, strict=True)
-        )
-    ]
+    groups = zip(GroupId.checked(piece.groups), piece.group_sizes, strict=True)
+    return Rows(
+        groups=[group for group, rows in groups for _ in range(rows)],
+        tasks=TaskId.checked(piece.tasks),
+        nodes=[nodes[index] for index in piece.node_indices],
+        parts=[trajectories] if len(trajectories) else [],
+    )
 
 
 def encode_step(report: StepReport) -> pb.ReportStepRequest:

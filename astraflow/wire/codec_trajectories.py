@@ -69,8 +69,8 @@ class _Encoder:
         self._span_counts += [after - before for before, after in pairwise(columns.span_ends[begin : end + 1])]
         self._span_lengths += columns.span_lengths[spans]
         self._span_versions += columns.span_versions[spans]
-        self.tokens.append(columns.tokens[columns.token_ends[begin] : columns.token_ends[end]])
-        self.logprobs.append(columns.logprobs[columns.logprob_ends[begin] : columns.logprob_ends[end]])
+        self.tokens.append(part.tokens)
+        self.logprobs.append(part.logprobs)
 
     def add(self, part: Iterable[Trajectory]) -> None:
         for trajectory in part:

@@ -25,6 +25,7 @@ from astraflow.models.precision import compute_dtype_of, device_of, torch_dtype_
 from astraflow.trainer.backends.host_copy import HostCopy
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
 from astraflow.trainer.step.packing import pack_units
+from astraflow.trainer.step.rows import StepRows
 from astraflow.weights.publish.staging_buffers import tensor_views
 from tests.benchmarks.trainer_step.loops import LocalLoop, Loop, Setting, loops_by_name
 from tests.benchmarks.trainer_step.rows import batch_of
@@ -105,7 +106,7 @@ def _measure_batch(build: Callable[[], Loop], batch: Batch, device: torch.device
 
 def _work(batch: Batch, cost: ForwardCost, device: torch.device) -> dict[str, Any]:
     """Returns tokens and needed FLOPs of a batch: a shared prompt is computed once."""
-    units = pack_units(batch.rows, range(len(batch.rows)), max_tokens=1 << 40)
+    units = pack_units(StepRows.of(batch), range(len(batch.rows)), max_tokens=1 << 40)
     return {
         "tokens": sum(len(row.trajectory.tokens) for row in batch.rows),
         "computed_tokens": sum(unit.width for unit in units),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.contract.batches import RowPart, Rows
+from astraflow.contract.batches import Rows
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import GroupId, NodeId
 from astraflow.contract.tasks import Lease
@@ -109,17 +109,20 @@ def test_a_piece_whose_columns_do_not_fit_each_other_is_refused(field: str, valu
 def test_rows_of_one_push_are_served_from_its_bytes_wherever_they_are_in_the_batch() -> None:
     episodes = [make.episode(f"train:{group}/{member}") for group in range(2) for member in range(3)]
     raw = encode_push(NodeId("node-1"), episodes)
-    parts = [
-        RowPart(
-            GroupId(episode.task.partition("/")[0]), episode.task, episode.node, Trajectories.of(episode.trajectories)
-        )
-        for episode in decode_push(raw)[1]
-    ]
-    assert all(np.shares_memory(part.trajectories.columns.tokens, np.frombuffer(raw, np.uint8)) for part in parts)
-    shuffled = [parts[index] for index in (3, 4, 5, 0, 2)]
-    decoded = decode_batch(encode_batch(replace(make.batch(), rows=Rows(shuffled))))
+    decoded_push = decode_push(raw)[1]
+    parts = [Trajectories.of(episode.trajectories) for episode in decoded_push]
+    assert all(np.shares_memory(part.tokens, np.frombuffer(raw, np.uint8)) for part in parts)
+    order = (3, 4, 5, 0, 2)
+    tasks = [decoded_push[index].task for index in order]
+    rows = Rows(
+        groups=[GroupId(task.partition("/")[0]) for task in tasks],
+        tasks=tasks,
+        nodes=[NodeId("node-1")] * len(order),
+        parts=[parts[index] for index in order],
+    )
+    decoded = decode_batch(encode_batch(replace(make.batch(), rows=rows)))
     assert decoded is not None
-    assert [row.task for row in decoded.rows] == [part.task for part in shuffled]
+    assert [row.task for row in decoded.rows] == tasks
     for row in decoded.rows:
         assert same(row.trajectory, make.trajectory())
 

@@ -64,7 +64,7 @@ class Admitter:
         return self.slot_plugins.metrics()
 
     def _refusal(self, group: RoutedGroup | None, version: Version) -> str | None:
-        if group is None or len({part.task for part in group.parts}) < self._min_group_size:
+        if group is None or len({*group.columns.tasks}) < self._min_group_size:
             return FAILED
         return next(
             (

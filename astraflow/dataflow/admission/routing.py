@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from astraflow.contract.batches import Row, RowPart, Rows
+from astraflow.contract.batches import Row, Rows
 from astraflow.contract.groups import Group
-from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.trajectories import NO_VERSION, Trajectories, base_role_of
 
 
@@ -22,22 +22,27 @@ class RoutedGroup:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows))
-        oldest = min(version for part in self.parts for version in part.trajectories.oldest_versions)
+        oldest = min(version for part in self.parts for version in part.oldest_versions)
         object.__setattr__(self, "oldest_version", Version(oldest))
 
     @property
-    def parts(self) -> Sequence[RowPart]:
+    def columns(self) -> Rows:
         """The rows in columns."""
-        return Rows.of(self.rows).parts
+        return Rows.of(self.rows)
+
+    @property
+    def parts(self) -> Sequence[Trajectories]:
+        """Trajectories of the rows, in columns."""
+        return self.columns.parts
 
     def forget_calls(self) -> None:
         """Releases the recorded calls of agent programs, which no trainer reads and which take the most memory."""
         for part in self.parts:
-            part.trajectories.forget_calls()
+            part.forget_calls()
 
     def rewards(self) -> tuple[float, ...]:
         """Returns one reward per row."""
-        return tuple([reward for part in self.parts for reward in part.trajectories.rewards])
+        return tuple([reward for part in self.parts for reward in part.rewards])
 
     def role_rewards(self) -> dict[str, list[float]]:
         """Returns the rewards of the rows, by role without the suffix of later attempts; all of one role without roles.
@@ -46,14 +51,14 @@ class RoutedGroup:
         """
         rewards: dict[str, list[float]] = {}
         for part in self.parts:
-            for role, reward in zip(part.trajectories.roles(), part.trajectories.rewards, strict=True):
+            for role, reward in zip(part.roles(), part.rewards, strict=True):
                 rewards.setdefault(base_role_of(role), []).append(reward)
         return rewards
 
 
 def route(group: Group) -> dict[PolicyId, RoutedGroup]:
     """Splits a group by policy. Failed episodes and trajectories without model-written tokens are left out."""
-    parts: dict[PolicyId, list[RowPart]] = {}
+    rows: dict[PolicyId, list[tuple[TaskId, NodeId, Trajectories]]] = {}
     for episode in group.episodes:
         if episode.failure is not None:
             continue
@@ -61,9 +66,12 @@ def route(group: Group) -> dict[PolicyId, RoutedGroup]:
         columns = trajectories.columns
         for index in range(trajectories.begin, trajectories.end):
             if columns.oldest_versions[index] != NO_VERSION:
-                row = RowPart(group.id, episode.task, episode.node, Trajectories(columns, index, index + 1))
-                parts.setdefault(columns.policies[index], []).append(row)
-    return {
-        policy: RoutedGroup(id=group.id, flow=group.flow, policy=policy, rows=Rows(policy_parts))
-        for policy, policy_parts in parts.items()
-    }
+                row = (episode.task, episode.node, Trajectories(columns, index, index + 1))
+                rows.setdefault(columns.policies[index], []).append(row)
+    return {policy: _routed(group, policy, own) for policy, own in rows.items()}
+
+
+def _routed(group: Group, policy: PolicyId, rows: Sequence[tuple[TaskId, NodeId, Trajectories]]) -> RoutedGroup:
+    tasks, nodes, parts = zip(*rows, strict=True)
+    columns = Rows(groups=[group.id] * len(rows), tasks=tasks, nodes=nodes, parts=parts)
+    return RoutedGroup(id=group.id, flow=group.flow, policy=policy, rows=columns)

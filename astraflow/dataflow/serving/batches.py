@@ -21,7 +21,7 @@ class ServedBatch:
     @property
     def rows(self) -> Rows:
         """Rows of all groups."""
-        return Rows([part for group in (*self.fresh_groups, *self.replayed) for part in group.parts])
+        return Rows.joined([group.columns for group in (*self.fresh_groups, *self.replayed)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

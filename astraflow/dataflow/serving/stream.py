@@ -397,7 +397,7 @@ class Stream:
         return policy == self.policy and step.isdecimal() and int(step) < self.counts.steps
 
     def _record(self, served: ServedBatch, report: StepReport) -> None:
-        parts = [part.trajectories for part in served.rows.parts]
+        parts = served.rows.parts
         rewards = [reward for part in parts for reward in part.rewards]
         details = [trajectory for part in parts for _, trajectory in part.with_details()]
         totals = self.counts.totals

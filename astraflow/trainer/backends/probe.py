@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from itertools import pairwise
+from typing import Self, TypeVar
 
 import numpy as np
 
-from astraflow.contract.batches import Batch
-from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.contract.batches import Batch, Rows
+from astraflow.contract.trajectories import Int32Array
 from astraflow.contract.weights import Probe
 from astraflow.trainer.engines.base import Engine
 from astraflow.trainer.step.packing import pack_sequences
+
+T = TypeVar("T")
 
 MIN_SCORED_TOKENS = 256
 """Scored tokens from which on the 99th percentile of the differences means something."""
@@ -41,18 +44,22 @@ def probe_text_from_batch(
 
     scored_tokens: more than `sequences` rows are taken, at most `MAX_SEQUENCES`, until so many tokens are scored.
     """
-    usable = [trajectory for row in batch.rows if 0 < _first_model_token(trajectory := row.trajectory) < tokens]
+    columns = Rows.of(batch.rows).columns
+    prompts = ((row, columns.prompt_length(row)) for row in range(len(columns)))
+    usable = [
+        (columns.tokens[begin:end][:tokens], length)
+        for (row, length), (begin, end) in zip(prompts, pairwise(columns.token_ends), strict=True)
+        if 0 < length < min(tokens, end - begin)
+    ]
     if not usable:
         return None
     count = sequences
     chosen = _spread(usable, count)
-    while _scored(chosen, tokens) < scored_tokens and len(chosen) == count < max(sequences, MAX_SEQUENCES):
+    while _scored(chosen) < scored_tokens and len(chosen) == count < max(sequences, MAX_SEQUENCES):
         count = min(2 * count, max(sequences, MAX_SEQUENCES))
         chosen = _spread(usable, count)
-    return ProbeText(
-        sequences=tuple(trajectory.tokens[:tokens] for trajectory in chosen),
-        scored_from=tuple(_first_model_token(trajectory) for trajectory in chosen),
-    )
+    texts, scored_from = zip(*chosen, strict=True)
+    return ProbeText(sequences=texts, scored_from=scored_from)
 
 
 def random_probe_text(
@@ -82,17 +89,12 @@ def score_probe(engine: Engine, text: ProbeText) -> Probe:
     )
 
 
-def _spread(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
-    """Returns `count` of the trajectories at equal distances, or all of them."""
-    indices = np.linspace(0, len(trajectories) - 1, count).astype(int)
-    return [trajectories[index] for index in sorted({*indices.tolist()})]
+def _spread(sequences: Sequence[T], count: int) -> list[T]:
+    """Returns `count` of the sequences at equal distances, or all of them."""
+    indices = np.linspace(0, len(sequences) - 1, count).astype(int)
+    return [sequences[index] for index in sorted({*indices.tolist()})]
 
 
-def _scored(trajectories: Iterable[Trajectory], tokens: int) -> int:
-    """Returns the number of tokens that a probe of these trajectories, cut to `tokens`, scores."""
-    return sum(min(len(trajectory.tokens), tokens) - _first_model_token(trajectory) for trajectory in trajectories)
-
-
-def _first_model_token(trajectory: Trajectory) -> int:
-    """Returns the position of the first model-written token; 0 when there is none."""
-    return int(trajectory.loss_mask().argmax())
+def _scored(sequences: Iterable[tuple[Int32Array, int]]) -> int:
+    """Returns the number of tokens that a probe of these sequences, each with its `scored_from`, scores."""
+    return sum(len(tokens) - scored_from for tokens, scored_from in sequences)

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import xxhash
 from pydantic import Field
 
-from astraflow.contract.batches import Batch
+from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.errors import CorruptData
+from astraflow.contract.trajectories import NO_VERSION
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.config import Config
 from astraflow.trainer.backends import backends
@@ -84,7 +85,7 @@ class ScriptedBackend:
         """Changes the weights and sleeps for the rest of the step; the metrics describe the batch."""
         began = time.monotonic()
         random = np.random.default_rng((self._seed, self._steps + 1, fingerprint(batch)))
-        usual_s = self._options.step_s + self._options.token_s * _written_tokens(batch)
+        usual_s = self._options.step_s + self._options.token_s * len(Rows.of(batch.rows).columns.logprobs)
         median_s = usual_s / speed_factor(self._options.speed_changes, steps=self._steps)
         duration_s = median_s * random.lognormal(0, self._options.step_sigma)
         self._weights = self._weights + self._step_size * random.standard_normal(self._weights.size, dtype=np.float32)
@@ -169,11 +170,12 @@ def fingerprint(batch: Batch) -> int:
 
     It does not depend on whether the batch is delivered again or how it was transferred.
     """
-    digest = xxhash.xxh3_64(batch.id.encode())
-    for row in batch.rows:
-        digest.update(f"/{row.task}/{row.trajectory.policy}/{row.trajectory.reward!r}/{row.trajectory.spans}".encode())
-        digest.update(np.ascontiguousarray(row.trajectory.tokens, dtype="<i4").data)
-        digest.update(np.ascontiguousarray(row.trajectory.logprobs, dtype="<f4").data)
+    rows = Rows.of(batch.rows)
+    columns = rows.columns
+    digest = xxhash.xxh3_64(f"{batch.id}/{rows.tasks}/{columns.policies}/{columns.rewards}".encode())
+    digest.update(f"/{columns.span_ends}/{columns.span_lengths}/{columns.span_versions}".encode())
+    digest.update(np.ascontiguousarray(columns.tokens, dtype="<i4").data)
+    digest.update(np.ascontiguousarray(columns.logprobs, dtype="<f4").data)
     return digest.intdigest()
 
 
@@ -214,20 +216,16 @@ def _step_size(weights: Weights, density: float) -> float:
     return high if density else 0.0
 
 
-def _written_tokens(batch: Batch) -> int:
-    return sum(row.trajectory.model_tokens for row in batch.rows)
-
-
 def _metrics(batch: Batch) -> dict[str, float]:
-    trajectories = [row.trajectory for row in batch.rows]
-    ages = [batch.version - t.oldest_version for t in trajectories if t.oldest_version is not None]
+    columns = Rows.of(batch.rows).columns
+    ages = [batch.version - version for version in columns.oldest_versions if version != NO_VERSION]
     return {
-        "reward_mean": _mean([trajectory.reward for trajectory in trajectories]),
-        "staleness_mean": _mean([float(age) for age in ages]),
+        "reward_mean": _mean(columns.rewards),
+        "staleness_mean": _mean(ages),
         "staleness_max": float(max(ages, default=0)),
-        "tokens_mean": _mean([float(trajectory.model_tokens) for trajectory in trajectories]),
+        "tokens_mean": len(columns.logprobs) / max(len(columns), 1),
     }
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0

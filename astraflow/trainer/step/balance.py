@@ -15,12 +15,13 @@ def balanced_parts(costs: Sequence[float], parts: int) -> list[list[int]]:
     >>> balanced_parts([8.0, 7.0, 6.0, 5.0, 4.0], 2)
     [[0, 2], [1, 3, 4]]
     """
+    if len(costs) <= parts:
+        return [[index] for index in range(len(costs))] + [[] for _ in range(parts - len(costs))]
     heap = [_Division.of_item(index, cost, parts) for index, cost in enumerate(costs)]
     heapify(heap)
     while len(heap) > 1:
         heappush(heap, heappop(heap).joined(heappop(heap)))
-    divided = [sorted(indices) for indices in heap[0].indices] if heap else []
-    divided += [[] for _ in range(parts - len(divided))]
+    divided = [sorted(indices) for indices in heap[0].indices]
     return sorted(divided, key=lambda indices: indices[0] if indices else len(costs))
 
 

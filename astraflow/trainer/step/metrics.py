@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from astraflow.contract.batches import Batch
+from astraflow.contract.batches import Batch, Rows
+from astraflow.contract.trajectories import NO_VERSION
 from astraflow.trainer.step.runner import StepResult
 from astraflow.trainer.step.shares import Plan
 
@@ -16,20 +17,20 @@ def step_metrics(
     peak_flops: FLOP/s of all devices together; None where unknown, and then there is no `mfu`. Rows count whole in
     `tokens_per_s`, which is the rate of served tokens; `computed_tokens_per_s` counts shared prompts once.
     """
-    trajectories = [row.trajectory for row in batch.rows]
-    all_tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
-    ages = [int(batch.version) - t.oldest_version for t in trajectories if t.oldest_version is not None]
+    columns = Rows.of(batch.rows).columns
+    all_tokens = len(columns.tokens)
+    ages = [int(batch.version) - version for version in columns.oldest_versions if version != NO_VERSION]
     facts = plan.facts
     needed_flops = (facts.training_flops if result.updates else 0) + facts.forward_flops * result.passes
     needed_flops += (facts.forward_flops - facts.head_flops) * result.critic_passes  # its own head is negligible
     metrics = {
         "loss": result.loss,
-        "reward_mean": _mean([trajectory.reward for trajectory in trajectories]),
+        "reward_mean": _mean(columns.rewards),
         "staleness_mean": _mean(ages),
         "staleness_max": float(max(ages, default=0)),
         "tokens": float(all_tokens),
-        "tokens_mean": _mean([trajectory.model_tokens for trajectory in trajectories]),
-        "truncated_fraction": _mean([trajectory.is_truncated for trajectory in trajectories]),
+        "tokens_mean": len(columns.logprobs) / max(len(columns), 1),
+        "truncated_fraction": _mean(columns.is_truncated),
         **_update_metrics(result),
         **_signal(plan, result),
         "tokens_per_s": all_tokens / duration_s,

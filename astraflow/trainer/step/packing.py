@@ -3,21 +3,18 @@
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from astraflow.contract.batches import Row
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.trajectories import Int32Array
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.step.balance import balanced_parts
 from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shared_prompts import PromptCluster, prompt_clusters
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,19 +37,6 @@ class PackUnit:
         return forward.flops(tokens=self.width, pairs=self.pairs, targets=self.targets)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedTokens:
-    """Trained tokens of a pack, in the order of its targets. All fields are `[tokens]`."""
-
-    row_indices: Int64Array
-    turn_indices: Int64Array
-    behaviour_logprobs: npt.NDArray[np.float32]
-    turn_rewards: npt.NDArray[np.float32]
-    """Reward of the token's turn; 0 in a row without turn rewards."""
-    turn_discounts: npt.NDArray[np.float32]
-    """Weight of the rewards after the token's turn; 1 in a row without turn discounts."""
-
-
 def input_length(length: int, prefix: int) -> int:
     """Returns the number of input tokens of a row of `length` tokens after a common prefix.
 
@@ -69,45 +53,28 @@ def input_length(length: int, prefix: int) -> int:
 _ALIGNMENT = 16
 
 
-def pack_units(rows: Sequence[Row], included: Iterable[int], *, max_tokens: int) -> list[PackUnit]:
+def pack_units(rows: StepRows, included: Iterable[int], *, max_tokens: int) -> list[PackUnit]:
     """Divides the included rows into units of at most `max_tokens` tokens; a longer row is a unit of its own.
 
     Rows of a group share a unit, and the computation of their first context tokens, where that saves most
-    (`shared_prompts`). Rows of different roles (several trajectories of one task) are not mixed.
+    (`shared_prompts`). Rows of different slots (several trajectories of one task) are not mixed.
     Raises: InvalidInput when a trajectory begins with a model-written token, which no context predicts.
     """
-    trajectories = [row.trajectory for row in rows]
-    clusters: dict[tuple[str, int], list[int]] = {}
-    for index, slot in zip(included, _slots_of(rows, included), strict=True):
-        clusters.setdefault((rows[index].group, slot), []).append(index)
+    members: dict[tuple[str, int], list[int]] = {}
+    for row in included:
+        members.setdefault((rows.rows.groups[row], rows.slots[row]), []).append(row)
     return [
         unit
-        for slot in clusters.values()
-        for cluster in prompt_clusters(trajectories, slot)
-        for unit in _units_of_cluster(trajectories, cluster, max_tokens)
+        for slot in members.values()
+        for cluster in prompt_clusters({row: rows.prompt(row) for row in slot})
+        for unit in _units_of_cluster(rows, cluster, max_tokens)
     ]
 
 
-def slots(rows: Sequence[Row]) -> list[int]:
-    """Returns the slot of each row: rows of equal slots played the same part in their tasks.
-
-    Rows with a role have the slot of their role; the others the slot of their position among the rows of their task.
-    """
-    counts: dict[str, int] = {}
-    numbers: dict[str | int, int] = {}
-    result = []
-    for row in rows:
-        position = counts.get(row.task, 0)
-        counts[row.task] = position + 1
-        result.append(numbers.setdefault(row.trajectory.role or position, len(numbers)))
-    return result
-
-
-def split_unit(rows: Sequence[Row], unit: PackUnit) -> list[PackUnit]:
+def split_unit(rows: StepRows, unit: PackUnit) -> list[PackUnit]:
     """Returns two units with half of the rows each; the prefix is computed in both."""
     half = (len(unit.rows) + 1) // 2
-    trajectories = [row.trajectory for row in rows]
-    return [_unit(trajectories, part, unit.prefix_length) for part in (unit.rows[:half], unit.rows[half:])]
+    return [_unit(rows, part, unit.prefix_length) for part in (unit.rows[:half], unit.rows[half:])]
 
 
 def bins_of_units(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[PackUnit]]:
@@ -138,17 +105,17 @@ def even_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list
     return bins
 
 
-def build_pack(rows: Sequence[Row], units: Sequence[PackUnit], *, first_token: int) -> tuple[Pack, PackedTokens]:
+def build_pack(rows: StepRows, units: Sequence[PackUnit], *, first_token: int) -> Pack:
     """Lays the units out in one flat pack. Without units it is an empty pack: one input token and no target.
 
     first_token: index of the pack's first trained token among those of the rank.
     """
     if not units:
-        return _EMPTY_PACK, concatenated([])
-    builder = _PackBuilder(sum(unit.width for unit in units))
+        return _EMPTY_PACK
+    layout = _Layout()
     for unit in units:
-        builder.add(rows, unit)
-    return builder.finished(first_token)
+        layout.add(rows, unit)
+    return layout.pack(rows.columns.tokens, first_token)
 
 
 _EMPTY_PACK = Pack(
@@ -179,118 +146,84 @@ def pack_sequences(sequences: Sequence[npt.NDArray[np.integer]], scored_from: Se
     )
 
 
-class _PackBuilder:
-    def __init__(self, width: int) -> None:
-        self._ids, self._positions = np.zeros(width, dtype=np.int64), np.zeros(width, dtype=np.int64)
-        self._end = 0
+class _Layout:
+    """Layout of a pack: slices of the batch's tokens, and ranges of numbers, both as `slice`."""
+
+    def __init__(self) -> None:
+        self._width = 0
         self._segments: list[Segment] = []
-        self._predictors: list[Int64Array] = []
-        self._targets: list[npt.NDArray[np.integer]] = []
-        self._tokens: list[PackedTokens] = []
+        self._inputs: list[slice] = []
+        self._positions: list[slice] = []
+        self._predictors: list[slice] = []
+        self._targets: list[slice] = []
 
-    def add(self, rows: Sequence[Row], unit: PackUnit) -> None:
-        prefix_begin = self._end
-        self._append(rows[unit.rows[0]].trajectory.tokens[: unit.prefix_length], first_position=0)
-        prefix_end = self._end
-        if unit.prefix_length:
-            self._segments.append(Segment(begin=prefix_begin, end=prefix_end))
-        else:
-            prefix_begin = prefix_end = 0
+    def add(self, rows: StepRows, unit: PackUnit) -> None:
+        begins, prefix = rows.columns.token_ends, unit.prefix_length
+        prefix_begin = self._width if prefix else 0
+        prefix_end = prefix_begin + prefix
+        if prefix:
+            self._append(begins[unit.rows[0]], prefix)
         for row in unit.rows:
-            trajectory = rows[row].trajectory
-            begin = self._end
-            end = unit.prefix_length + input_length(len(trajectory.tokens), unit.prefix_length)
-            self._append(trajectory.tokens[unit.prefix_length : end], first_position=unit.prefix_length)
-            if self._end > begin:
-                segment = Segment(begin=begin, end=self._end, prefix_begin=prefix_begin, prefix_end=prefix_end)
-                self._segments.append(segment)
-            indices = np.flatnonzero(trajectory.loss_mask())
-            predictors = indices - 1
-            own = begin - unit.prefix_length + predictors
-            self._predictors.append(np.where(predictors < unit.prefix_length, prefix_begin + predictors, own))
-            self._targets.append(trajectory.tokens[indices])
-            self._tokens.append(_tokens_of_row(row, trajectory))
+            shift = self._width - prefix - begins[row]
+            own = input_length(rows.length(row), prefix)
+            if own:
+                self._append(
+                    begins[row] + prefix, own, position=prefix, prefix_begin=prefix_begin, prefix_end=prefix_end
+                )
+            first = begins[row] + prefix if prefix else -1
+            for turn in range(*rows.turn_ends[row : row + 2]):
+                begin, end = rows.turn_begins[turn], rows.turn_begins[turn] + rows.turn_lengths[turn]
+                self._targets.append(slice(begin, end))
+                if begin == first:  # predicted by the last token of the prefix
+                    self._predictors.append(slice(prefix_end - 1, prefix_end))
+                    begin += 1
+                self._predictors.append(slice(begin + shift - 1, end + shift - 1))
 
-    def finished(self, first_token: int) -> tuple[Pack, PackedTokens]:
-        targets = _int64(self._targets)
-        pack = Pack(
-            input_ids=torch.from_numpy(self._ids),
-            positions=torch.from_numpy(self._positions),
+    def pack(self, tokens: Int32Array, first_token: int) -> Pack:
+        numbers = np.arange(self._width)
+        targets = _int64(tokens[part] for part in self._targets)
+        return Pack(
+            input_ids=_int64(tokens[part] for part in self._inputs),
+            positions=_int64(numbers[part] for part in self._positions),
             segments=tuple(self._segments),
-            predictors=_int64(self._predictors),
+            predictors=_int64(numbers[part] for part in self._predictors),
             targets=targets,
             token_indices=torch.arange(first_token, first_token + len(targets)),
         )
-        return pack, concatenated(self._tokens)
 
-    def _append(self, tokens: npt.NDArray[np.integer], *, first_position: int) -> None:
-        end = self._end + len(tokens)
-        self._ids[self._end : end] = tokens
-        self._positions[self._end : end] = np.arange(first_position, first_position + len(tokens))
-        self._end = end
-
-
-def _tokens_of_row(row: int, trajectory: Trajectory) -> PackedTokens:
-    written = np.flatnonzero(trajectory.loss_mask())
-    turns = np.cumsum(np.diff(written, prepend=written[:1]) > 1).astype(np.int64)
-    rewards = np.array(trajectory.turn_rewards or (0.0,) * trajectory.turns, dtype=np.float32)
-    discounts = np.array(trajectory.turn_discounts or (1.0,) * trajectory.turns, dtype=np.float32)
-    return PackedTokens(
-        row_indices=np.full(len(written), row, dtype=np.int64),
-        turn_indices=turns,
-        behaviour_logprobs=trajectory.logprobs,
-        turn_rewards=rewards[turns],
-        turn_discounts=discounts[turns],
-    )
+    def _append(self, begin: int, count: int, *, position: int = 0, prefix_begin: int = 0, prefix_end: int = 0) -> None:
+        end = self._width + count
+        self._segments.append(Segment(begin=self._width, end=end, prefix_begin=prefix_begin, prefix_end=prefix_end))
+        self._inputs.append(slice(begin, begin + count))
+        self._positions.append(slice(position, position + count))
+        self._width = end
 
 
-def concatenated(parts: Sequence[PackedTokens]) -> PackedTokens:
-    """Returns the tokens of all parts, in order."""
-
-    def joined(name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
-        return np.concatenate([np.zeros(0, dtype), *(getattr(part, name) for part in parts)])
-
-    return PackedTokens(
-        row_indices=joined("row_indices", np.int64),
-        turn_indices=joined("turn_indices", np.int64),
-        behaviour_logprobs=joined("behaviour_logprobs", np.float32),
-        turn_rewards=joined("turn_rewards", np.float32),
-        turn_discounts=joined("turn_discounts", np.float32),
-    )
-
-
-def _slots_of(rows: Sequence[Row], included: Iterable[int]) -> list[int]:
-    numbers = slots(rows)
-    return [numbers[index] for index in included]
-
-
-def _units_of_cluster(
-    trajectories: Sequence[Trajectory], cluster: PromptCluster, max_tokens: int
-) -> Iterator[PackUnit]:
+def _units_of_cluster(rows: StepRows, cluster: PromptCluster, max_tokens: int) -> Iterator[PackUnit]:
     prefix_length = cluster.prefix_length
     members: list[int] = []
     width = prefix_length
     for row in cluster.rows:
-        own_tokens = input_length(len(trajectories[row].tokens), prefix_length)
+        own_tokens = input_length(rows.length(row), prefix_length)
         if members and (width + own_tokens > max_tokens or prefix_length == 0):
-            yield _unit(trajectories, members, prefix_length)
+            yield _unit(rows, members, prefix_length)
             members, width = [], prefix_length
         members.append(row)
         width += own_tokens
-    yield _unit(trajectories, members, prefix_length)
+    yield _unit(rows, members, prefix_length)
 
 
-def _unit(trajectories: Sequence[Trajectory], members: Sequence[int], prefix_length: int) -> PackUnit:
+def _unit(rows: StepRows, members: Sequence[int], prefix_length: int) -> PackUnit:
     prefix = prefix_length if len(members) > 1 else 0
-    own = np.array([input_length(len(trajectories[row].tokens), prefix) for row in members])
+    own = [input_length(rows.length(row), prefix) for row in members]
     return PackUnit(
         rows=tuple(members),
         prefix_length=prefix,
-        width=prefix + int(own.sum()),
-        pairs=(prefix * (prefix + 1) + int((own * (own + 1)).sum())) // 2 + prefix * int(own.sum()),
-        targets=sum(trajectories[row].model_tokens for row in members),
+        width=prefix + sum(own),
+        pairs=(prefix * (prefix + 1) + sum(length * (length + 1) for length in own)) // 2 + prefix * sum(own),
+        targets=sum(rows.trained_tokens(row) for row in members),
     )
 
 
 def _int64(parts: Iterable[npt.NDArray[np.integer]]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64))
+    return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64))

@@ -29,6 +29,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost
 from astraflow.trainer.step.phase_timer import PhaseTimer
+from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shares import OptimizerBatch, Plan, Share, plan_step, row_data
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 
@@ -61,16 +62,17 @@ class StepPlanner:
 
         Raises: InvalidInput for a row without context; the errors of `TeacherEndpoint.logprobs`.
         """
-        rows = row_data(
-            batch,
-            is_excluded=[self._algorithm.mask_truncated and row.trajectory.is_truncated for row in batch.rows],
+        rows = StepRows.of(batch)
+        columns = rows.columns
+        facts = row_data(
+            rows, is_excluded=[self._algorithm.mask_truncated and truncated for truncated in columns.is_truncated]
         )
-        values = torch.tensor([row.trajectory.reward for row in batch.rows], dtype=torch.float32)
+        values = torch.tensor(columns.rewards, dtype=torch.float32)
         for advantage in self._advantages:
-            values = advantage(values, rows)
+            values = advantage(values, facts)
         plan = plan_step(
-            batch,
             rows,
+            facts,
             values,
             minibatches=self._algorithm.minibatches,
             data_ranks=self._data_ranks,
@@ -81,7 +83,7 @@ class StepPlanner:
             return plan
         began = time.perf_counter()
         logprobs = self._teacher.logprobs(
-            {index: row.trajectory for index, row in enumerate(batch.rows) if rows.is_counted[index]}
+            {row: columns.trajectory(row) for row in range(len(columns)) if facts.is_counted[row]}
         )
         return plan.with_teacher(logprobs, duration_s=time.perf_counter() - began)
 

@@ -1,13 +1,11 @@
 """Rows of a group whose prompts begin alike, divided so that as few prompt tokens as possible are computed twice."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from astraflow.contract.errors import InvalidInput
-from astraflow.contract.spans import Author
-from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.contract.trajectories import Int32Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +42,17 @@ class _Division:
     clusters: tuple[PromptCluster, ...] = ()
 
 
-def prompt_clusters(trajectories: Sequence[Trajectory], rows: Sequence[int]) -> list[PromptCluster]:
+def prompt_clusters(prompts: Mapping[int, Int32Array]) -> list[PromptCluster]:
     """Divides rows into clusters; rows with equal prompts are in one cluster, those of other prompts may be.
 
-    The sorted prompts form a tree by common beginnings. Each row joins the cluster of one node above it, or that of its
-    own prompt, so that the sum of saved tokens is the largest possible.
-    Raises: InvalidInput when a trajectory begins with a model-written token, which no context predicts.
+    prompts: context before the first model-written token, by row, which are ascending. Sorted, they form a tree by
+    common beginnings. Each row joins the cluster of one node above it, or that of its own prompt, so that the sum of
+    saved tokens is the largest possible.
     """
-    prompts = {row: trajectories[row].tokens[: _first_model_token(trajectories[row])] for row in rows}
-    ordered = sorted(rows, key=lambda row: (prompts[row].tobytes(), row))
+    keys = {row: prompt.tobytes() for row, prompt in prompts.items()}
+    if len({*keys.values()}) == 1:
+        return [PromptCluster(rows=tuple(keys), prefix_length=len(prompts[min(keys)]))]
+    ordered = sorted(keys, key=lambda row: (keys[row], row))
     root = _Node(depth=0)
     path = [root]
     for index, row in enumerate(ordered):
@@ -111,19 +111,3 @@ def _common_length(first: Int32Array, second: Int32Array) -> int:
     length = min(len(first), len(second))
     differs = np.flatnonzero(first[:length] != second[:length])
     return int(differs[0]) if len(differs) else length
-
-
-def _first_model_token(trajectory: Trajectory) -> int:
-    """Returns the position of the first model-written token. Raises: InvalidInput when it is the first token of all."""
-    length = 0
-    for span in trajectory.spans:
-        if span.author is Author.MODEL:
-            break
-        length += span.length
-    if length == 0:
-        raise InvalidInput(
-            f"cannot train a trajectory of {trajectory.policy!r}: its first token is model-written and has no context "
-            "that predicts it; give the workflow's prompt at least one token",
-            code="trainer.no_context",
-        )
-    return length

@@ -13,22 +13,19 @@ import torch
 from torch import Tensor
 
 from astraflow.algorithms.tokens import RowData, TokenData
-from astraflow.contract.batches import Batch, Row
 from astraflow.contract.trajectories import Float32Array
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.step.balance import balanced_parts, imbalance
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.packing import (
-    PackedTokens,
     PackUnit,
     bins_of_units,
     build_pack,
-    concatenated,
     even_bins,
     pack_units,
-    slots,
     split_unit,
 )
+from astraflow.trainer.step.rows import StepRows
 
 _IMBALANCE_GOAL = 1.01
 """Groups are divided, and their prompts computed once more, until the ranks' FLOPs are this balanced or it is of no
@@ -101,8 +98,12 @@ class Share:
         arrays |= {name: getattr(self, name) for name in _SHARE_TENSORS}
         if self.teacher_logprobs is not None:
             arrays["teacher_logprobs"] = self.teacher_logprobs
-        arrays |= {f"packs.{name}": torch.cat([getattr(pack, name) for pack in packs]) for name in _PACK_TENSORS}
-        arrays["packs.segments"] = torch.tensor([segment for part in segments for segment in part]).reshape(-1, 4)
+        none = torch.zeros(0, dtype=torch.int64)
+        arrays |= {
+            f"packs.{name}": torch.cat([none, *(getattr(pack, name) for pack in packs)]) for name in _PACK_TENSORS
+        }
+        flat = [number for part in segments for segment in part for number in segment]
+        arrays["packs.segments"] = torch.tensor(flat, dtype=torch.int64).reshape(-1, 4)
         arrays["lengths"] = torch.stack([batch.lengths for batch in self.optimizer_batches])
         return facts, {name: value.numpy() for name, value in arrays.items()}
 
@@ -184,31 +185,27 @@ class Plan:
         return replace(self, shares=tuple(map(in_share, self.shares)), teacher_s=duration_s)
 
 
-def row_data(batch: Batch, *, is_excluded: Sequence[bool]) -> RowData:
-    """Returns the facts of the batch's rows. Rows without a model-written token are not counted."""
-    trajectories = [row.trajectory for row in batch.rows]
+def row_data(rows: StepRows, *, is_excluded: Sequence[bool]) -> RowData:
+    """Returns the facts of the rows. Rows without a model-written token are not counted."""
     numbers: dict[str, int] = {}
-    is_counted = [
-        not excluded and trajectory.model_tokens > 0
-        for trajectory, excluded in zip(trajectories, is_excluded, strict=True)
-    ]
-    row_slots = slots(batch.rows)
-    parts = [(row.task, slot) for row, slot in zip(batch.rows, row_slots, strict=True)]
+    lengths = np.diff(rows.columns.logprob_ends)
+    is_counted = (~np.array(is_excluded, np.bool_) & (lengths > 0)).tolist()
+    parts = list(zip(rows.rows.tasks, rows.slots, strict=True))
     sizes = Counter(part for part, counted in zip(parts, is_counted, strict=True) if counted)
     weights = [counted / max(1, sizes[part]) for part, counted in zip(parts, is_counted, strict=True)]
     return RowData(
-        groups=torch.tensor([numbers.setdefault(row.group, len(numbers)) for row in batch.rows], dtype=torch.int64),
-        slots=torch.tensor(row_slots, dtype=torch.int64),
+        groups=torch.tensor([numbers.setdefault(group, len(numbers)) for group in rows.rows.groups], dtype=torch.int64),
+        slots=torch.tensor(rows.slots, dtype=torch.int64),
         weights=torch.tensor(weights, dtype=torch.float32),
         is_counted=torch.tensor(is_counted, dtype=torch.bool),
-        lengths=torch.tensor([trajectory.model_tokens for trajectory in trajectories], dtype=torch.int64),
-        is_truncated=torch.tensor([trajectory.is_truncated for trajectory in trajectories], dtype=torch.bool),
+        lengths=torch.from_numpy(lengths),
+        is_truncated=torch.tensor(rows.columns.is_truncated, dtype=torch.bool),
     )
 
 
 def plan_step(
-    batch: Batch,
-    rows: RowData,
+    rows: StepRows,
+    facts: RowData,
     row_advantages: Tensor,
     *,
     minibatches: int,
@@ -221,20 +218,18 @@ def plan_step(
     max_tokens: input tokens of a pack, exceeded only by a single longer row.
     Raises: InvalidInput as `pack_units`.
     """
-    counted = torch.where(rows.is_counted, rows.lengths, 0)
-    builders = [_ShareBuilder() for _ in range(data_ranks)]
-    units_by_rank: list[list[PackUnit]] = [[] for _ in builders]
-    for members in _minibatch_rows(rows.groups, counted, minibatches):
-        units = pack_units(batch.rows, members, max_tokens=max_tokens)
-        divided = _divided(batch.rows, units, data_ranks, cost)
-        for rank, bins in enumerate(_bins(divided, max_tokens, cost)):
-            builders[rank].add(batch.rows, bins, _only(counted, members))
-            units_by_rank[rank] += divided[rank]
+    counted = torch.where(facts.is_counted, facts.lengths, 0)
+    batches: list[tuple[list[list[list[PackUnit]]], Tensor]] = []
+    for members in _minibatch_rows(facts.groups, counted, minibatches):
+        divided = _divided(rows, pack_units(rows, members, max_tokens=max_tokens), data_ranks, cost)
+        batches.append((_bins(divided, max_tokens, cost), _only(counted, members)))
+    bins_by_rank = [[(bins[rank], lengths) for bins, lengths in batches] for rank in range(data_ranks)]
+    units_by_rank = [[unit for bins, _ in own for units in bins for unit in units] for own in bins_by_rank]
     flops = [sum(unit.cost(cost) for unit in units) for units in units_by_rank]
     all_units = [unit for units in units_by_rank for unit in units]
-    padding = sum(builder.empty_packs for builder in builders)
+    padding = sum(not units for own in bins_by_rank for bins, _ in own for units in bins)
     return Plan(
-        shares=tuple(builder.finished(batch, rows, row_advantages) for builder in builders),
+        shares=tuple(_share(rows, facts, row_advantages, own) for own in bins_by_rank),
         facts=PlanFacts(
             tokens=int(counted.sum()),
             width=sum(unit.width for unit in all_units) + padding,
@@ -249,34 +244,30 @@ def plan_step(
     )
 
 
-class _ShareBuilder:
-    def __init__(self) -> None:
-        self.empty_packs = 0
-        self._tokens = 0
-        self._parts: list[PackedTokens] = []
-        self._batches: list[OptimizerBatch] = []
-
-    def add(self, rows: Sequence[Row], bins: Sequence[Sequence[PackUnit]], lengths: Tensor) -> None:
+def _share(
+    rows: StepRows,
+    facts: RowData,
+    row_advantages: Tensor,
+    batches: Sequence[tuple[Sequence[Sequence[PackUnit]], Tensor]],
+) -> Share:
+    """Returns a rank's share. batches: units of its packs and trained tokens of all rows, by optimizer batch."""
+    first_token = 0
+    optimizer_batches = []
+    for bins, lengths in batches:
         packs = []
         for units in bins:
-            pack, tokens = build_pack(rows, units, first_token=self._tokens)
-            self._tokens += len(pack.targets)
-            self._parts.append(tokens)
-            packs.append(pack)
-            self.empty_packs += not units
-        self._batches.append(OptimizerBatch(packs=tuple(packs), lengths=lengths))
-
-    def finished(self, batch: Batch, rows: RowData, row_advantages: Tensor) -> Share:
-        tokens = concatenated(self._parts)
-        is_own = [all(span.version in (None, batch.version) for span in row.trajectory.spans) for row in batch.rows]
-        return Share(
-            version=int(batch.version),
-            rows=rows,
-            row_advantages=row_advantages.float(),
-            is_own_version=torch.tensor(is_own, dtype=torch.bool),
-            **{name: torch.from_numpy(getattr(tokens, name)) for name in _TOKEN_TENSORS},
-            optimizer_batches=tuple(self._batches),
-        )
+            packs.append(build_pack(rows, units, first_token=first_token))
+            first_token += len(packs[-1].targets)
+        optimizer_batches.append(OptimizerBatch(packs=tuple(packs), lengths=lengths))
+    tokens = rows.packed_tokens([row for bins, _ in batches for units in bins for unit in units for row in unit.rows])
+    return Share(
+        version=int(rows.version),
+        rows=facts,
+        row_advantages=row_advantages.float(),
+        is_own_version=torch.from_numpy(rows.is_own_version),
+        **{name: torch.from_numpy(getattr(tokens, name)) for name in _TOKEN_TENSORS},
+        optimizer_batches=tuple(optimizer_batches),
+    )
 
 
 def _minibatch_rows(groups: Tensor, lengths: Tensor, count: int) -> list[list[int]]:
@@ -296,7 +287,7 @@ def _minibatch_rows(groups: Tensor, lengths: Tensor, count: int) -> list[list[in
     return members
 
 
-def _divided(rows: Sequence[Row], units: list[PackUnit], ranks: int, cost: ForwardCost) -> list[list[PackUnit]]:
+def _divided(rows: StepRows, units: list[PackUnit], ranks: int, cost: ForwardCost) -> list[list[PackUnit]]:
     """Divides units over ranks by FLOPs. Splits large groups while that makes the busiest rank less busy."""
     best, best_load = [units], float("inf")
     for _ in range(_MAX_SPLITS):

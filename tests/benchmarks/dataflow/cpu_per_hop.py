@@ -2,7 +2,9 @@
 
     python -m tests.benchmarks.dataflow.cpu_per_hop [--tokens 512 4096]
 
-Counts only the CPU of the calling thread, without the journal's thread and other processes.
+Counts only the CPU of the calling thread, without the journal's thread and other processes. The trainer plans each
+batch as one rank does: advantages, and packs of at most 16,384 tokens. Its figures are the metrics and the text of the
+probe. No step is computed.
 """
 
 import argparse
@@ -18,8 +20,10 @@ from pathlib import Path
 
 import numpy as np
 import structlog
+import torch
 
-from astraflow.contract.batches import StepReport
+from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.spans import Author, Span
@@ -34,6 +38,10 @@ from astraflow.recipe.config import dataflow_config
 from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.trainer.backends.probe import probe_text_from_batch
+from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.metrics import step_metrics
+from astraflow.trainer.step.runner import StepPlanner, StepResult
 from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease, encode_push
 from astraflow.wire.pb import data_plane_pb2 as pb
 
@@ -42,6 +50,21 @@ POLICY = PolicyId("solver")
 PROMPT_TOKENS = 64
 PUSH_BYTES = 4 * 2**20
 ROUNDS = 20
+PACK_TOKENS = 16_384
+PROBE_SEQUENCES, PROBE_TOKENS = 8, 256
+COST = ForwardCost(per_token=3e9, per_pair=4 * 28 * 2048.0, per_target=6e8)
+"""Cost of a model with 1.7 billion parameters."""
+NO_STEP = StepResult(
+    loss=0.0,
+    updates=(),
+    critic_updates=(),
+    critic={},
+    token_means={},
+    mismatch={},
+    seconds={},
+    passes=0.0,
+    critic_passes=0.0,
+)
 
 
 class Hops:
@@ -67,12 +90,13 @@ async def measure(tokens: int, folder: Path) -> tuple[Hops, int]:
     run.restore(grace_s=1)
     committing = asyncio.create_task(journal.run())
     nodes, trainers, hops = NodeOperations(run), TrainerOperations(run), Hops()
+    planner = StepPlanner(AlgorithmConfig(), data_ranks=1, micro_batch_tokens=PACK_TOKENS, cost=COST)
     node = nodes.join(_facts()).id
     trainers.attach(POLICY, Version(0), backend="none", is_simulated=True)
     per_push = max(8, PUSH_BYTES // (8 * tokens) // 8 * 8)
     for _ in range(ROUNDS):
         await _produced(nodes, node, hops, tokens, per_push)
-        await _trained(trainers, run.streams[POLICY].version, hops)
+        await _trained(trainers, planner, run.streams[POLICY].version, hops)
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)
     return hops, ROUNDS * per_push
@@ -94,7 +118,7 @@ async def _produced(nodes: NodeOperations, node: NodeId, hops: Hops, tokens: int
         await nodes.push(sender, received, raw=raw)
 
 
-async def _trained(trainers: TrainerOperations, version: Version, hops: Hops) -> None:
+async def _trained(trainers: TrainerOperations, planner: StepPlanner, version: Version, hops: Hops) -> None:
     while True:
         with hops.hop("dataflow: pull"):
             batch = await trainers.pull(POLICY, version, wait_s=0)
@@ -103,12 +127,22 @@ async def _trained(trainers: TrainerOperations, version: Version, hops: Hops) ->
         with hops.hop("dataflow: encode batch"):
             pieces = list(encode_batch(batch))
         with hops.hop("trainer: decode batch"):
-            decode_batch(pieces)
+            received = decode_batch(pieces)
+        assert received is not None
+        _planned(planner, received, hops)
         version = Version(version + 1)
         with hops.hop("dataflow: report step"):
             await trainers.report_step(
                 StepReport(batch=batch.id, policy=POLICY, version=version, wait_s=0, compute_s=1, publish_s=0)
             )
+
+
+def _planned(planner: StepPlanner, batch: Batch, hops: Hops) -> None:
+    with hops.hop("trainer: plan and pack"):
+        plan = planner.plan(batch)
+    with hops.hop("trainer: figures"):
+        step_metrics(batch, plan, NO_STEP, duration_s=1.0, peak_flops=None)
+        probe_text_from_batch(batch, sequences=PROBE_SEQUENCES, tokens=PROBE_TOKENS)
 
 
 def _episode(task: Task, node: NodeId, tokens: int) -> Episode:
@@ -147,6 +181,7 @@ def main() -> None:
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     prepare_for_large_messages()
+    torch.set_num_threads(1)  # the CPU time of other threads is not counted
     cpu_us: dict[int, dict[str, float]] = {}
     for tokens in options.tokens:
         with tempfile.TemporaryDirectory(prefix="astraflow-hops-") as folder:

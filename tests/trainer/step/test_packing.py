@@ -18,15 +18,8 @@ from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Trajectory
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.scoring import PackScorer
-from astraflow.trainer.step.packing import (
-    PackedTokens,
-    bins_of_units,
-    build_pack,
-    even_bins,
-    pack_sequences,
-    pack_units,
-    slots,
-)
+from astraflow.trainer.step.packing import bins_of_units, build_pack, even_bins, pack_sequences, pack_units
+from astraflow.trainer.step.rows import PackedTokens, StepRows
 from astraflow.trainer.step.shared_prompts import prompt_clusters
 from tests import make_torch
 from tests.errors import raises_code
@@ -94,9 +87,13 @@ def shared_scorer() -> PackScorer:
 
 def packs_of(whole: Batch, max_tokens: int) -> list[tuple[Pack, PackedTokens]]:
     """Returns the packs of all rows with model-written tokens."""
-    included = [index for index, row in enumerate(whole.rows) if row.trajectory.model_tokens]
-    units = pack_units(whole.rows, included, max_tokens=max_tokens)
-    return [build_pack(whole.rows, part, first_token=0) for part in bins_of_units(units, max_tokens=max_tokens)]
+    rows = StepRows.of(whole)
+    included = [index for index in range(len(whole.rows)) if rows.trained_tokens(index)]
+    bins = bins_of_units(pack_units(rows, included, max_tokens=max_tokens), max_tokens=max_tokens)
+    return [
+        (build_pack(rows, units, first_token=0), rows.packed_tokens([row for unit in units for row in unit.rows]))
+        for units in bins
+    ]
 
 
 @settings(max_examples=40)
@@ -169,18 +166,19 @@ def test_a_row_longer_than_the_budget_gets_its_own_pack() -> None:
 
 
 def test_rows_of_different_roles_share_no_prompt() -> None:
-    rows = batch([[single_turn([4, 5, 6], [7]), single_turn([4, 5, 6], [8])]]).rows
-    one_task = [replace(row, task=TaskId("train:0/0")) for row in rows]
+    whole = batch([[single_turn([4, 5, 6], [7]), single_turn([4, 5, 6], [8])]])
+    one_task = [replace(row, task=TaskId("train:0/0")) for row in whole.rows]
+    together = StepRows.of(replace(whole, rows=one_task))
 
-    assert slots(one_task) == [0, 1]
+    assert together.slots == [0, 1]
     roles = ["solver", "verifier", "solver"]
     with_roles = [
         replace(row, trajectory=replace(row.trajectory, role=role))
-        for row, role in zip([*one_task, rows[0]], roles, strict=True)
+        for row, role in zip([*one_task, whole.rows[0]], roles, strict=True)
     ]
-    assert slots(with_roles) == [0, 1, 0]
-    assert [unit.rows for unit in pack_units(one_task, [0, 1], max_tokens=ROOMY)] == [(0,), (1,)]
-    assert [unit.rows for unit in pack_units(rows, [0, 1], max_tokens=ROOMY)] == [(0, 1)]
+    assert StepRows.of(replace(whole, rows=with_roles)).slots == [0, 1, 0]
+    assert [unit.rows for unit in pack_units(together, [0, 1], max_tokens=ROOMY)] == [(0,), (1,)]
+    assert [unit.rows for unit in pack_units(StepRows.of(whole), [0, 1], max_tokens=ROOMY)] == [(0, 1)]
 
 
 def test_rows_with_equal_prompts_share_them_whatever_the_prompts_of_the_others() -> None:
@@ -189,8 +187,7 @@ def test_rows_with_equal_prompts_share_them_whatever_the_prompts_of_the_others()
     members = [single_turn(questions[number % 2], [7, 8]) for number in range(6)]
     other = single_turn([9, 9, 9], [7])
 
-    rows = batch([[*members, other]]).rows
-    units = pack_units(rows, range(7), max_tokens=ROOMY)
+    units = pack_units(StepRows.of(batch([[*members, other]])), range(7), max_tokens=ROOMY)
 
     assert [(unit.rows, unit.prefix_length) for unit in units] == [((0, 2, 4), 32), ((1, 3, 5), 32), ((6,), 0)]
 
@@ -198,7 +195,7 @@ def test_rows_with_equal_prompts_share_them_whatever_the_prompts_of_the_others()
 def test_rows_whose_prompts_begin_alike_share_the_beginning() -> None:
     members = [single_turn([4, 5, 6, 7, number], [8]) for number in (10, 11, 12)]
 
-    units = pack_units(batch([members]).rows, range(3), max_tokens=ROOMY)
+    units = pack_units(StepRows.of(batch([members])), range(3), max_tokens=ROOMY)
 
     assert [(unit.rows, unit.prefix_length) for unit in units] == [((0, 1, 2), 4)]
 
@@ -227,9 +224,7 @@ def best_saving(prompts: list[tuple[int, ...]]) -> int:
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(4, 5), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_the_division_by_prompts_saves_as_many_tokens_as_any(prompts: list[list[int]]) -> None:
-    trajectories = [single_turn(prompt, [9]) for prompt in prompts]
-
-    clusters = prompt_clusters(trajectories, range(len(prompts)))
+    clusters = prompt_clusters({row: np.array(prompt, dtype=np.int32) for row, prompt in enumerate(prompts)})
 
     assert sorted(row for cluster in clusters for row in cluster.rows) == list(range(len(prompts)))
     for cluster in clusters:
@@ -250,10 +245,10 @@ def test_turn_rewards_and_discounts_reach_every_token_of_their_turn() -> None:
 
 def test_costs_count_each_visible_pair_of_tokens() -> None:
     members = [single_turn([4, 5, 6], [7, 8, 9]), single_turn([4, 5, 6], [7, 8])]
-    whole = batch([members])
+    rows = StepRows.of(batch([members]))
 
-    (unit,) = pack_units(whole.rows, [0, 1], max_tokens=ROOMY)
-    pack, _ = build_pack(whole.rows, [unit], first_token=0)
+    (unit,) = pack_units(rows, [0, 1], max_tokens=ROOMY)
+    pack = build_pack(rows, [unit], first_token=0)
 
     visible = sum(
         position - segment.begin + 1 + segment.prefix_end - segment.prefix_begin
@@ -284,15 +279,17 @@ def test_turns_are_numbered_and_not_split_by_a_version_change() -> None:
 
 
 def test_an_empty_pack_has_one_token_and_no_target() -> None:
-    pack, tokens = build_pack([], [], first_token=0)
+    rows = StepRows.of(batch([]))
+
+    pack, tokens = build_pack(rows, [], first_token=0), rows.packed_tokens([])
 
     assert (len(pack.input_ids), len(pack.targets), len(tokens.row_indices)) == (1, 0, 0)
 
 
 @given(widths=st.lists(st.integers(1, 50), min_size=1, max_size=20), extra=st.integers(0, 3))
 def test_even_bins_hold_every_unit_within_the_budget(widths: list[int], extra: int) -> None:
-    rows = batch([[single_turn([4], range(4, 4 + width))] for width in widths]).rows
-    units = pack_units(rows, range(len(rows)), max_tokens=50)
+    rows = StepRows.of(batch([[single_turn([4], range(4, 4 + width))] for width in widths]))
+    units = pack_units(rows, range(len(widths)), max_tokens=50)
     count = len(bins_of_units(units, max_tokens=50)) + extra
 
     bins = even_bins(units, count=count, max_tokens=50)
@@ -311,6 +308,6 @@ def test_sequences_are_packed_as_independent_segments() -> None:
 
 
 def test_a_first_token_without_context_is_refused() -> None:
-    rows = batch([[trajectory([(Author.MODEL, [4, 5])])]]).rows
+    rows = StepRows.of(batch([[trajectory([(Author.MODEL, [4, 5])])]]))
     with raises_code(InvalidInput, "trainer.no_context"):
         pack_units(rows, [0], max_tokens=ROOMY)

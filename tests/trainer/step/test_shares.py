@@ -14,6 +14,7 @@ from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Trajectory
 from astraflow.trainer.step.balance import balanced_parts, imbalance
 from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shares import Plan, Share, plan_step, row_data
 
 COST = ForwardCost(per_token=3e9, per_pair=4 * 28 * 2048.0, per_target=6e8)
@@ -55,10 +56,10 @@ def lognormal_batch(*, rows: int, members: int, seed: int) -> Batch:
 
 
 def plan_of(batch: Batch, *, minibatches: int = 1, data_ranks: int = 1, max_tokens: int = 16_384) -> Plan:
-    rows = row_data(batch, is_excluded=[False] * len(batch.rows))
+    rows = StepRows.of(batch)
     return plan_step(
-        batch,
         rows,
+        row_data(rows, is_excluded=[False] * len(batch.rows)),
         torch.arange(len(batch.rows)).float(),
         minibatches=minibatches,
         data_ranks=data_ranks,
@@ -122,13 +123,14 @@ def test_the_number_of_optimizer_batches_is_at_most_the_number_of_groups() -> No
 
 
 def test_a_batch_without_trained_tokens_has_one_empty_optimizer_batch() -> None:
-    batch = lognormal_batch(rows=2, members=2, seed=0)
-    rows = row_data(batch, is_excluded=[True, True])
+    rows = StepRows.of(lognormal_batch(rows=2, members=2, seed=0))
+    facts = row_data(rows, is_excluded=[True, True])
 
-    plan = plan_step(batch, rows, torch.zeros(2), minibatches=2, data_ranks=2, max_tokens=100, cost=COST)
+    plan = plan_step(rows, facts, torch.zeros(2), minibatches=2, data_ranks=2, max_tokens=100, cost=COST)
 
-    assert [[len(part.packs) for part in share.optimizer_batches] for share in plan.shares] == [[0], [0]]
-    assert not rows.is_counted.any()
+    shares = [Share.decode(*share.encode()) for share in plan.shares]
+    assert [[len(part.packs) for part in share.optimizer_batches] for share in shares] == [[0], [0]]
+    assert not facts.is_counted.any()
     assert (plan.facts.tokens, plan.facts.imbalance) == (0, 1.0)
 
 

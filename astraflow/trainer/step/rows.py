@@ -1,0 +1,141 @@
+"""Rows of a batch as packs need them: columns, and the turns of all rows. No object exists for a single row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow.contract.batches import Batch, Rows
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import TaskId, Version
+from astraflow.contract.trajectories import NO_VERSION, BoolArray, Float32Array, Int32Array, TrajectoryColumns
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTokens:
+    """Trained tokens of rows. All fields are `[tokens]`."""
+
+    row_indices: Int64Array
+    turn_indices: Int64Array
+    behaviour_logprobs: Float32Array
+    turn_rewards: Float32Array
+    """Reward of the token's turn; 0 in a row without turn rewards."""
+    turn_discounts: Float32Array
+    """Weight of the rewards after the token's turn; 1 in a row without turn discounts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """Rows of a batch. Turns are stretches of model-written tokens; those of row i are `turn_ends[i:i + 2]`."""
+
+    version: Version
+    """Trainer's version at the start of the batch."""
+    rows: Rows
+    columns: TrajectoryColumns
+    slots: Sequence[int]
+    """Rows of equal slots played the same part in their tasks."""
+    turn_ends: Sequence[int]
+    """Ends of the rows' turns in the arrays of turns, after a 0."""
+    turn_begins: Sequence[int]
+    """First tokens of the turns, in the tokens of the columns."""
+    turn_lengths: Sequence[int]
+    """Tokens of the turns."""
+    turn_rewards: Float32Array
+    """Rewards of the turns; 0 in a row without turn rewards."""
+    turn_discounts: Float32Array
+    """Weights of the rewards after the turns; 1 in a row without turn discounts."""
+    is_own_version: BoolArray
+    """True for rows that were sampled with the trainer's version only."""
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Returns the rows of a batch."""
+        rows = Rows.of(batch.rows)
+        columns = rows.columns
+        counts = np.diff(columns.span_ends)
+        owners = np.repeat(np.arange(len(rows)), counts)
+        lengths, versions = np.array(columns.span_lengths, np.int64), np.array(columns.span_versions, np.int64)
+        is_written = versions != NO_VERSION
+        is_continued = np.zeros_like(is_written)
+        is_continued[1:] = is_written[:-1] & (owners[1:] == owners[:-1])
+        begins_turn = is_written & ~is_continued
+        turn_owners = owners[begins_turn]
+        numbers = np.cumsum(begins_turn)[is_written] - 1
+        ends = list(accumulate(np.bincount(turn_owners, minlength=len(rows)).tolist(), initial=0))
+        rewards, discounts = np.zeros(len(turn_owners), np.float32), np.ones(len(turn_owners), np.float32)
+        for row, trajectory in columns.built.items():
+            for values, own in ((rewards, trajectory.turn_rewards), (discounts, trajectory.turn_discounts)):
+                if own:
+                    values[slice(*ends[row : row + 2])] = own
+        is_foreign = is_written & (versions != batch.version)
+        return cls(
+            version=batch.version,
+            rows=rows,
+            columns=columns,
+            slots=_slots(rows.tasks, columns),
+            turn_ends=ends,
+            turn_begins=(np.cumsum(lengths) - lengths)[begins_turn].tolist(),
+            turn_lengths=np.bincount(numbers, lengths[is_written], len(turn_owners)).astype(np.int64).tolist(),
+            turn_rewards=rewards,
+            turn_discounts=discounts,
+            is_own_version=np.bincount(owners, is_foreign, len(rows)) == 0,
+        )
+
+    def length(self, row: int) -> int:
+        """Returns the tokens of a row. Count."""
+        begin, end = self.columns.token_ends[row : row + 2]
+        return end - begin
+
+    def trained_tokens(self, row: int) -> int:
+        """Returns the tokens of a row that the model wrote. Count."""
+        begin, end = self.columns.logprob_ends[row : row + 2]
+        return end - begin
+
+    def prompt(self, row: int) -> Int32Array:
+        """Returns the tokens before the first that the model wrote. Raises: InvalidInput when there are none."""
+        length = self.columns.prompt_length(row)
+        if length == 0:
+            raise InvalidInput(
+                f"cannot train a trajectory of {self.columns.policies[row]!r}: its first token is model-written and "
+                "has no context that predicts it; give the workflow's prompt at least one token",
+                code="trainer.no_context",
+            )
+        begin = self.columns.token_ends[row]
+        return self.columns.tokens[begin : begin + length]
+
+    def packed_tokens(self, rows: Sequence[int]) -> PackedTokens:
+        """Returns the trained tokens of these rows, in their order."""
+        turns = [turn for row in rows for turn in range(*self.turn_ends[row : row + 2])]
+        numbers = [number for row in rows for number in range(self.turn_ends[row + 1] - self.turn_ends[row])]
+        lengths = np.array(self.turn_lengths, np.int64)[turns]
+        ends = self.columns.logprob_ends
+        logprobs = [self.columns.logprobs[ends[row] : ends[row + 1]] for row in rows]
+
+        def spread(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return np.repeat(values, lengths)
+
+        return PackedTokens(
+            row_indices=np.repeat(np.array(rows, np.int64), [len(part) for part in logprobs]),
+            turn_indices=spread(np.array(numbers, np.int64)),
+            behaviour_logprobs=np.concatenate([np.zeros(0, np.float32), *logprobs]),
+            turn_rewards=spread(self.turn_rewards[turns]),
+            turn_discounts=spread(self.turn_discounts[turns]),
+        )
+
+
+def _slots(tasks: Sequence[TaskId], columns: TrajectoryColumns) -> list[int]:
+    """Returns the slot of each row: that of its role, or that of its position among the rows of its task."""
+    counts: dict[str, int] = {}
+    numbers: dict[str | int, int] = {}
+    slots = []
+    for row, task in enumerate(tasks):
+        position = counts.get(task, 0)
+        counts[task] = position + 1
+        role = columns.built[row].role if row in columns.built else ""
+        slots.append(numbers.setdefault(role or position, len(numbers)))
+    return slots
