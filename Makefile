@@ -5,10 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 AUDIT := .venv-audit
 DOCS := .venv-docs
+LOWEST := .venv-lowest
+CORE_TESTS := $(addprefix tests/,access archive client contract dataflow maintainer/fleet runtime scaling web weights wire)
+NOT_CORE := $(addprefix --ignore=tests/,client/test_model_server.py maintainer/fleet/test_static_ssh.py web/browser weights/transfer/test_safetensors_file.py)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo demo-llm test test-long engines system-packages helm soak soak-cluster recipes gpu agent-clients containers check audit release sbom docs format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long test-lowest engines system-packages helm soak soak-cluster recipes gpu agent-clients containers check audit release sbom docs format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,6 +28,9 @@ test: $(VENV)/.installed-dev ## run the tests, on two cores with three processes
 
 test-long: $(VENV)/.installed-dev ## run what is too long for each change: random faults, comparisons of runs, more examples
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --hypothesis-profile long -m "long or stateful" $(ARGS)
+
+test-lowest: $(LOWEST)/.made ## run the tests of the core with the lowest releases that pyproject.toml admits
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest --numprocesses 3 --dist worksteal -m "not (browser or slow or long)" $(CORE_TESTS) $(NOT_CORE) $(ARGS)
 
 engines: $(VENV)/.installed-dev ## install SGLang and vLLM where they are missing, and test with real servers
 	$(BIN)/astraflow engines install --all --yes
@@ -97,7 +103,7 @@ constraints: $(VENV)/.installed-dev ## write the releases installed in .venv to 
 	mv constraints.new constraints.txt
 
 clean: ## remove .venv, builds and tool caches
-	rm -rf $(VENV) $(AUDIT) $(DOCS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) $(AUDIT) $(DOCS) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The demo needs no development tools. Both targets install again when pyproject.toml or constraints.txt changed.
@@ -124,4 +130,13 @@ $(AUDIT)/.made:
 $(DOCS)/.made: docs/generate/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python -m pip install --disable-pip-version-check --quiet -r docs/generate/requirements.txt
+	@touch $@
+
+# Separate environment without the extras for training, with the oldest release of each package instead of the pinned one.
+$(LOWEST)/.made: pyproject.toml constraints.txt tests/lowest_releases.py $(VENV)/.installed-dev
+	rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST) && mkdir -p build
+	$(BIN)/python -m tests.lowest_releases >build/lowest.txt
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check --quiet -r build/lowest.txt
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e .
+	$(LOWEST)/bin/python -m pip check
 	@touch $@

@@ -14,12 +14,12 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
 from astraflow.runtime.service import EXIT_FAILED, exit_code, print_error, run_process
 from astraflow.runtime.toml import read_toml
-from maintainer.config import MaintainerConfig
+from maintainer.agent.config import MaintainerConfig
+from maintainer.agent.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
+from maintainer.agent.service import open_maintainer, serve
+from maintainer.agent.transcript.replay import replay_transcript
 from maintainer.evals.arguments import add_arguments
-from maintainer.oncall import command, settings
-from maintainer.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
-from maintainer.replay import replay_transcript
-from maintainer.service import open_maintainer, serve
+from maintainer.mcp.oncall import command, settings
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 
@@ -158,9 +158,9 @@ def _mcp(options: argparse.Namespace) -> int:
     logs.configure(level="WARNING")
     logs.bind(role="mcp")
     try:
-        from maintainer.mcp_http import McpEndpoint, load_or_create_token
-        from maintainer.mcp_service import open_mcp_server, serve_mcp
-        from maintainer.mcp_sessions import ServerModes
+        from maintainer.mcp.http import McpEndpoint, load_or_create_token
+        from maintainer.mcp.service import open_mcp_server, serve_mcp
+        from maintainer.mcp.sessions import ServerModes
     except ImportError as problem:
         raise InvalidInput(
             f"cannot serve MCP: a package is missing ({problem}); run pip install 'astraflow[mcp]'",

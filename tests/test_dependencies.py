@@ -1,6 +1,7 @@
 """pyproject.toml requires the tested versions, and lists every imported package."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,19 +12,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.lowest_releases import declared, lowest, pinned
+
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-OF_AN_EXTRA = {"llm": ["maintainer/llm/*.py"], "mcp": ["maintainer/mcp_*.py"]}
+OF_AN_EXTRA = {"llm": ["maintainer/agent/llm/*.py"], "mcp": ["maintainer/mcp/*.py"]}
 WITH_ANOTHER = {"starlette": "fastapi"}
 """Packages on which a core package is built and that it always installs."""
-
-
-def pinned() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pairs = [line.split(";")[0].split("==") for line in lines if "==" in line and not line.startswith("#")]
-    return {canonicalize_name(name): version.strip() for name, version in pairs}
 
 
 def test_version_bounds_include_the_pinned_releases() -> None:
@@ -36,6 +33,22 @@ def test_version_bounds_include_the_pinned_releases() -> None:
             line
         )
     assert bounded
+
+
+def test_every_package_of_the_core_and_the_tested_extras_has_a_lower_bound() -> None:
+    releases = {
+        canonicalize_name(requirement.name): str(requirement.specifier) for requirement in map(lowest, declared())
+    }
+    assert len(releases) > 20
+    assert all(re.fullmatch(r"==[0-9][0-9.]*", release) for release in releases.values())
+
+
+def test_grpc_and_protobuf_are_at_least_the_releases_that_generated_the_messages() -> None:
+    releases = {requirement.name: str(requirement.specifier) for requirement in map(lowest, declared())}
+    generated = ROOT / "astraflow/wire/pb"
+    (grpc,) = re.findall(r"GRPC_GENERATED_VERSION = '(.+)'", (generated / "data_plane_pb2_grpc.py").read_text())
+    (protobuf,) = re.findall(r"# Protobuf Python Version: (.+)", (generated / "data_plane_pb2.py").read_text())
+    assert (releases["grpcio"], releases["protobuf"]) == (f"=={grpc}", f"=={protobuf}")
 
 
 @pytest.mark.parametrize("extra", OF_AN_EXTRA)

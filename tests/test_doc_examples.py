@@ -18,7 +18,7 @@ from astraflow.recipe.plugins import plugin_specs
 from astraflow.runtime.config import Config
 from astraflow.runtime.toml import Values, merge_tables
 from docs.generate.plugin_slots import ALGORITHM_SLOTS, SLOTS
-from maintainer.config import MaintainerConfig
+from maintainer.agent.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig
 from web.accounts.openid_provider import OpenIdConfig
 

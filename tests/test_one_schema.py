@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from astraflow.cli import fleet_form
-from astraflow.cli.recipe_form import recipe_form
-from astraflow.cli.report_viewer import report_json
+from astraflow.cli.inspection.report_viewer import report_json
+from astraflow.cli.recipes import fleet_form
+from astraflow.cli.recipes.form import recipe_form
 from astraflow.contract.fleet import FleetStatus, Instance, InstanceState, KillScope, LaunchId, PoolSpec
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.node_metrics import NODE_GAUGES, NodeMetric
@@ -23,14 +23,14 @@ from astraflow.dataflow.reporting.openmetrics import ReportCollector
 from astraflow.raas.counters import NodeCounters
 from astraflow.wire.codec_data import decode_status, encode_status
 from docs.generate import recipe_options
+from maintainer.agent.observation.names import Names
+from maintainer.agent.observation.snapshot import Snapshot
+from maintainer.agent.tools.inputs import NodesInput
+from maintainer.agent.tools.views.nodes import nodes_view
+from maintainer.agent.tools.views.view_context import ViewContext
 from maintainer.fleet import __main__ as fleet_program
 from maintainer.fleet import preflight_cli
 from maintainer.fleet.config import FleetConfig, PoolConfig
-from maintainer.names import Names
-from maintainer.snapshot import Snapshot
-from maintainer.tools.inputs import NodesInput
-from maintainer.views.nodes import nodes_view
-from maintainer.views.view_context import ViewContext
 from tests import make
 from web.components.downloads import csv_text
 from web.components.header import HeaderView

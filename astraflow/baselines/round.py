@@ -21,8 +21,8 @@ from astraflow.dataflow.evaluation.scores import estimate, samples_by_slot, scor
 from astraflow.dataflow.issuing.groups import OpenGroup, task_id
 from astraflow.datasets import datasets
 from astraflow.raas.builders import build_flow, start_flows
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.runner import BuiltFlow, Runner
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.tasks.runner import BuiltFlow, Runner
 from astraflow.runtime.clock import SystemClock
 from astraflow.workflows.trajectory_builder import with_text
 

@@ -18,10 +18,10 @@ from astraflow.contract.values import Json
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.builders import build_policy
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.logprob_gap import STALL_S, TIMEOUT_S, measure_logprob_gap
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
-from astraflow.raas.turn_times import TurnTimes
+from astraflow.raas.engines.logprob_gap import STALL_S, TIMEOUT_S, measure_logprob_gap
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
+from astraflow.raas.policies.turn_times import TurnTimes
 from astraflow.workflows.base import PolicyClient, episode_seed
 
 

@@ -42,7 +42,7 @@ def fetch(
 def _fetch_model(name: str, to: Path | None, *, verify: bool) -> None:
     from rich.console import Console
 
-    from astraflow.cli.engine_environments import InstallationScreen
+    from astraflow.cli.engines.environments import InstallationScreen
     from astraflow.models.fetched import fetch_model, fetched_folder, verify_model
     from astraflow.models.packages import packaged_model
 
@@ -63,7 +63,7 @@ def _fetch_model(name: str, to: Path | None, *, verify: bool) -> None:
 def _fetch_recipe(name: str, to: Path | None, overrides: list[str], *, verify: bool) -> None:
     from rich.console import Console
 
-    from astraflow.cli.engine_environments import InstallationScreen
+    from astraflow.cli.engines.environments import InstallationScreen
     from astraflow.contract.errors import InvalidInput
     from astraflow.fetching.recipe_downloads import fetch_sources, verify_sources
     from astraflow.recipe.loading import Check, load_recipe

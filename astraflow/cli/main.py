@@ -7,27 +7,29 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.audit_commands import audit, login_link
-from astraflow.cli.calibrate_command import calibrate
-from astraflow.cli.check_commands import check
-from astraflow.cli.engine_commands import engines
-from astraflow.cli.evaluate import evaluate
-from astraflow.cli.export_command import chat, export
+from astraflow.cli.checks.calibrate_command import calibrate
+from astraflow.cli.checks.commands import check, doctor
+from astraflow.cli.engines.commands import engines
+from astraflow.cli.evaluation.commands import evaluate
 from astraflow.cli.fetch_command import fetch
-from astraflow.cli.fleet_commands import fleet
-from astraflow.cli.health import health
-from astraflow.cli.inspection_commands import doctor, recipes, report, view
-from astraflow.cli.key_commands import keys
-from astraflow.cli.maintainer_commands import maintainer
-from astraflow.cli.mcp_command import mcp
-from astraflow.cli.new_command import new
-from astraflow.cli.plugin_commands import plugins
-from astraflow.cli.run import demo, prepare, run
-from astraflow.cli.runs_commands import runs
-from astraflow.cli.serve import join, serve
+from astraflow.cli.fleet.commands import fleet
+from astraflow.cli.inspection.commands import report, view
+from astraflow.cli.inspection.plugin_commands import plugins
+from astraflow.cli.inspection.tracking_command import track
+from astraflow.cli.inspection.trajectories_command import trajectories
+from astraflow.cli.maintainer.commands import maintainer
+from astraflow.cli.maintainer.mcp_command import mcp
+from astraflow.cli.models.commands import chat, export
+from astraflow.cli.page.audit_commands import audit, login_link
+from astraflow.cli.page.runs_commands import runs
+from astraflow.cli.recipes.commands import recipes
+from astraflow.cli.recipes.new_command import new
+from astraflow.cli.running.commands import demo, prepare, run
+from astraflow.cli.services.commands import join, serve
+from astraflow.cli.services.health import health
+from astraflow.cli.services.key_commands import keys
+from astraflow.cli.services.tokens import token
 from astraflow.cli.simulate import simulate
-from astraflow.cli.tokens import token
-from astraflow.cli.tracking_command import track
 from astraflow.contract.errors import AstraFlowError, DeadlineExceeded
 
 app = typer.Typer(
@@ -45,6 +47,7 @@ app.command()(login_link)
 app.command()(report)
 app.command()(view)
 app.command()(track)
+app.command()(trajectories)
 app.command()(calibrate)
 app.command()(plugins)
 app.command()(new)

@@ -124,7 +124,7 @@ class PoolSpec:
 
 
 class InstanceState(Enum):
-    """State of an instance in the ledger; `maintainer.fleet.lifecycle` draws the transitions."""
+    """State of an instance in the ledger; `maintainer.fleet.ledger.lifecycle` draws the transitions."""
 
     INTENDED = "intended"
     """Recorded before the launch; the provider may or may not have it."""
@@ -331,7 +331,7 @@ class Plan:
     """Manual override that applying the plan sets, because the rule recommends fewer nodes and would undo it at its
     next tick. Seconds; 0 for none."""
     guard_json: str = ""
-    """Inputs of the guard as JSON, which `maintainer.fleet.guard_inputs` can evaluate again."""
+    """Inputs of the guard as JSON, which `maintainer.fleet.guard.inputs` can evaluate again."""
 
     @property
     def needs_approval(self) -> bool:

@@ -160,7 +160,7 @@ class MaintainerStatus:
     last_wake: str = ""
     """Name of the latest wake in the transcript."""
     last_signals: tuple[str, ...] = ()
-    """Signals that caused the wake: words of `maintainer.signals`."""
+    """Signals that caused the wake: words of `maintainer.agent.observation.signals`."""
     next_wake_at: float | None = None
     """Time of the next scheduled wake if no signal comes before."""
     budgets: tuple[Budget, ...] = ()
@@ -260,7 +260,7 @@ class TranscriptEntry:
     wake: str
     """Entries of one wake share it; empty between wakes."""
     kind: str
-    """A word of `maintainer.transcript.Kind`."""
+    """A word of `maintainer.agent.transcript.transcript.Kind`."""
     body: Mapping[str, Json]
     """Content, by the kind of entry."""
     previous: str

@@ -209,6 +209,8 @@ class ControlService(ControlPlaneServicer):
         self._evaluator = Evaluator(run)
         self._history = history
         self._report = report
+        self._latest_frame: tuple[Report | None, control.Report | None] = None, None
+        """Frame of the latest report, encoded once for all watchers: it is large with thousands of nodes."""
 
     async def GetReport(self, request: control.GetReportRequest, context: Any) -> control.Report:  # noqa: N802
         """See the proto."""
@@ -219,7 +221,9 @@ class ControlService(ControlPlaneServicer):
     ) -> AsyncIterator[control.Report]:
         """See the proto."""
         async for report in self._history.watch():
-            message = self._frame(report)
+            if self._latest_frame[0] is not report:
+                self._latest_frame = report, self._frame(report)
+            message = self._latest_frame[1]
             if message is not None:
                 yield message
 

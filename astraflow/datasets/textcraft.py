@@ -48,12 +48,22 @@ class TextcraftOptions(Config):
     """Maximum of craft commands in a plan; a task that needs more is drawn again."""
     distractors: int = Field(default=6, ge=0, le=64)
     """Recipes that do not lead to the goal."""
+    items: int = Field(default=len(_NAMES), ge=1, le=len(_NAMES))
+    """Number of different items in all tasks together. The fewer, the easier for a model from scratch."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _possible(self) -> Self:
         if self.min_depth > self.max_depth:
             raise ValueError("min_depth must not exceed max_depth")
+        needed = sum(self.max_inputs**depth for depth in range(self.max_depth + 1)) + self.distractors
+        if self.items < needed:
+            raise ValueError(f"items must be at least {needed}, because a task may have so many")
         return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all items, with materials and forms as different as possible."""
+        return _NAMES[:: len(_NAMES) // self.items][: self.items]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +200,7 @@ class _RecipeBuilder:
 
     def _new_name(self) -> str:
         while True:
-            name = self.rng.choice(_NAMES)
+            name = self.rng.choice(self.options.names)
             if name not in self.names:
                 self.names.add(name)
                 return name

@@ -7,7 +7,8 @@ processes, with `{kind = "process", of = {kind = "alfworld"}}`.
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,8 @@ _ACTION = re.compile(
     "(clean|close|cool|examine|go|heat|move|open|slice|take|use) .+|help|inventory|look",
 )
 _MAX_ACTION_CHARS = 200
+_TRANSLATED_GAMES = 64
+"""Games whose translation is kept: as the episodes of a group play the same game, most begin with a translated one."""
 _GAME = TypeAdapter(HouseholdGame)
 
 
@@ -180,8 +183,7 @@ class _Engine:
         self._new_state = logic.PddlState
         self._load_library = import_module("fast_downward").load_lib
         self._free_libraries: list[Any] = []
-        rules = import_module("textworld.logic").Rule
-        rules.parse_conjunctive_query = staticmethod(cache(rules.parse_conjunctive_query))
+        _accelerate(logic, import_module("textworld.envs.pddl.textgen"), import_module("textworld.logic").Rule)
         self._logic = logic.GameLogic((data / "alfred.pddl").read_text(), (data / "alfred.twl2").read_text())
 
     def new_state(self, problem: str) -> Any:
@@ -230,6 +232,26 @@ class _Engine:
             "entity_infos": entities,
         }
         return str(self._logic.grammar.derive(rule, context))
+
+
+def _accelerate(logic: Any, grammar: Any, rules: Any) -> None:
+    """Replaces functions of TextWorld by faster ones with the same results: an episode takes a sixth of the time.
+
+    Games are translated and texts are parsed once instead of each time. The context of a symbol is copied without its
+    entities, which are never changed.
+    """
+    translate, parse = logic.fast_downward.pddl2sas, grammar._parse_and_convert
+    translated = lru_cache(maxsize=_TRANSLATED_GAMES)(lambda domain, problem: translate(domain, problem, verbose=False))
+    parsed = cache(lambda text, rule: parse(text, rule_name=rule))
+    # The second translation, optimized, is of the planner, which has no use here.
+    logic.fast_downward.pddl2sas = lambda domain, problem, **_options: translated(domain, problem)
+    grammar._parse_and_convert = lambda text, rule_name, **_options: deepcopy(parsed(text, rule_name))
+    grammar.copy_context = lambda context: {
+        **context,
+        "variables": dict(context["variables"]),
+        "mapping": dict(context["mapping"]),
+    }
+    rules.parse_conjunctive_query = staticmethod(cache(rules.parse_conjunctive_query))
 
 
 @cache

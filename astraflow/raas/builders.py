@@ -11,8 +11,8 @@ from astraflow.contract.nodes import FlowSpec, JoinResult, NodeFacts, PolicySpec
 from astraflow.models import build_tokenizer
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
-from astraflow.raas.runner import BuiltFlow
-from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
+from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
+from astraflow.raas.tasks.runner import BuiltFlow
 from astraflow.rewards import judging_policies, rewards
 from astraflow.runtime.managed_plugins import start_managed
 from astraflow.workflows import workflows

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from astraflow.contract.ids import PolicyId
-from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
 from astraflow.raas.engines.base import Engine
-from astraflow.raas.lease_limit import LeaseLimit, LoadSample
+from astraflow.raas.tasks.capacity import Capacity
+from astraflow.raas.tasks.lease_limit import LeaseLimit, LoadSample
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic

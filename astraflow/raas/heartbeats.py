@@ -7,11 +7,11 @@ from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, oldest_sessions
 from astraflow.contract.errors import Unavailable, UnknownNode
 from astraflow.contract.ids import PolicyId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus
-from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
 from astraflow.raas.membership import RETRYABLE_ERRORS, Membership
-from astraflow.raas.transfer_totals import TransferTotals
+from astraflow.raas.policies.transfer_totals import TransferTotals
+from astraflow.raas.tasks.capacity import Capacity
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic

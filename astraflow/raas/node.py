@@ -20,26 +20,26 @@ from astraflow.raas.builders import (
     start_engines,
     start_flows,
 )
-from astraflow.raas.capacity import Capacity
-from astraflow.raas.circuit_breaker import CircuitBreaker
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
 from astraflow.raas.engine_monitor import EngineMonitor
 from astraflow.raas.heartbeats import HeartbeatLoop
-from astraflow.raas.held_engines import HOLD_IDLE_S, HeldEngines
-from astraflow.raas.lease_limit import LeaseLimit
 from astraflow.raas.membership import Membership
-from astraflow.raas.outbox import Outbox
-from astraflow.raas.pinned_engines import PinnedEngines, evaluation_capacity, joint_mode
+from astraflow.raas.policies.held_engines import HOLD_IDLE_S, HeldEngines
+from astraflow.raas.policies.pinned_engines import PinnedEngines, evaluation_capacity, joint_mode
+from astraflow.raas.policies.second_engines import SecondEngines
+from astraflow.raas.policies.served_policies import ServedPolicies
+from astraflow.raas.policies.transfer_totals import TransferTotals
+from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import NoticeSource, wait_for_notice
-from astraflow.raas.runner import BuiltFlow, Runner
-from astraflow.raas.second_engines import SecondEngines
-from astraflow.raas.served_policies import ServedPolicies
-from astraflow.raas.task_loop import TaskLoop
-from astraflow.raas.transfer_totals import TransferTotals
-from astraflow.raas.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.tasks.capacity import Capacity
+from astraflow.raas.tasks.circuit_breaker import CircuitBreaker
+from astraflow.raas.tasks.lease_limit import LeaseLimit
+from astraflow.raas.tasks.outbox import Outbox
+from astraflow.raas.tasks.runner import BuiltFlow, Runner
+from astraflow.raas.tasks.task_loop import TaskLoop
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.sandbox.shared import levels_in_use

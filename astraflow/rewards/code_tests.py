@@ -130,8 +130,13 @@ class CodeTests:
 
 def test_job(code: str, test: Mapping[str, Any], limits: JobLimits) -> Job:
     """Returns the job that runs code for a test, whose expected values are not part of it."""
-    source = f"{_HARNESS}\nmain({test['kind']!r})\n"
-    return Job(source=source, stdin=_input(test), files={"solution.py": code}, limits=limits)
+    return Job(
+        source=f"main({test['kind']!r})",
+        library=_HARNESS,
+        stdin=_input(test),
+        files={"solution.py": code},
+        limits=limits,
+    )
 
 
 def last_python_block(text: str) -> str:

@@ -73,17 +73,28 @@ def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bo
 
     migrations: Alembic's folder; its `env.py` migrates the connection in the attributes of the configuration.
     repair_hint: remedy in error messages. is_synced: SQLite returns from a commit when it is on disk.
-    Raises: InvalidInput when the database cannot be used, Unavailable when its server cannot be reached.
+    Raises: InvalidInput when the database cannot be used or a later release wrote it, Unavailable when its server
+    cannot be reached.
     """
     engine = _engine(url, repair_hint=repair_hint, is_synced=is_synced)
     try:
-        if _revision(engine) != newest_revision(migrations):
+        revision, newest = _revision(engine), newest_revision(migrations)
+        if revision is not None and revision > newest:
+            raise InvalidInput(
+                f"cannot use the database {_name(engine)!r}: a later release wrote it (revision {revision}, this one "
+                f"has {newest}); use that release, or restore the backup from before the upgrade",
+                code="database.later_release",
+            )
+        if revision != newest:
             from astraflow.runtime.migration import migrate  # Alembic takes 8 MB, loaded only to migrate
 
             migrate(engine, migrations)
     except DBAPIError as problem:
         engine.dispose()
         raise _open_error(engine, problem, repair_hint) from None
+    except InvalidInput:
+        engine.dispose()
+        raise
     return engine
 
 

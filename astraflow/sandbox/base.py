@@ -59,6 +59,9 @@ class Job:
     """A Python program."""
 
     source: str
+    library: str = ""
+    """Trusted Python whose names `source` sees. Workers run it once, outside of a job's limits, before the first job
+    that has it: never text of a policy."""
     stdin: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts by path, relative to the working directory."""

@@ -98,7 +98,7 @@ class LocalSandbox:
     async def run(self, job: Job) -> JobResult:
         """Runs a job; one whose worker dies is repeated on another. Raises: InvalidInput; SandboxError."""
         _check_paths(job.files)
-        content = {"source": job.source, "stdin": job.stdin, "files": dict(job.files)}
+        content = {"source": job.source, "library": job.library, "stdin": job.stdin, "files": dict(job.files)}
         message = {"job": content, "limits": asdict(job.limits)}
         cause = ""
         for _ in range(_ATTEMPTS):
@@ -155,7 +155,7 @@ class LocalSandbox:
         )
         worker = await self._started()
         limits = JobLimits()
-        message = {"job": {"source": _PROBE, "stdin": "", "files": {}}, "limits": asdict(limits)}
+        message = {"job": {"source": _PROBE, "library": "", "stdin": "", "files": {}}, "limits": asdict(limits)}
         try:
             result = result_of(await worker.call(message, wall_s=limits.wall_s))
         except (SandboxError, WorkerLost) as problem:

@@ -97,7 +97,7 @@ class SandboxFusion:
         limits = job.limits
         request = {
             "language": "python",
-            "code": job.source,
+            "code": f"{job.library}\n{job.source}" if job.library else job.source,
             "stdin": job.stdin,
             "run_timeout": min(limits.wall_s, limits.cpu_s),
             "memory_limit_MB": limits.memory_bytes // 2**20,

@@ -1,4 +1,4 @@
-"""Export of a run's training metrics to experiment trackers: TensorBoard, Weights & Biases, trackio, MLflow.
+"""Export of a run's data: metrics to experiment trackers (TensorBoard, W&B, trackio, MLflow), trajectories to a bucket.
 
 An exporter follows the reports of a run as a client, in a process of its own; the run does not depend on it.
 """

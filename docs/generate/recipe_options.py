@@ -12,7 +12,7 @@ from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.config import Config
 from astraflow.trainer.config import TrainerConfig
 from docs.generate.page import Page, anchor, default_of, first_sentence, plugin_type, table, type_of
-from maintainer.config import MaintainerConfig
+from maintainer.agent.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig
 
 _HEAD = """

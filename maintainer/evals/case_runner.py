@@ -3,12 +3,12 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from maintainer.evals.case import Case
-from maintainer.evals.harness import EvaluationHarness, open_case_maintainer, open_harness
-from maintainer.evals.scoring import CaseResult, PairedResult, played
-from maintainer.evals.usage import used
-from maintainer.llm.interface import Llm
-from maintainer.transcript import read
+from maintainer.agent.llm.interface import Llm
+from maintainer.agent.transcript.transcript import read
+from maintainer.evals.cases.case import Case
+from maintainer.evals.scoring.scoring import CaseResult, PairedResult, played
+from maintainer.evals.scoring.usage import used
+from maintainer.evals.simulation.harness import EvaluationHarness, open_case_maintainer, open_harness
 
 
 async def run_rule_alone(case: Case) -> CaseResult:

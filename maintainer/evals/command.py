@@ -8,14 +8,14 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
-from maintainer.evals.adversarial import ENCOUNTERS, Encounter, encounter
-from maintainer.evals.case import Case
-from maintainer.evals.cases import CASES, HELD_OUT_SEEDS, TUNING_SEEDS
+from maintainer.agent.llm.models import models
+from maintainer.agent.llm.scripted import CHARACTERS
+from maintainer.evals.adversary.encounters import ENCOUNTERS, Encounter, encounter
+from maintainer.evals.cases.case import Case
+from maintainer.evals.cases.cases import CASES, HELD_OUT_SEEDS, TUNING_SEEDS
 from maintainer.evals.evaluation import Allowance, Evaluation, EvaluationResult, Progress
 from maintainer.evals.leaderboard import line, page, write
-from maintainer.evals.results_file import ResultsFile
-from maintainer.llm.models import models
-from maintainer.llm.scripted import CHARACTERS
+from maintainer.evals.scoring.results_file import ResultsFile
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""

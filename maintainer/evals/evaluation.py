@@ -6,12 +6,12 @@ from typing import Any
 
 from astraflow.contract.errors import Unavailable
 from astraflow.runtime.clock import Clock
-from maintainer.evals.case import Case
+from maintainer.agent.llm.models import models
 from maintainer.evals.case_runner import run_pair, run_rule_alone
-from maintainer.evals.results_file import ResultsFile
+from maintainer.evals.cases.case import Case
 from maintainer.evals.retrying_model import RetryingModel
-from maintainer.evals.scoring import PairedResult, Score
-from maintainer.llm.models import models
+from maintainer.evals.scoring.results_file import ResultsFile
+from maintainer.evals.scoring.scoring import PairedResult, Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,13 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
-from maintainer.evals.adversarial import Encounter
-from maintainer.evals.case import Group
+from maintainer.agent.scorecard.cost_model import WAIT_WEIGHT
+from maintainer.agent.scorecard.leaderboard import leaderboard_stamp
+from maintainer.evals.adversary.encounters import Encounter
+from maintainer.evals.cases.case import Group
 from maintainer.evals.evaluation import EvaluationResult
-from maintainer.evals.results_file import code_hash
-from maintainer.evals.scoring import MAX_COST_RATIO, Score
-from maintainer.scorecard.cost_model import WAIT_WEIGHT
-from maintainer.scorecard.leaderboard import leaderboard_stamp
+from maintainer.evals.scoring.results_file import code_hash
+from maintainer.evals.scoring.scoring import MAX_COST_RATIO, Score
 
 NO_MODEL = "No language model was run: every maintainer here is simulated (scripted)."
 SOME_MODELS = "Maintainers marked as simulated are scripted, not language models."

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import replace
 
 from astraflow.runtime.clock import Clock
-from maintainer.llm.interface import Failure, Llm, ModelFailed, Reply, Request, Usage
+from maintainer.agent.llm.interface import Failure, Llm, ModelFailed, Reply, Request, Usage
 
 RETRIED_FAILURES = frozenset(
     {Failure.RATE_LIMITED, Failure.OVERLOADED, Failure.TIMEOUT, Failure.CONNECTION, Failure.DROPPED, Failure.SERVER}

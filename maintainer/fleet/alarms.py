@@ -12,10 +12,10 @@ from sqlmodel import Session, col, select
 from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger
-from maintainer.fleet import spending
-from maintainer.fleet.fleet import BREAKER_FAILURES, FLEET_ACTOR, Fleet
-from maintainer.fleet.fleet_manager import FleetManager
-from maintainer.fleet.tables import DecisionRow
+from maintainer.fleet.changes.fleet_manager import FleetManager
+from maintainer.fleet.ledger.records import spending_rate, spent_today
+from maintainer.fleet.ledger.tables import DecisionRow
+from maintainer.fleet.state.fleet import BREAKER_FAILURES, FLEET_ACTOR, Fleet
 
 log = get_logger()
 
@@ -100,7 +100,7 @@ class Alarms:
         for owner, records, budget in budgets:
             if budget is None:
                 continue
-            spent, rate = spending.today(records, now=now), spending.rate(records)
+            spent, rate = spent_today(records, now=now), spending_rate(records)
             if spent > 0 and spent + rate >= budget:
                 spending_now = (
                     f"{spent:.2f} of the daily budget of {budget:.2f} dollars are spent, at {rate:.2f} an hour"

@@ -10,7 +10,7 @@ from astraflow.contract.fleet import PoolSpec
 from astraflow.contract.ids import Name, PoolId
 from astraflow.contract.recommendations import Mode
 from astraflow.runtime.config import Config, suggest_name
-from maintainer.fleet.guard import Limits
+from maintainer.fleet.guard.guard import Limits
 from maintainer.fleet.providers import providers
 
 

@@ -17,12 +17,12 @@ from astraflow.contract.maintainer import (
 )
 from astraflow.contract.transcript_chain import GENESIS_HASH, entry_hash
 from astraflow.runtime.database import Database
-from maintainer.fleet import rows
-from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.fleet_manager import FleetManager
-from maintainer.fleet.guard import HUMAN_ROLES
-from maintainer.fleet.records import MaintainerSetting
-from maintainer.fleet.tables import EntryRow
+from maintainer.fleet.changes.fleet_manager import FleetManager
+from maintainer.fleet.guard.guard import HUMAN_ROLES
+from maintainer.fleet.ledger import rows
+from maintainer.fleet.ledger.records import MaintainerSetting
+from maintainer.fleet.ledger.tables import EntryRow
+from maintainer.fleet.state.fleet import Fleet
 
 MAX_TRANSCRIPT_ENTRIES = 20_000
 """Number of latest transcript entries that are stored; the maintainer's own file has all."""

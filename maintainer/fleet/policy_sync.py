@@ -9,12 +9,11 @@ from astraflow.contract.fleet import KillScope, PoolSpec
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import FleetConstraints, PoolConstraints
 from astraflow.runtime.logs import get_logger
-from maintainer.fleet import spending
-from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.fleet_manager import FleetManager
-from maintainer.fleet.observation import DataflowControl
+from maintainer.fleet.changes.fleet_manager import FleetManager
+from maintainer.fleet.ledger.records import PoolRecord, spent_today
 from maintainer.fleet.providers.base import ProviderError
-from maintainer.fleet.records import PoolRecord
+from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.observation import DataflowControl
 
 log = get_logger()
 
@@ -53,7 +52,7 @@ class PolicySync:
             is_kill_switch_on=fleet.kill is KillScope.ALL,
             dollars_per_hour_max=fleet.limits.usd_per_hour_max,
             dollars_per_day_max=fleet.limits.usd_per_day_max,
-            dollars_today=spending.today(everything, now=fleet.clock.wall()),
+            dollars_today=spent_today(everything, now=fleet.clock.wall()),
         )
 
     async def _pool_constraints(self, pool: PoolRecord) -> PoolConstraints:

@@ -12,9 +12,7 @@ from astraflow.contract.fleet import Actor, PoolSpec
 from astraflow.contract.ids import PoolId
 from astraflow.contract.preflight import CheckKind, PreflightCheck, PreflightResult, ProviderFacts
 from astraflow.runtime.logs import get_logger
-from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.idempotency import require_pool_access
-from maintainer.fleet.plans import Plans
+from maintainer.fleet.changes.plans import Plans
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
@@ -27,6 +25,8 @@ from maintainer.fleet.providers.base import (
     Retry,
     Unknown,
 )
+from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.idempotency import require_pool_access
 
 log = get_logger()
 

@@ -23,29 +23,32 @@ from astraflow.runtime.service import run_until
 from astraflow.wire.listener_limits import FLEET_LIMITS
 from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
 from astraflow.wire.server import ListenOptions, serving
-from maintainer.fleet.actuator import Actuator
 from maintainer.fleet.alarms import Alarms
+from maintainer.fleet.changes.fleet_manager import FleetManager
+from maintainer.fleet.changes.follower import Follower
+from maintainer.fleet.changes.proposals import Proposals
 from maintainer.fleet.config import FleetConfig, provider_directory
-from maintainer.fleet.fault_injection import FaultInjector
-from maintainer.fleet.fleet import FLEET_ACTOR, Fleet
-from maintainer.fleet.fleet_manager import FleetManager
-from maintainer.fleet.follower import Follower
-from maintainer.fleet.idempotency import IdempotentReplies
-from maintainer.fleet.kill_switch_file import KillSwitchFile
-from maintainer.fleet.launch_ids import LaunchIds
-from maintainer.fleet.ledger import Changes, Ledger, open_ledger
-from maintainer.fleet.ledger_ownership import DirectoryLock
-from maintainer.fleet.lifecycle import InstanceEvent
+from maintainer.fleet.instances.actuator import Actuator
+from maintainer.fleet.instances.fault_injection import FaultInjector
+from maintainer.fleet.instances.reconciler import Reconciler
+from maintainer.fleet.ledger.ledger import Changes, Ledger, open_ledger
+from maintainer.fleet.ledger.lifecycle import InstanceEvent
+from maintainer.fleet.ledger.ownership import DirectoryLock
+from maintainer.fleet.ledger.records import LaunchIds, PoolRecord
 from maintainer.fleet.maintainer_api import MaintainerApi
-from maintainer.fleet.observation import DataflowControl, Observation, RecommendationSource, reported_recommendations
 from maintainer.fleet.policy_sync import PolicySync
 from maintainer.fleet.preflight import PreflightChecks
-from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import Provider
-from maintainer.fleet.reconciler import Reconciler
-from maintainer.fleet.records import PoolRecord
 from maintainer.fleet.servicer import FleetPlaneServicer
+from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet, KillSwitchFile
+from maintainer.fleet.state.idempotency import IdempotentReplies
+from maintainer.fleet.state.observation import (
+    DataflowControl,
+    Observation,
+    RecommendationSource,
+    reported_recommendations,
+)
 
 log = get_logger()
 

@@ -13,12 +13,12 @@ from astraflow.contract.maintainer import MaintainerMode, MaintainerStatus, Tran
 from astraflow.wire.converter import enum_member, from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base
-from maintainer.fleet.fault_injection import FaultInjector
-from maintainer.fleet.fleet_manager import FleetManager
-from maintainer.fleet.ledger import Ledger
+from maintainer.fleet.changes.fleet_manager import FleetManager
+from maintainer.fleet.changes.proposals import Proposals
+from maintainer.fleet.instances.fault_injection import FaultInjector
+from maintainer.fleet.ledger.ledger import Ledger
 from maintainer.fleet.maintainer_api import MaintainerApi
 from maintainer.fleet.preflight import PreflightChecks
-from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import Invalid, ProviderError
 
 MAX_PAGE = 1000

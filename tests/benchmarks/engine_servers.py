@@ -47,8 +47,8 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import LoadTimings
 from astraflow.raas.engines.server.engine import ServerEngine
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.served_policies import ServedPolicy, TaskPolicy
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.served_policies import ServedPolicy, TaskPolicy
 from astraflow.runtime.logs import configure
 from astraflow.weights.tensors import VerifiedWeights, build_layout, tensor_bits
 from tests import make, make_torch

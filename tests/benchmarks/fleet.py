@@ -22,13 +22,13 @@ from rich.table import Table
 from astraflow.contract.fleet import InstanceState
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import configure
-from maintainer.fleet.ledger import open_ledger
+from maintainer.fleet.ledger.ledger import open_ledger
 from maintainer.fleet.providers.base import RetireResult, State
-from maintainer.fleet.providers.local_process import LocalProcess, LocalProcessOptions
+from maintainer.fleet.providers.local_process.provider import LocalProcess, LocalProcessOptions
 from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud
 from tests.maintainer.fleet.parts import START, Parts, build, spec
-from tests.maintainer.fleet.test_local_process import SLEEPER
+from tests.maintainer.fleet.providers.test_local_process import SLEEPER
 
 Row = tuple[str, str, str]
 

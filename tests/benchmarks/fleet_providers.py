@@ -24,9 +24,9 @@ from astraflow.runtime.logs import configure
 from tests.fakes.ec2_instances import running_instances
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
 from tests.fakes.ssh_server import serving_ssh
-from tests.maintainer.fleet.test_ec2 import REGION, Ec2World
-from tests.maintainer.fleet.test_local_process import LocalWorld
-from tests.maintainer.fleet.test_static_ssh import Lab, SshWorld
+from tests.maintainer.fleet.providers.test_ec2 import REGION, Ec2World
+from tests.maintainer.fleet.providers.test_local_process import LocalWorld
+from tests.maintainer.fleet.providers.test_static_ssh import Lab, SshWorld
 from tests.suites.provider_suite import ProviderHarness, launch_id, retire
 
 

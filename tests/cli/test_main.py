@@ -211,6 +211,6 @@ def test_the_demo_selects_the_recipe_and_the_fleet_by_its_options(
         began.append((recipe.name, options.has_fleet))
         return 0
 
-    monkeypatch.setattr("astraflow.cli.local_run.run_locally", run_locally)
+    monkeypatch.setattr("astraflow.cli.running.local_run.run_locally", run_locally)
     assert cli("demo", "--headless", *arguments)[0] == 0
     assert began == [(recipe, has_fleet)]

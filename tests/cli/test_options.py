@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from astraflow.cli.fleet_commands import fleet
+from astraflow.cli.fleet.commands import fleet
 from astraflow.cli.options import TOKEN, TOKEN_FILE, read_ca_hash, read_token, read_weights_key
 from astraflow.contract.errors import InvalidInput
 from tests.words import options_of

@@ -1,15 +1,18 @@
-"""Checks the guarantees of docs/how-to/deploy.md for docker-compose.yml; each step ends with a figure or
+"""Checks the guarantees of docs/how-to/deploy.md and upgrade.md for docker-compose.yml; each step ends with a figure or
 raises `CheckFailed`.
 
 Each step leaves the run learning. The ledger of every report must balance, and no count may decrease.
 """
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.containers.engine import SOURCE
 from tests.containers.stack import CheckFailed, Container, Json, Stack, until
 
+UPGRADE = SOURCE / "docs/how-to/upgrade.md"
 MORE_STEPS = 5
 """Additional trainer steps after which a run counts as learning."""
 
@@ -55,6 +58,7 @@ class Checks:
             self.kill_the_host,
             self.stop_and_start,
             self.share_memory,
+            self.restore_backup,
             self.remove_all,
         ):
             began = time.monotonic()
@@ -155,6 +159,16 @@ class Checks:
         seconds = self.until_learning(nodes=self.stack.nodes)
         return f"`stop` took {stopping_s:.0f} s; learning again {seconds:.0f} s after `down` and `up`"
 
+    def restore_backup(self) -> str:
+        """The commands of docs/how-to/upgrade.md save all volumes, and restore them after `down --volumes`."""
+        save, restore = backup_commands()
+        began = time.monotonic()
+        self.stack.shell(save)
+        saving_s = time.monotonic() - began
+        self.stack.shell(restore)
+        seconds = self.until_learning(nodes=self.stack.nodes)
+        return f"stop, backup and `up` took {saving_s:.0f} s; learning {seconds:.0f} s after the restore"
+
     def remove_all(self) -> str:
         """`down` for all profiles removes all containers, also that of a profile that is not set any more."""
         self.stack.profiles = ""
@@ -195,6 +209,12 @@ class Checks:
         self.steps, self.issued = steps, issued
         self.reports += 1
         return report
+
+
+def backup_commands() -> tuple[str, str]:
+    """Returns the documented commands for a backup and for its restore, with the backup in the shared folder."""
+    save, restore, *_ = re.findall(r"^```\n(.*?)^```", UPGRADE.read_text(), flags=re.M | re.S)
+    return save.replace("$PWD/", "/state/"), restore.replace("$PWD/", "/state/")
 
 
 def balanced(report: Json) -> tuple[int, int]:

@@ -54,7 +54,14 @@ class Stack:
 
     def compose(self, *words: str) -> str:
         """Returns the output of `docker compose WORDS`. Raises: CommandFailed."""
-        environment = {
+        return self.engine.run("docker", "compose", *words, environment=self._environment()).stdout
+
+    def shell(self, commands: str) -> None:
+        """Runs commands as an operator types them in the folder of docker-compose.yml. Raises: CommandFailed."""
+        self.engine.run("sh", "-ec", commands, environment=self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        return {
             "ASTRAFLOW_IMAGE": IMAGE,
             "ASTRAFLOW_NODES": str(self.nodes),
             "ASTRAFLOW_RECIPE": MOUNTED,
@@ -63,7 +70,6 @@ class Stack:
             "COMPOSE_PROFILES": self.profiles,
             "COMPOSE_PROJECT_NAME": "check",
         }
-        return self.engine.run("docker", "compose", *words, environment=environment).stdout
 
     def up(self) -> float:
         """Starts all services that are not running. Returns seconds."""

@@ -1,10 +1,11 @@
+import subprocess
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from tests.containers.__main__ import FAILED, NOT_STARTED, PASSED, judged
-from tests.containers.checks import balanced
+from tests.containers.checks import backup_commands, balanced
 from tests.containers.host import NotStarted
 from tests.containers.stack import CheckFailed
 
@@ -47,3 +48,10 @@ def test_the_verdict_has_one_line_and_an_exit_code(problem: Exception | None, co
         return "why"
 
     assert judged(check) == (code, f"containers: {name}: why")
+
+
+def test_the_documented_backup_is_a_script_that_saves_and_restores_every_volume() -> None:
+    for commands, action in zip(backup_commands(), ("--create", "--extract"), strict=True):
+        subprocess.run(["sh", "-en"], input=commands, text=True, check=True)
+        assert action in commands
+        assert "export BACKUP=/state/backup" in commands

@@ -15,8 +15,8 @@ from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode, Int32Array
 from astraflow.raas.builders import build_flow
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.runner import Runner
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.tasks.runner import Runner
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.managed_plugins import start_managed
 from astraflow.runtime.plugins import PLUGINS_VARIABLE

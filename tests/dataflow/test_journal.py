@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -88,11 +88,15 @@ def test_a_file_that_is_not_a_journal_is_refused(tmp_path: Path) -> None:
         Journal(path)
 
 
-def test_a_journal_of_another_release_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_journal_of_another_release_is_refused_unchanged(tmp_path: Path, change: int) -> None:
     path = tmp_path / "journal.sqlite"
-    other = sqlite3.connect(path)
-    other.execute("create table routed (policy text)")
-    other.close()
+    Journal(path)
+    with closing(sqlite3.connect(path)) as other:
+        (version,) = other.execute("pragma user_version").fetchone()
+        other.execute(f"pragma user_version = {version + change}")
+    content = path.read_bytes()
     with pytest.raises(InvalidInput) as caught:
         Journal(path)
     assert caught.value.code == "journal.schema_mismatch"
+    assert path.read_bytes() == content, "the other release can still use it"

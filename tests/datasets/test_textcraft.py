@@ -86,3 +86,16 @@ def test_depths_are_equally_frequent() -> None:
 def test_a_minimum_depth_above_the_maximum_is_refused() -> None:
     with raises_code(InvalidInput, "config.invalid", "min_depth", "max_depth"):
         datasets.build({"kind": "textcraft", "min_depth": 4, "max_depth": 3}, 0)
+
+
+def test_all_tasks_together_have_as_many_items_as_configured() -> None:
+    fields = [fields_of(index, max_depth=2, max_inputs=2, distractors=2, items=24) for index in range(100)]
+    names = {recipe["item"] for task in fields for recipe in task["recipes"]}
+    names |= {part["item"] for task in fields for recipe in task["recipes"] for part in recipe["inputs"]}
+
+    assert len(names) == 24
+
+
+def test_fewer_items_than_a_task_may_need_are_refused() -> None:
+    with raises_code(InvalidInput, "config.invalid", "items", "at least 9"):
+        datasets.build({"kind": "textcraft", "max_depth": 2, "max_inputs": 2, "distractors": 2, "items": 8}, 0)

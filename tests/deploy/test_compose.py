@@ -16,7 +16,7 @@ import yaml
 
 from astraflow.access.authority import Authority
 from astraflow.runtime.toml import read_toml
-from maintainer.config import MaintainerConfig
+from maintainer.agent.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig
 from tests import tools
 from tests.deploy.composed import ROOT, Composed, compose, depends_on, mounts, seconds

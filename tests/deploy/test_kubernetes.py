@@ -25,8 +25,8 @@ from deploy.helm import render
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import Auth, LaunchSpec, NodePlan, Provider, RetireResult, Tags
-from maintainer.fleet.providers.kubernetes_config import KubernetesOptions
-from maintainer.fleet.providers.kubernetes_manifest import ORDER, pod_manifest
+from maintainer.fleet.providers.kubernetes.config import KubernetesOptions
+from maintainer.fleet.providers.kubernetes.manifest import ORDER, pod_manifest
 from tests.fakes.kubernetes_api import ApiRefusal, FakeCluster, Machine, check_fields
 from tests.suites.provider_suite import launch_id
 from tests.words import parsed

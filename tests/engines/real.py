@@ -14,7 +14,7 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.weights.adapters import AdapterBinding
 from astraflow.weights.tensors import VerifiedWeights, build_layout
 from tests import make_torch
-from tests.raas.local.test_adapters import SCALE, adapters_of, tensors_of
+from tests.raas.engines.local.test_adapters import SCALE, adapters_of, tensors_of
 
 KINDS = ("sglang", "vllm")
 MODEL = {**make_torch.TINY, "hidden_size": 64, "layers": 24, "max_context_tokens": 4096}

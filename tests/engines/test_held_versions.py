@@ -7,16 +7,16 @@ import pytest
 
 from astraflow.contract.ids import Version
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.held_engines import HeldEngines
-from astraflow.raas.pinned_engines import PinnedEngines
-from astraflow.raas.transfer_totals import TransferTotals
-from astraflow.raas.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.policies.held_engines import HeldEngines
+from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.transfer_totals import TransferTotals
+from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.home import home
 from tests import make_torch
 from tests.engines.real import MODEL, server, version
 from tests.raas.parts import SOLVER, serving
-from tests.raas.test_held_engines import PublishedVersions
+from tests.raas.policies.test_held_engines import PublishedVersions
 
 pytestmark = [pytest.mark.engines, pytest.mark.anyio, pytest.mark.timeout(900)]
 

@@ -23,8 +23,8 @@ from astraflow.environments.base import Observation
 from astraflow.environments.episodes import Expert, plan_of_answer, play
 from astraflow.raas.builders import build_flow
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.runner import BuiltFlow, Runner
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.tasks.runner import BuiltFlow, Runner
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.managed_plugins import start_managed
 from astraflow.runtime.plugins import PLUGINS_VARIABLE

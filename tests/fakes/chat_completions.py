@@ -17,10 +17,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from astraflow.runtime.http import listening, serving_http, url_of
-from maintainer.llm.conversation_view import ConversationView, Step
-from maintainer.llm.good_character import good
-from maintainer.llm.interface import Message, TextPart, ToolCall, ToolReply
-from maintainer.llm.scripted import CHARACTERS
+from maintainer.agent.llm.conversation_view import ConversationView, Step
+from maintainer.agent.llm.good_character import good
+from maintainer.agent.llm.interface import Message, TextPart, ToolCall, ToolReply
+from maintainer.agent.llm.scripted import CHARACTERS
 from tests.fakes.messages_api import Behaviour
 
 KEY = "sk-not-a-key"

@@ -32,21 +32,21 @@ FORKED = "--forked"
 
 IMPORTS = (
     "alembic.command",
-    "astraflow.cli.local_run",
+    "astraflow.cli.running.local_run",
     "astraflow.cli.main",
-    "astraflow.cli.preparation",
-    "astraflow.cli.recipe_form",
-    "astraflow.cli.roles",
-    "astraflow.cli.serve",
-    "astraflow.cli.serve_control",
+    "astraflow.cli.running.preparation",
+    "astraflow.cli.recipes.form",
+    "astraflow.cli.services.roles",
+    "astraflow.cli.services.commands",
+    "astraflow.cli.services.control_commands",
     "astraflow.dataflow.service",
     "astraflow.raas.service",
     "astraflow.trainer.backends.fsdp",
     "astraflow.trainer.service",
     "astraflow.weights.service",
     "maintainer.fleet.service",
-    "maintainer.mcp_service",
-    "maintainer.service",
+    "maintainer.mcp.service",
+    "maintainer.agent.service",
     "rich.table",
     "torch.distributed.fsdp",
     "transformers.models.qwen3.modeling_qwen3",
@@ -237,7 +237,7 @@ def _take_over(request: dict[str, Any], files: list[int]) -> None:
     os.environ.update(request["environment"])
     # The kernel would end a rank with its parent, which here is the process that forks; its client ends it instead.
     os.environ.pop("ASTRAFLOW_RANK_PARENT", None)
-    vars(sys.modules["astraflow.cli.run"])["_STARTED_AT"] = time.monotonic()
+    vars(sys.modules["astraflow.cli.running.commands"])["_STARTED_AT"] = time.monotonic()
     if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()) is not None:
         measured.switch_context(os.environ.get("PYTEST_CURRENT_TEST", ""))  # the test that started this program
 

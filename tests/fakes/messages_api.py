@@ -1,8 +1,8 @@
 """A server for the Messages API, streamed: its answers follow from the requests, as those of a model do.
 
 It is stateless, as the service is: each request holds the conversation so far. A behaviour answers: one of the
-characters of `maintainer.llm.scripted`, or one of this module. The server validates requests, and answers 400 where the
-service would. `python -m tests.fakes.messages_api good` serves one until it is terminated.
+characters of `maintainer.agent.llm.scripted`, or one of this module. The server validates requests, and answers 400
+where the service would. `python -m tests.fakes.messages_api good` serves one until it is terminated.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from astraflow.runtime.http import listening, serving_http, url_of
-from maintainer.llm.conversation_view import ConversationView, Step
-from maintainer.llm.good_character import good
-from maintainer.llm.interface import Message, TextPart, ToolCall, ToolReply
-from maintainer.llm.scripted import CHARACTERS
+from maintainer.agent.llm.conversation_view import ConversationView, Step
+from maintainer.agent.llm.good_character import good
+from maintainer.agent.llm.interface import Message, TextPart, ToolCall, ToolReply
+from maintainer.agent.llm.scripted import CHARACTERS
 
 KEY = "sk-not-a-key"
 

@@ -12,17 +12,17 @@ from astraflow.contract.ids import PoolId
 from astraflow.contract.maintainer import MaintainerMode, TranscriptEntry
 from astraflow.contract.recommendations import PoolRecommendation
 from astraflow.contract.reports import Report
-from maintainer.config import MaintainerConfig
-from maintainer.evals.in_process_fleet import InProcessFleet
-from maintainer.fleet.ledger import Changes
-from maintainer.fleet.records import PoolRecord
-from maintainer.llm.interface import Llm, ModelFailed, Part, Reply, Request, Usage
-from maintainer.llm.models import models
-from maintainer.loop import Maintainer
-from maintainer.names import Names
-from maintainer.notifications import Notifier
-from maintainer.snapshot import SnapshotReader
-from maintainer.transcript import Transcript, read
+from maintainer.agent.config import MaintainerConfig
+from maintainer.agent.llm.interface import Llm, ModelFailed, Part, Reply, Request, Usage
+from maintainer.agent.llm.models import models
+from maintainer.agent.loop import Maintainer
+from maintainer.agent.notifications.webhook import Notifier
+from maintainer.agent.observation.names import Names
+from maintainer.agent.observation.snapshot import SnapshotReader
+from maintainer.agent.transcript.transcript import Transcript, read
+from maintainer.evals.simulation.in_process_fleet import InProcessFleet
+from maintainer.fleet.ledger.ledger import Changes
+from maintainer.fleet.ledger.records import PoolRecord
 from tests import make
 from tests.fakes.clock import ManualClock
 from tests.maintainer.fleet.parts import OTTO, POOL, Parts, build, spec

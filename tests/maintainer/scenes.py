@@ -20,9 +20,9 @@ from typing import Any
 from astraflow.contract.fleet import InstanceState, KillScope, PlanRequest
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import Mode
-from maintainer.fleet.lifecycle import InstanceEvent
-from maintainer.fleet.observation import TargetRecommendation
-from maintainer.llm.interface import Part, Reply, Request, TextPart, ToolCall, ToolReply
+from maintainer.agent.llm.interface import Part, Reply, Request, TextPart, ToolCall, ToolReply
+from maintainer.fleet.ledger.lifecycle import InstanceEvent
+from maintainer.fleet.state.observation import TargetRecommendation
 from tests.maintainer.fleet.parts import ALICE, OTTO, POOL, spec
 from tests.maintainer.parts import OTHER, Says, Scene, advice, scene
 

@@ -11,17 +11,17 @@ from astraflow.contract.ids import NodeId, PolicyId, PoolId
 from astraflow.contract.nodes import NodeFacts
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.builders import build_flow
-from astraflow.raas.capacity import Capacity
-from astraflow.raas.circuit_breaker import CircuitBreaker
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.membership import Membership
-from astraflow.raas.outbox import Outbox
-from astraflow.raas.pinned_engines import PinnedEngines
-from astraflow.raas.runner import Runner
-from astraflow.raas.second_engines import SecondEngines
-from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
-from astraflow.raas.task_loop import TaskLoop
+from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.second_engines import SecondEngines
+from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
+from astraflow.raas.tasks.capacity import Capacity
+from astraflow.raas.tasks.circuit_breaker import CircuitBreaker
+from astraflow.raas.tasks.outbox import Outbox
+from astraflow.raas.tasks.runner import Runner
+from astraflow.raas.tasks.task_loop import TaskLoop
 from astraflow.runtime.clock import SystemClock
 from astraflow.wire.channel import dial
 from tests.fakes.dataflow import TOKEN, FakeDataflow

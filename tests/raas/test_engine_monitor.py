@@ -3,12 +3,12 @@ import asyncio
 import pytest
 
 from astraflow.contract.ids import PolicyId
-from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
 from astraflow.raas.engine_monitor import EngineMonitor
 from astraflow.raas.engines.base import EngineGauges
-from astraflow.raas.lease_limit import FIRST_LIMIT, LeaseLimit
+from astraflow.raas.tasks.capacity import Capacity
+from astraflow.raas.tasks.lease_limit import FIRST_LIMIT, LeaseLimit
 from tests.fakes.clock import ManualClock
 from tests.fakes.engine import FakeEngine
 

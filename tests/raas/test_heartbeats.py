@@ -11,12 +11,12 @@ from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, AgentCall, LiveSes
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import TaskId
 from astraflow.contract.nodes import Directive, NodeStatus
-from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
 from astraflow.raas.heartbeats import HeartbeatLoop
 from astraflow.raas.membership import Membership
-from astraflow.raas.transfer_totals import TransferTotals
+from astraflow.raas.policies.transfer_totals import TransferTotals
+from astraflow.raas.tasks.capacity import Capacity
 from astraflow.workflows.base import SessionSource
 from tests.fakes.agent_session import live_session
 from tests.fakes.clock import ManualClock

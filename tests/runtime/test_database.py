@@ -75,6 +75,17 @@ async def test_the_database_uses_a_write_ahead_log_and_a_damaged_one_is_refused(
         open_in(tmp_path)
 
 
+async def test_a_database_of_a_later_release_is_refused_unchanged(tmp_path: Path) -> None:
+    database = open_in(tmp_path)
+    database.write_sync(lambda session: session.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    database.close()
+    with raises_code(InvalidInput, "database.later_release"):
+        open_in(tmp_path)
+    with sqlite3.connect(tmp_path / "a.sqlite") as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
+    connection.close()
+
+
 async def test_an_unreachable_server_is_an_outage_and_not_invalid_input() -> None:
     url = "postgresql://web:secret@127.0.0.1:1/page"
     with pytest.raises(Unavailable, check=lambda problem: problem.code == "database.unreachable") as caught:

@@ -6,7 +6,7 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from astraflow.runtime.database import is_current, newest_revision, open_database
-from maintainer.fleet import ledger
+from maintainer.fleet.ledger import ledger
 from web.database import db
 
 FOLDERS = [db.MIGRATIONS, Path(ledger.__file__).parent / "migrations"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from astraflow.cli.child_process import READY, Child, Program
 from astraflow.cli.options import TOKEN
-from astraflow.cli.programs import ONE_THREAD
+from astraflow.cli.running.programs import ONE_THREAD
 from astraflow.runtime.service import ERROR_PREFIX, EXIT_FAILED, EXIT_SIGNALLED, read_error
 
 TOKEN_OF_RUN = "token-of-the-soak"

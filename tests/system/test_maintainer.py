@@ -9,10 +9,10 @@ import pytest
 
 from astraflow.contract.fleet import Decision, InstanceState, KillScope
 from astraflow.contract.maintainer import MaintainerMode, TranscriptEntry
-from maintainer.fleet.guard_inputs import GuardInputs
-from maintainer.replay import replay_transcript
-from maintainer.tools.registry import TOOLS
-from maintainer.transcript import read
+from maintainer.agent.tools.registry import TOOLS
+from maintainer.agent.transcript.replay import replay_transcript
+from maintainer.agent.transcript.transcript import read
+from maintainer.fleet.guard.inputs import GuardInputs
 from tests.fakes.messages_api import flooding_model, sensible_model
 from tests.system.maintainer_measurements import FAILS, latencies, measure_fault_cost
 from tests.system.processes import PATIENCE_S, assert_balanced

@@ -15,8 +15,8 @@ from astraflow.dataflow.service import serve
 from astraflow.wire.channel import dial
 from astraflow.wire.server import ListenOptions
 from tests.fakes.dataflow import TOKEN
+from tests.raas.engines.test_serving_engines import ServedEngine
 from tests.raas.test_service import QUICK, node, publish, weight_store
-from tests.raas.test_serving_engines import ServedEngine
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,9 @@ import pytest
 
 from astraflow.contract.fleet import Decision, InstanceState
 from astraflow.contract.maintainer import MaintainerMode, TranscriptEntry
-from maintainer.fleet.guard_inputs import GuardInputs
-from maintainer.replay import replay_transcript
-from maintainer.transcript import read
+from maintainer.agent.transcript.replay import replay_transcript
+from maintainer.agent.transcript.transcript import read
+from maintainer.fleet.guard.inputs import GuardInputs
 from tests.fakes.messages_api import node_killing_model
 from tests.system.maintainer_measurements import NO_CAPACITY, measure_fault_cost
 from tests.system.processes import assert_balanced

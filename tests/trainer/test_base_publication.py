@@ -10,9 +10,9 @@ import pytest
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import Conflict
 from astraflow.contract.ids import PolicyId, Version, adapter_base_of
-from astraflow.raas.adapter_bases import AdapterBases
 from astraflow.raas.engines import engines
-from astraflow.raas.logprob_gap import measure_logprob_gap
+from astraflow.raas.engines.logprob_gap import measure_logprob_gap
+from astraflow.raas.policies.adapter_bases import AdapterBases
 from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.driver import BackendDriver
 from astraflow.weights.adapters import read_adapter_binding

@@ -9,7 +9,7 @@ import pytest
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.trajectories import Ending, Int32Array, Trajectory
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.recorder import RolloutRecorder
+from astraflow.raas.policies.recorder import RolloutRecorder
 from tests import make
 from tests.fakes.corridor import CorridorFactory
 from tests.fakes.dataflow import FakeDataflow, flow

@@ -80,6 +80,10 @@ class NodeRegistry:
 
     def __init__(self) -> None:
         self._nodes: dict[NodeId, Node] = {}
+        self._newest: dict[str, Node] = {}
+        """Newest incarnation by name, the only one that may be live: joins stay cheap with thousands of nodes."""
+        self._ended = 0
+        """Nodes in `_nodes` that have ended. Count."""
         self._incarnations = 0
 
     def nodes(self) -> list[Node]:
@@ -88,10 +92,13 @@ class NodeRegistry:
 
     def join(self, facts: NodeFacts, *, now: float, wall: float, holder: str = "") -> tuple[Node, list[Node]]:
         """Registers a node; returns it and the earlier incarnations that it replaces."""
-        replaced = [node for node in self._live() if node.facts.name == facts.name]
+        earlier = self._live_node(facts.name)
+        replaced = [earlier] if earlier is not None else []
         for node in replaced:
             if node.state is NodeState.JOINING:
                 del self._nodes[node.id]  # it was never ready
+            else:
+                self._ended += 1
             node.is_gone = True
         self._incarnations += 1
         node = Node(
@@ -101,7 +108,7 @@ class NodeRegistry:
             last_heartbeat_at=now,
             holder=holder,
         )
-        self._nodes[node.id] = node
+        self._nodes[node.id] = self._newest[facts.name] = node
         self._drop_old_ended()
         return node, replaced
 
@@ -122,11 +129,13 @@ class NodeRegistry:
 
     def node_of_other_holder(self, name: str, holder: str) -> Node | None:
         """Returns the live node of this name with another credential; None when there is none."""
-        return next((node for node in self._live() if node.facts.name == name and node.holder != holder), None)
+        node = self._live_node(name)
+        return node if node is not None and node.holder != holder else None
 
     def silent_s(self, name: str, *, now: float) -> float | None:
         """Returns the seconds since the last report of the live node of this name; None when there is none."""
-        return min((now - node.last_heartbeat_at for node in self._live() if node.facts.name == name), default=None)
+        node = self._live_node(name)
+        return now - node.last_heartbeat_at if node is not None else None
 
     def heartbeat(self, status: NodeStatus, *, now: float) -> Directive:
         """Stores a node's report; returns its directive. Raises: UnknownNode."""
@@ -148,6 +157,7 @@ class NodeRegistry:
         """Marks a node as gone. is_preempted: its machine was preempted. Raises: UnknownNode."""
         node = self.get(node_id)
         node.is_gone = True
+        self._ended += 1
         if is_preempted:
             node.cause = node.cause or Cause.PREEMPTED
         return node
@@ -165,6 +175,7 @@ class NodeRegistry:
         silent = [node for node in self._live() if now - node.last_heartbeat_at > after_s]
         for node in silent:
             node.is_lost = True
+        self._ended += len(silent)
         return silent
 
     def state_dict(self) -> dict[str, Json]:
@@ -178,10 +189,19 @@ class NodeRegistry:
     def _live(self) -> list[Node]:
         return [node for node in self._nodes.values() if node.is_live]
 
+    def _live_node(self, name: str) -> Node | None:
+        node = self._newest.get(name)
+        return node if node is not None and node.is_live else None
+
     def _drop_old_ended(self) -> None:
-        ended = [node for node in self._nodes.values() if node.is_gone or node.is_lost]
-        for node in ended[: max(0, len(ended) - MAX_ENDED_NODES)]:
+        if self._ended <= MAX_ENDED_NODES:
+            return
+        ended = [node for node in self._nodes.values() if not node.is_live]
+        for node in ended[:-MAX_ENDED_NODES]:
             del self._nodes[node.id]
+            if self._newest[node.facts.name] is node:
+                del self._newest[node.facts.name]
+        self._ended = MAX_ENDED_NODES
 
 
 _MIN_DEADLINE_S = 0.001

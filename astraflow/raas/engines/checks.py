@@ -18,7 +18,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.generation import Finish, Generation, Sampling, joined
 from astraflow.contract.trajectories import Int32Array
 from astraflow.raas.engines.base import Engine, PauseMode
-from astraflow.raas.logprob_gap import compare_logprobs, measure_logprob_gap
+from astraflow.raas.engines.logprob_gap import compare_logprobs, measure_logprob_gap
 from astraflow.weights.tensors import VerifiedWeights
 
 _T = TypeVar("_T")

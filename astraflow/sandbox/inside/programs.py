@@ -22,9 +22,17 @@ CONTROL = 9
 """Descriptor over which a session's interpreter takes commands and reports their exit status, as a line."""
 
 
-def run_source(source: str) -> NoReturn:
-    """Runs a program as `__main__`, then ends the process."""
+def names_of(library: str) -> dict[str, Any]:
+    """Runs a library, which is trusted, in this process; returns the names that it defines."""
+    names = {"__name__": "library", "__builtins__": builtins}
+    exec(compile(library, "library.py", "exec"), names)  # noqa: S102 (our own text)
+    return names
+
+
+def run_source(source: str, names: Mapping[str, Any]) -> NoReturn:
+    """Runs a program as `__main__`, then ends the process. names: of its library."""
     module = _main_module()
+    vars(module).update({name: value for name, value in names.items() if not name.startswith("__")})
     sys.argv = ["main.py"]
     status = _executed(source, "main.py", "exec", vars(module))
     end(status)

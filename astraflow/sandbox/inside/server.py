@@ -20,6 +20,8 @@ from .children import Broken, Child, Children, HostLeft, send
 from .confinement import Confinement, Limits
 from .guardian import mount_folder
 
+_MAX_LIBRARIES = 8
+
 
 def main() -> None:
     """Serves until the host leaves. Arguments: settings as JSON, descriptor of the connection, and with a port that of
@@ -51,6 +53,7 @@ class Server:
         self._children = children
         self._confinement = confinement
         self._interpreters: dict[str, Child] = {}
+        self._libraries: dict[str, dict[str, Any]] = {}
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Runs what a message asks for. Raises: HostLeft."""
@@ -71,13 +74,22 @@ class Server:
             self._children.kill(child)
 
     def _run(self, job: dict[str, Any], limits: Limits) -> dict[str, Any]:
-        program = partial(programs.run_source, job["source"])
+        program = partial(programs.run_source, job["source"], self._names_of(job["library"]))
         child = self._children.start(program, limits=limits, stdin=job["stdin"], files=job["files"])
         try:
             return self._children.wait(child, limits=limits)[0]
         finally:
             if not self._confinement.has_namespaces:
                 _empty(self._confinement.folder)
+
+    def _names_of(self, library: str) -> dict[str, Any]:
+        """Returns the names of a library, which forks share with its pages."""
+        if library not in self._libraries:
+            if len(self._libraries) == _MAX_LIBRARIES:
+                del self._libraries[next(iter(self._libraries))]
+            self._libraries[library] = programs.names_of(library)
+            _freeze()
+        return self._libraries[library]
 
     def _execute(self, command: dict[str, Any], limits: Limits) -> dict[str, Any]:
         child = self._children.start(
@@ -122,9 +134,14 @@ def _prepared(settings: dict[str, Any], host: socket.socket) -> Server:
     if confinement.has_namespaces:
         mount_folder(confinement)
     kernel.adopt_orphans()
-    gc.collect()
-    gc.freeze()  # forks share the pages of everything that was imported
+    _freeze()
     return Server(Children(confinement, host), confinement)
+
+
+def _freeze() -> None:
+    """Keeps the garbage collector of forks from writing to the pages that they share."""
+    gc.collect()
+    gc.freeze()
 
 
 def _received(host: socket.socket) -> dict[str, Any] | None:

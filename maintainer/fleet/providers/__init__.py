@@ -18,12 +18,12 @@ from maintainer.fleet.providers.base import Provider
 providers: Registry[Provider] = Registry(
     "provider",
     built_in={
-        "ec2": "maintainer.fleet.providers.ec2",
-        "kubernetes": "maintainer.fleet.providers.kubernetes",
-        "local_process": "maintainer.fleet.providers.local_process",
-        "skypilot": "maintainer.fleet.providers.skypilot",
-        "slurm": "maintainer.fleet.providers.slurm",
-        "static_ssh": "maintainer.fleet.providers.static_ssh",
+        "ec2": "maintainer.fleet.providers.ec2.provider",
+        "kubernetes": "maintainer.fleet.providers.kubernetes.provider",
+        "local_process": "maintainer.fleet.providers.local_process.provider",
+        "skypilot": "maintainer.fleet.providers.skypilot.provider",
+        "slurm": "maintainer.fleet.providers.slurm.provider",
+        "static_ssh": "maintainer.fleet.providers.static_ssh.provider",
     },
     install_hint="install the extra of the provider: 'astraflow[aws]' for ec2, 'astraflow[k8s]' for kubernetes, "
     "'astraflow[skypilot]' or 'astraflow[ssh]' for static_ssh; in an image name it in EXTRAS of deploy/node/Dockerfile",

@@ -78,18 +78,27 @@ class Result:
 class Dataflow:
     """A dataflow process."""
 
-    def __init__(self, directory: Path, *, is_durable: bool, staleness: int = 10**6) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        is_durable: bool,
+        staleness: int = 10**6,
+        program: str = "astraflow.cli",
+        settings: Sequence[str] = (),
+    ) -> None:
+        """program: module that is run as `astraflow`. settings: further ones, as `--set` takes them."""
         (directory / "token").write_text(TOKEN)
         self.version_file = directory / "version"
         self.version_file.write_bytes(bytes(8))
-        options = [f"policies.solver.max_staleness={staleness}"]
+        options = [f"policies.solver.max_staleness={staleness}", *settings]
         if not is_durable:
             options.append('dataflow.durability="none"')
         sets = [part for option in options for part in ("--set", option)]
         self._log = (directory / "log").open("w")
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "astraflow.cli", "serve", "dataflow", str(RECIPE)),
+                *(sys.executable, "-m", program, "serve", "dataflow", str(RECIPE)),
                 *("--weights", "127.0.0.1:1", "--directory", str(directory / "dataflow")),
                 *("--token-file", str(directory / "token"), *sets),
             ],
@@ -106,6 +115,10 @@ class Dataflow:
         """Returns the CPU seconds so far."""
         times = self._watched.cpu_times()
         return times.user + times.system
+
+    def memory_mb(self) -> float:
+        """Returns the resident memory."""
+        return self._watched.memory_info().rss / 2**20
 
     def peak_mb(self) -> float:
         """Returns the largest resident memory so far."""

@@ -23,7 +23,7 @@ import uvloop
 
 from astraflow.client.data_plane import NodeDataClient, TrainerDataClient
 from astraflow.contract.batches import StepReport
-from astraflow.contract.ids import PolicyId, PoolId, TaskId, Version
+from astraflow.contract.ids import NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts, NodeStatus
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.tasks import Task
@@ -77,6 +77,33 @@ class Figures:
     push_ms: list[float] = field(default_factory=list)
 
 
+class Sequences:
+    """Prepared results of one length."""
+
+    def __init__(self, tokens: int) -> None:
+        self.written = tokens - PROMPT_TOKENS
+        """Generated tokens of a sequence."""
+        self._tokens = np.arange(tokens, dtype=np.int32)
+        self._logprobs = np.full(self.written, -0.5, dtype=np.float32)
+        self._context = Span(author=Author.CONTEXT, length=PROMPT_TOKENS)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the arrays of a sequence."""
+        return self._tokens.nbytes + self._logprobs.nbytes
+
+    def episode(self, task: Task, node: NodeId, *, version: Version) -> Episode:
+        """Returns the result of a task, generated with this version."""
+        trajectory = Trajectory(
+            policy=POLICY,
+            tokens=self._tokens,
+            logprobs=self._logprobs,
+            spans=(self._context, Span(author=Author.MODEL, length=self.written, version=version)),
+            reward=task.member / 8,
+        )
+        return Episode(task=task.id, node=node, trajectories=(trajectory,), duration_s=1.0)
+
+
 class SharedVersion:
     """A number in a file that processes share; 0 without a file."""
 
@@ -106,14 +133,9 @@ class LoadNode:
         self._changed = asyncio.Event()
         self._held: set[str] = set()
         self.figures = Figures()
-        written = job.tokens - PROMPT_TOKENS
-        self._tokens = np.arange(job.tokens, dtype=np.int32)
-        self._logprobs = np.full(written, -0.5, dtype=np.float32)
         self._version = SharedVersion(job.version_file)
-        self._context = Span(author=Author.CONTEXT, length=PROMPT_TOKENS)
-        self._written = written
-        size_bytes = self._tokens.nbytes + self._logprobs.nbytes
-        self._per_push = job.per_push or max(8, PUSH_BYTES // size_bytes)
+        self._sequences = Sequences(job.tokens)
+        self._per_push = job.per_push or max(8, PUSH_BYTES // self._sequences.size_bytes)
 
     async def run(self) -> None:
         """Runs until enough results are acknowledged."""
@@ -175,8 +197,8 @@ class LoadNode:
             self._notify()
             if self._job.rate:
                 await asyncio.sleep(PUSHES_AT_ONCE * self._per_push / self._job.rate)
-            written = Span(author=Author.MODEL, length=self._written, version=self._version.get())
-            episodes = [self._episode(task, written) for task in tasks]
+            version = self._version.get()
+            episodes = [self._sequences.episode(task, self._node, version=version) for task in tasks]
             began = time.perf_counter()
             outcomes = await self._client.push(self._node, episodes)
             self.figures.push_ms.append(1000 * (time.perf_counter() - began))
@@ -187,16 +209,6 @@ class LoadNode:
 
     def _served(self) -> dict[PolicyId, Version]:
         return {POLICY: self._version.get()}
-
-    def _episode(self, task: Task, written: Span) -> Episode:
-        trajectory = Trajectory(
-            policy=POLICY,
-            tokens=self._tokens,
-            logprobs=self._logprobs,
-            spans=(self._context, written),
-            reward=task.member / 8,
-        )
-        return Episode(task=task.id, node=self._node, trajectories=(trajectory,), duration_s=1.0)
 
     async def _wait(self) -> None:
         changed = self._changed

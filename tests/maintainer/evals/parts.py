@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from astraflow.runtime.toml import merge_tables
-from maintainer.evals.case import Case, Group
-from maintainer.evals.cases import CASES
-from maintainer.evals.scoring import CaseResult, PairedResult
-from maintainer.evals.usage import MaintainerUse
+from maintainer.evals.cases.case import Case, Group
+from maintainer.evals.cases.cases import CASES
+from maintainer.evals.scoring.scoring import CaseResult, PairedResult
+from maintainer.evals.scoring.usage import MaintainerUse
 
 
 def played(cost: float, *, flaps: int = 0, duplicates: int = 0) -> CaseResult:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from maintainer.evals.adversarial import ENCOUNTERS, Encounter, encounter
+from maintainer.evals.adversary.encounters import ENCOUNTERS, Encounter, encounter
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from maintainer.evals.case import Group
+from maintainer.agent.llm.models import models
 from maintainer.evals.case_runner import run_pair, run_rule_alone
-from maintainer.evals.cases import BLIND, CASES, HELD_OUT_SEEDS, HOSTILE, RIGHT, TUNING_SEEDS
-from maintainer.evals.scoring import CaseResult, PairedResult, Score
-from maintainer.llm.models import models
+from maintainer.evals.cases.case import Group
+from maintainer.evals.cases.cases import BLIND, CASES, HELD_OUT_SEEDS, HOSTILE, RIGHT, TUNING_SEEDS
+from maintainer.evals.scoring.scoring import CaseResult, PairedResult, Score
 from tests.maintainer.evals.parts import sampled
 
 pytestmark = pytest.mark.anyio

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from maintainer.evals.auditor import OUTSIDE_ENVELOPE, TOO_MANY_CHANGES
-from maintainer.evals.case import Case
+from maintainer.agent.llm.models import models
 from maintainer.evals.case_runner import find_violations
-from maintainer.evals.cases import CASES, HELD_OUT_SEEDS
-from maintainer.evals.harness import EvaluationHarness, open_case_maintainer, open_harness
-from maintainer.fleet import guard_inputs
-from maintainer.llm.models import models
+from maintainer.evals.cases.case import Case
+from maintainer.evals.cases.cases import CASES, HELD_OUT_SEEDS
+from maintainer.evals.simulation.auditor import OUTSIDE_ENVELOPE, TOO_MANY_CHANGES
+from maintainer.evals.simulation.harness import EvaluationHarness, open_case_maintainer, open_harness
+from maintainer.fleet.guard import inputs
 from tests.maintainer.evals.parts import brief, sampled
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ async def test_no_character_violates_its_limits_in_any_case(tmp_path: Path, name
 async def test_the_auditor_finds_violations_when_the_guard_is_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard_inputs, "judge", lambda situation, proposal, limits: ())
+    monkeypatch.setattr(inputs, "judge", lambda situation, proposal, limits: ())
     async with played(brief("quota-gone", hours=0.7), "reckless", tmp_path) as harness:
         violations = await find_violations(harness)
     kinds = {violation.partition(": ")[2] for violation in violations}

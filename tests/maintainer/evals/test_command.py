@@ -13,9 +13,9 @@ import pytest
 
 from astraflow.runtime.service import read_error
 from maintainer.__main__ import main
+from maintainer.agent.llm.scripted import CHARACTERS
 from maintainer.evals.command import INTERRUPTED
 from maintainer.evals.leaderboard import NO_MODEL
-from maintainer.llm.scripted import CHARACTERS
 from tests.fakes.chat_completions import NEWER_FIELDS, serving_completions
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.messages_api import KEY, serving_messages

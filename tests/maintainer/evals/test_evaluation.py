@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from maintainer.evals.case import Case
+from maintainer.agent.llm.interface import Failure, ModelFailed, TextPart
+from maintainer.agent.llm.models import models
+from maintainer.evals.cases.case import Case
 from maintainer.evals.evaluation import Allowance, Evaluation, EvaluationResult, Progress
-from maintainer.evals.results_file import ResultsFile
-from maintainer.llm.interface import Failure, ModelFailed, TextPart
-from maintainer.llm.models import models
+from maintainer.evals.scoring.results_file import ResultsFile
 from tests.fakes.clock import ManualClock
 from tests.maintainer.evals.parts import brief, paired_result, played
 from tests.maintainer.parts import Says

@@ -9,9 +9,9 @@ from astraflow.contract.causes import LOSSES, Cause
 from astraflow.contract.fleet import KillScope
 from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import LimitInEffect, Reason
-from maintainer.evals.cases import CASES
-from maintainer.evals.harness import EvaluationHarness, open_harness
-from maintainer.evals.simulated_cloud import RUN_BEFORE_CRASH_S, SimulatedInstance
+from maintainer.evals.cases.cases import CASES
+from maintainer.evals.simulation.harness import EvaluationHarness, open_harness
+from maintainer.evals.simulation.simulated_cloud import RUN_BEFORE_CRASH_S, SimulatedInstance
 from tests.maintainer.evals.parts import brief
 from tests.maintainer.fleet.parts import ALICE
 

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from maintainer.evals.adversarial import Encounter
+from maintainer.evals.adversary.encounters import Encounter
 from maintainer.evals.evaluation import EvaluationResult
 from maintainer.evals.leaderboard import NO_MODEL, SOME_MODELS, line, page, table, write
-from maintainer.evals.scoring import Score
-from maintainer.evals.usage import MaintainerUse
+from maintainer.evals.scoring.scoring import Score
+from maintainer.evals.scoring.usage import MaintainerUse
 from tests.maintainer.evals.parts import paired_result
 
 FOUND = EvaluationResult(

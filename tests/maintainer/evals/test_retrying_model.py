@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from maintainer.agent.llm.interface import Failure, ModelFailed, Request, TextPart, Usage
+from maintainer.agent.prompt import SYSTEM
 from maintainer.evals.retrying_model import MAX_ATTEMPTS, RetryingModel
-from maintainer.llm.interface import Failure, ModelFailed, Request, TextPart, Usage
-from maintainer.prompt import SYSTEM
 from tests.fakes.clock import ManualClock
 from tests.maintainer.parts import Says
 

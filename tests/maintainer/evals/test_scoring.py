@@ -2,9 +2,9 @@
 
 import pytest
 
-from maintainer.evals.case import Group
-from maintainer.evals.scoring import Score
-from maintainer.evals.usage import MaintainerUse, numbers
+from maintainer.evals.cases.case import Group
+from maintainer.evals.scoring.scoring import Score
+from maintainer.evals.scoring.usage import MaintainerUse, numbers
 from tests.maintainer.evals.parts import paired_result
 
 

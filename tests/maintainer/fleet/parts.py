@@ -17,23 +17,21 @@ from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.recommendations import FleetConstraints, Mode
 from astraflow.contract.reports import Completion, NodeReport, NodeState, Report
 from astraflow.runtime.database import Database
-from maintainer.fleet.actuator import Actuator
+from maintainer.fleet.changes.fleet_manager import FleetManager
+from maintainer.fleet.changes.follower import Follower
+from maintainer.fleet.changes.proposals import Proposals
 from maintainer.fleet.config import FleetConfig
-from maintainer.fleet.fault_injection import FaultInjector
-from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.fleet_manager import FleetManager
-from maintainer.fleet.follower import Follower
-from maintainer.fleet.idempotency import IdempotentReplies
-from maintainer.fleet.kill_switch_file import KillSwitchFile
-from maintainer.fleet.launch_ids import LaunchIds
-from maintainer.fleet.ledger import Changes, Ledger
+from maintainer.fleet.instances.actuator import Actuator
+from maintainer.fleet.instances.fault_injection import FaultInjector
+from maintainer.fleet.instances.reconciler import Reconciler
+from maintainer.fleet.ledger.ledger import Changes, Ledger
+from maintainer.fleet.ledger.records import LaunchIds, PoolRecord
 from maintainer.fleet.maintainer_api import MaintainerApi
-from maintainer.fleet.observation import Observation, TargetRecommendation
 from maintainer.fleet.preflight import PreflightChecks
-from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import Provider
-from maintainer.fleet.reconciler import Reconciler
-from maintainer.fleet.records import PoolRecord
+from maintainer.fleet.state.fleet import Fleet, KillSwitchFile
+from maintainer.fleet.state.idempotency import IdempotentReplies
+from maintainer.fleet.state.observation import Observation, TargetRecommendation
 from tests import make
 from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud, CloudProvider

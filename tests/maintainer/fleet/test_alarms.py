@@ -8,8 +8,8 @@ import pytest
 
 from astraflow.contract.errors import StorageFull
 from maintainer.fleet.alarms import Alarms
+from tests.maintainer.fleet.instances.test_reconciler import running, stray
 from tests.maintainer.fleet.parts import POOL, Parts, build, spec
-from tests.maintainer.fleet.test_reconciler import running, stray
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ import pytest
 from astraflow.contract.errors import Conflict, CorruptData, NotPermitted
 from astraflow.contract.fleet import KillScope
 from astraflow.contract.maintainer import MaintainerMode, MaintainerState, MaintainerStatus, TranscriptEntry
+from maintainer.agent.transcript.transcript import Kind, Transcript
 from maintainer.fleet.maintainer_api import MaintainerApi
-from maintainer.transcript import Kind, Transcript
 from tests.fakes.clock import ManualClock
 from tests.maintainer.fleet.parts import HAL, OTTO, START, Parts, build
 

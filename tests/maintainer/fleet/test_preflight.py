@@ -12,7 +12,8 @@ from astraflow.contract.fleet import Actor, Role
 from astraflow.contract.ids import PoolId
 from astraflow.contract.preflight import CheckKind
 from astraflow.wire.routes import ROUTES
-from maintainer.fleet.ledger import Changes
+from maintainer.fleet.ledger.ledger import Changes
+from maintainer.fleet.ledger.records import PoolRecord
 from maintainer.fleet.preflight import NO_ANSWER, TO_DO, run_checks
 from maintainer.fleet.providers.base import (
     Auth,
@@ -26,7 +27,6 @@ from maintainer.fleet.providers.base import (
     Retry,
     Unknown,
 )
-from maintainer.fleet.records import PoolRecord
 from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud, CloudProvider, failing_once
 from tests.fakes.control_plane import TOKEN

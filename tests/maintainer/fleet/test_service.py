@@ -23,11 +23,11 @@ from astraflow.contract.recommendations import Mode
 from astraflow.wire.server import ListenOptions
 from maintainer.fleet.__main__ import read_config
 from maintainer.fleet.config import FleetConfig
-from maintainer.fleet.guard_inputs import GuardInputs
+from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.service import serve
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO
-from tests.maintainer.fleet.test_local_process import SLEEPER
+from tests.maintainer.fleet.providers.test_local_process import SLEEPER
 
 pytestmark = pytest.mark.anyio
 

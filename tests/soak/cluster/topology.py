@@ -30,7 +30,7 @@ from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.retries import retry
 from astraflow.wire.channel import authority_client_tls, dial
-from maintainer.fleet.providers.local_machine import NOTE
+from maintainer.fleet.providers.local_process.machine import NOTE
 from tests.benchmarks.wide_area.link import FAR_ADDRESS, NEAR_ADDRESS
 from tests.fakes.postgres import postgres_folder, server_command, server_url
 from tests.soak.cluster.strikes import BUCKET, DATABASE

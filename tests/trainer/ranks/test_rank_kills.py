@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 
 from astraflow.cli.child_process import Program
-from astraflow.cli.supervisor import ProcessEvent, RestartLimits, Supervisor
+from astraflow.cli.running.supervisor import ProcessEvent, RestartLimits, Supervisor
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import Batch
 from astraflow.contract.ids import PolicyId

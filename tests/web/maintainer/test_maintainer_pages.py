@@ -14,7 +14,7 @@ from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.fleet import KillScope
 from astraflow.contract.maintainer import GroupScore, MaintainerMode, MaintainerState
 from astraflow.contract.recommendations import Mode
-from maintainer.fleet.observation import TargetRecommendation
+from maintainer.fleet.state.observation import TargetRecommendation
 from tests.fakes import maintainer
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet

@@ -23,9 +23,9 @@ from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
+from astraflow.raas.engines.logprob_gap import logprob_gap
 from astraflow.raas.engines.server.formats import parse_metrics
 from astraflow.raas.engines.server.openai_formats import completion_request, parse_completion
-from astraflow.raas.logprob_gap import logprob_gap
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config import Config
 from astraflow.runtime.logs import get_logger

@@ -73,7 +73,7 @@ class S3Storage:
             )
         except (self._library.exceptions.BaseError, ValueError) as problem:
             raise InvalidInput(
-                f"cannot store weights in {self._location}: {_first_line(problem)}; correct `weights.storage`",
+                f"cannot use {self._location}: {_first_line(problem)}; correct the options of the storage",
                 code="storage.invalid_bucket",
             ) from problem
         self._ownership = StorageOwnership(
@@ -235,7 +235,7 @@ def _library() -> Any:
         import_module("obstore.store")
     except ModuleNotFoundError as problem:
         raise InvalidInput(
-            "cannot store weights in a bucket: the package 'obstore' is not installed; run pip install 'astraflow[s3]'",
+            "cannot use a bucket: the package 'obstore' is not installed; run pip install 'astraflow[s3]'",
             code="storage.package_missing",
         ) from problem
     return library

@@ -1,3 +1,5 @@
+import gzip
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -6,12 +8,16 @@ from uuid import uuid4
 
 import pytest
 
+from astraflow.archive.samples import find_trajectories
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable, UnknownVersion
 from astraflow.contract.ids import Version
+from astraflow.contract.queries import TrajectoryPage, TrajectoryQuery
+from astraflow.tracking.trajectory_export import TrajectoryExport, export_folder
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.store.storage import s3, storages
 from astraflow.weights.store.storage.base import WeightStorage
 from tests.errors import raises_code
+from tests.fakes.recorded_run import fill, recorded_archive
 from tests.suites.storage_suite import NAME, POLICY, OpenStorage, StorageSuite
 from tests.weights.buckets import bucket_service, make_bucket
 from tests.weights.stored_versions import fetched_manifest, open_test_store, put_all, put_full
@@ -230,3 +236,25 @@ def test_the_newest_version_is_served_while_the_bucket_is_unreachable(
         assert fetched_manifest(store) == layout(SNAPSHOTS[2], 2)[0]
         with pytest.raises(Unavailable):
             fetched_manifest(store, have=layout(SNAPSHOTS[1], 1), want=Version(2))
+
+
+@pytest.mark.anyio
+async def test_trajectories_are_exported_to_a_bucket(tmp_path: Path, spec: dict[str, Any]) -> None:
+    archive = recorded_archive(tmp_path)
+    fill(archive)
+
+    async def find(query: TrajectoryQuery) -> TrajectoryPage:
+        return await archive.read(lambda database: find_trajectories(database, query))
+
+    to = f"s3://{spec['bucket']}/run"
+    options = {name: spec[name] for name in ("endpoint", "region", "retry_s")}
+    for _ in range(2):
+        with export_folder(to, options, state=tmp_path) as folder:
+            await TrajectoryExport(folder, find, location=to).export(now=0.0, is_over=True)
+            (name,) = folder.sizes()
+            lines = gzip.decompress(folder.open(name).read(0, 10**6)).splitlines()
+    assert name == "000000000001-000000000009.jsonl.gz"
+    assert [json.loads(line)["task"] for line in lines] == [
+        f"train:{group}/{member}" for group in (1, 2, 3) for member in (0, 1, 2)
+    ]
+    archive.close()

@@ -1,0 +1,1 @@
+"""Checks of recipes, plugins, rewards and this machine: `check`, `calibrate` and `doctor`."""

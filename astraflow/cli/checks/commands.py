@@ -1,0 +1,156 @@
+"""`astraflow check`: checks of recipes, and of parts that you provide, such as an engine."""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from astraflow.cli.checks.plugins import environment, reward, tool, workflow
+from astraflow.cli.checks.recipe import recipe
+from astraflow.cli.checks.tables import print_results
+from astraflow.contract.checks import CheckResult
+from astraflow.contract.errors import InvalidInput
+
+check = typer.Typer(help="Check recipes, and parts that you provide.", no_args_is_help=True)
+check.command()(reward)
+check.command()(environment)
+check.command()(tool)
+check.command()(workflow)
+check.command()(recipe)
+
+
+@check.callback()
+def checks() -> None:
+    """Check recipes, and parts that you provide."""
+
+
+@check.command()
+def engine(
+    target: Annotated[
+        str, typer.Argument(metavar="KIND|ADDRESS", help="Kind of an engine, or http://HOST:PORT of a running server.")
+    ],
+    options: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Option of the engine; may be repeated.")
+    ] = [],  # noqa: B006 (typer copies it)
+    model: Annotated[
+        str,
+        typer.Option(metavar="JSON", help="""Model of a plugin, such as '{"kind": "tiny"}'; a small one if empty."""),
+    ] = "",
+    name: Annotated[str, typer.Option(help="Name of the model on a running server.")] = "",
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Tokens of a request; more for a fast engine, fewer for a slow one. Default: 1500 for an engine that "
+            "starts a server, otherwise 400.",
+        ),
+    ] = None,
+) -> None:
+    """Check an engine against the promises of the interface; exit with code 1 if it breaks one.
+
+    A running server is used through the engine openai_tokens: `--name` is its model, and `--set
+    key_variable=ASTRAFLOW_ENGINE_KEY` names the variable with its key.
+    """
+    spec = _engine_spec(target, options, name)
+    results = asyncio.run(_run(spec, _parse_model(model), is_address=_is_address(target), tokens=tokens))
+    print_results(results, part="engine")
+
+
+@check.command()
+def trainer(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Free loopback address to listen on.")],
+    token: Annotated[str, typer.Option(envvar="ASTRAFLOW_TOKEN", help="Run token that the trainer presents.")],
+    policy: Annotated[str, typer.Option(help="Policy that the trainer trains.")] = "policy",
+    vocabulary: Annotated[int, typer.Option(min=2, help="Token ids of the batches are below this.")] = 32,
+    limit_s: Annotated[float, typer.Option(min=1, help="Time for the whole check, in seconds.")] = 120.0,
+) -> None:
+    """Check a trainer against the contract of a stream of batches; exit with code 1 if it breaks a promise.
+
+    The command serves a short scripted run, with a restart and lost acknowledgements. Start the trainer with this
+    address as that of the dataflow service.
+    """
+    from astraflow.contract.ids import PolicyId
+    from astraflow.trainer.conformance import TrainerCheck, check_trainer
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidInput(
+            f"cannot listen on {address!r}: it is not HOST:PORT; give an address such as 127.0.0.1:7000",
+            code="check.invalid_address",
+        )
+    subject = TrainerCheck(
+        policy=PolicyId(policy), token=token, host=host, port=int(port), vocabulary=vocabulary, limit_s=limit_s
+    )
+    results = asyncio.run(check_trainer(subject, on_ready=_print_address))
+    print_results(results, part="trainer")
+
+
+def _print_address(address: str) -> None:
+    typer.echo(f"start the trainer with the dataflow address {address}")
+
+
+async def _run(
+    spec: dict[str, Any], model: dict[str, Any] | None, *, is_address: bool, tokens: int | None
+) -> "list[CheckResult]":
+    import numpy as np
+
+    from astraflow.raas.engines.check_subjects import TOKENS, plugin_subject, server_subject
+    from astraflow.raas.engines.checks import run_checks
+
+    if is_address:
+        prompt = np.arange(2, 18, dtype=np.int32)
+        subject = await server_subject(spec, prompt=prompt, max_new_tokens=tokens or TOKENS)
+    else:
+        subject = plugin_subject(spec, model)
+        if tokens is not None:
+            subject.sampling = replace(subject.sampling, max_new_tokens=tokens)
+    return [result async for result in run_checks(subject)]
+
+
+def _engine_spec(target: str, options: list[str], name: str) -> dict[str, Any]:
+    from astraflow.runtime.toml import parse_override
+
+    spec: dict[str, Any] = {"kind": target}
+    if _is_address(target):
+        if not name:
+            raise InvalidInput(
+                f"cannot check the server at {target!r}: the name of its model is missing; give --name, one of its "
+                "/v1/models",
+                code="check.name_required",
+            )
+        spec = {"kind": "openai_tokens", "base_url": target, "model": name, "refresh_timeout_s": 0.0}
+    for option in options:
+        spec.update(parse_override(option))
+    return spec
+
+
+def _parse_model(text: str) -> dict[str, Any] | None:
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInput(
+            f"""cannot parse --model: {text!r} is no JSON object; write '{{"kind": "tiny"}}', quoted for the shell""",
+            code="check.invalid_model",
+        )
+    return value
+
+
+def _is_address(target: str) -> bool:
+    return target.startswith(("http://", "https://"))
+
+
+def doctor() -> None:
+    """Check what this machine can run and which software is missing."""
+    from rich.console import Console
+
+    from astraflow.cli.checks.doctor import run_checks, table
+
+    findings = run_checks()
+    Console().print(table(findings))
+    raise typer.Exit(1 if any(finding.is_required and not finding.is_ok for finding in findings) else 0)

@@ -1,0 +1,167 @@
+"""`astraflow check reward|environment|tool|workflow`: checks plugins on prompts of a dataset, without a model."""
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from astraflow.cli.checks.tables import print_results
+from astraflow.contract.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from astraflow.contract.checks import CheckResult
+    from astraflow.contract.tasks import Prompt
+    from astraflow.environments.base import Observation
+    from astraflow.environments.episodes import Expert
+
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the plugin.")]
+Options = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Option of the plugin; may be repeated.")
+]
+Dataset = Annotated[
+    str,
+    typer.Option(metavar="JSON", help="""Dataset with prompts for it, such as '{"kind": "letters"}'."""),
+]
+
+_PROMPTS = 3
+
+
+def reward(
+    kind: Kind,
+    dataset: Dataset,
+    options: Options = [],  # noqa: B006 (typer copies it)
+    completions: Annotated[
+        list[str], typer.Option("--completion", help="Completion to score; may be repeated. Default: right and wrong.")
+    ] = [],  # noqa: B006 (the same)
+) -> None:
+    """Check a reward against the promises of the interface; exit with code 1 if it breaks one."""
+    print_results(asyncio.run(_check_reward(_spec(kind, options), _prompts(dataset)[0], completions)), part="reward")
+
+
+def environment(
+    kind: Kind,
+    dataset: Dataset,
+    options: Options = [],  # noqa: B006 (typer copies it)
+    expert: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD|MODULE:FUNCTION",
+            help="How to win: field of the prompts with the actions, one in a line, or a function of a module given "
+            "with --plugin, from the prompt and the observations so far to the next action.",
+        ),
+    ] = "answer",
+) -> None:
+    """Check an environment against the promises of the interface; exit with code 1 if it breaks one."""
+    print_results(
+        asyncio.run(_check_environment(_spec(kind, options), _prompts(dataset), _expert(expert))), part="environment"
+    )
+
+
+def tool(
+    kind: Kind,
+    dataset: Dataset = '{"kind": "letters"}',
+    options: Options = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """Check a source of tools: calls each tool with generated arguments; exit with code 1 if it breaks a promise."""
+    from astraflow.tools import tool_sources
+    from astraflow.tools.conformance import check_tools
+
+    source = tool_sources.build(_spec(kind, options))
+    print_results(asyncio.run(check_tools(source, _prompts(dataset)[0])), part="tool")
+
+
+def workflow(
+    kind: Kind,
+    dataset: Dataset,
+    options: Options = [],  # noqa: B006 (typer copies it)
+    replies: Annotated[
+        list[str],
+        typer.Option("--reply", help="What every policy replies, in order, the last one again; may be repeated."),
+    ] = [],  # noqa: B006 (the same)
+) -> None:
+    """Check a workflow against the promises of the interface; exit with code 1 if it breaks one."""
+    from astraflow.workflows.conformance import WorkflowCheck, check_workflow
+    from astraflow.workflows.scripted_policies import in_order
+
+    prompt = _prompts(dataset)[0]
+    reply = in_order(*(replies or [_answer_of(prompt) or "42"]))
+    subject = WorkflowCheck(spec=_spec(kind, options), prompt=prompt, reply=reply)
+    print_results(asyncio.run(check_workflow(subject)), part="workflow")
+
+
+async def _check_reward(spec: dict[str, Any], prompt: "Prompt", completions: list[str]) -> "list[CheckResult]":
+    from contextlib import AsyncExitStack
+
+    from astraflow.rewards import rewards
+    from astraflow.rewards.conformance import check_reward
+    from astraflow.runtime.managed_plugins import start_managed
+
+    plugin = rewards.build(spec)
+    answer = _answer_of(prompt)
+    async with AsyncExitStack() as resources:
+        await start_managed((plugin,), resources)
+        return await check_reward(plugin, prompt, completions or [answer, f"not {answer}"])
+
+
+async def _check_environment(spec: dict[str, Any], prompts: "list[Prompt]", expert: "Expert") -> "list[CheckResult]":
+    from astraflow.environments import environments
+    from astraflow.environments.conformance import check_environment
+
+    return await check_environment(environments.build(spec), prompts, expert)
+
+
+def _expert(name: str) -> "Expert":
+    """Returns the expert that a field of the prompts or a function describes. Raises: InvalidInput."""
+
+    def follow(prompt: "Prompt", observations: "Sequence[Observation]") -> str:
+        actions = str(prompt.fields.get(name, "")).splitlines()
+        return actions[len(observations) - 1] if len(observations) <= len(actions) else ""
+
+    module, separator, attribute = name.partition(":")
+    if not separator:
+        return follow
+    function = getattr(sys.modules.get(module), attribute, None)
+    if not callable(function):
+        raise InvalidInput(
+            f"cannot use {name!r} as expert: no such function in a loaded module; load the module with astraflow "
+            "--plugin FILE",
+            code="check.no_expert",
+        )
+    expert: Expert = function
+    return expert
+
+
+def _spec(kind: str, options: list[str]) -> dict[str, Any]:
+    from astraflow.runtime.toml import parse_override
+
+    spec: dict[str, Any] = {"kind": kind}
+    for option in options:
+        spec.update(parse_override(option))
+    return spec
+
+
+def _prompts(dataset: str) -> "list[Prompt]":
+    """Returns the first prompts of a dataset. Raises: InvalidInput."""
+    from astraflow.datasets import datasets
+
+    try:
+        spec = json.loads(dataset)
+    except ValueError:
+        spec = None
+    if not isinstance(spec, dict):
+        raise InvalidInput(
+            f"""cannot parse --dataset: {dataset!r} is no JSON object; write '{{"kind": "letters"}}', quoted for the """
+            "shell",
+            code="check.invalid_dataset",
+        )
+    source = datasets.build(spec, 0)
+    return [source.prompt(index) for index in range(min(_PROMPTS, source.size))]
+
+
+def _answer_of(prompt: "Prompt") -> str:
+    answer = prompt.fields.get("answer")
+    return answer if isinstance(answer, str) else ""

@@ -1,0 +1,145 @@
+"""`astraflow check recipe`: prints the dry run of a recipe as tables or JSON."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from astraflow.cli.recipes.plan import PolicyPlan, RecipePlan
+
+GIB = 2**30
+_FILE_COLUMNS = 160
+
+
+def recipe(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Name of a packaged recipe, or a file.")],
+    overrides: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Setting of the recipe; may be repeated.")
+    ] = [],  # noqa: B006 (typer copies it)
+    gpu_gib: Annotated[float, typer.Option(min=1, help="Memory of each GPU of the host, in GiB.")] = 79.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check a recipe without a network or GPU: settings, placement on GPUs, memory, batches, disk and downloads.
+
+    Exits with code 1 if a setting is impossible. Figures of memory and disk are estimates: upper bounds for full-length
+    answers. Without torch installed, options of trainer and loss are checked where they run.
+    """
+    from importlib.util import find_spec
+
+    from astraflow.cli.recipes.plan import plan_recipe
+    from astraflow.recipe.loading import Check, load_recipe
+
+    loaded = load_recipe(name, overrides, check=Check.ALL if find_spec("torch") else Check.LIGHT)
+    plan = plan_recipe(loaded, gpu_bytes=int(gpu_gib * GIB))
+    if as_json:
+        typer.echo(json.dumps(plan_values(plan), indent=2))
+    else:
+        print_plan(plan)
+    if plan.problems:
+        raise typer.Exit(1)
+
+
+def plan_values(plan: "RecipePlan") -> dict[str, Any]:
+    """Returns the plan as JSON values."""
+    values = {key: value for key, value in _fields(plan) if key != "problems"}
+    for policy, planned in zip(values["policies"], plan.policies, strict=True):
+        if planned.trainer is not None:
+            policy["trainer"]["peak"] = planned.trainer.peak
+    return {**values, "problems": [{"code": problem.code, "message": str(problem)} for problem in plan.problems]}
+
+
+def _fields(plan: "RecipePlan") -> Iterator[tuple[str, Any]]:
+    for key in plan.__dataclass_fields__:
+        value = getattr(plan, key)
+        if key in ("uses", "policies", "flows", "needs"):
+            value = [asdict(part) for part in value]
+        yield key, value
+
+
+def print_plan(plan: "RecipePlan") -> None:
+    """Prints the tables of a plan, and its problems."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_FILE_COLUMNS)
+    console.print(f"{plan.name}: {plan.summary}", markup=False)
+    console.print(_gpu_table(plan) if plan.needs_gpu else "no GPU is needed; trainers and engines use the first if any")
+    console.print(_figures(plan))
+    console.print(_needs_table(plan))
+    for problem in plan.problems:
+        console.print(f"problem: {problem} [{problem.code}]", style="red", markup=False)
+    console.print(f"{len(plan.problems)} problems" if plan.problems else "no problem found; nothing was run")
+
+
+def _gpu_table(plan: "RecipePlan") -> "Table":
+    table = _table("GPU", "holds", "GiB", "of", title="GPUs of this host")
+    by_gpu: dict[int, list[str]] = {}
+    for use in plan.uses:
+        by_gpu.setdefault(use.gpu, []).append(use.part)
+    for gpu in sorted(by_gpu):
+        sizes = [use.size_bytes for use in plan.uses if use.gpu == gpu]
+        known_sizes = [size for size in sizes if size is not None]
+        total = f"{sum(known_sizes) / GIB:.1f}" if len(known_sizes) == len(sizes) else "unknown"
+        table.add_row(str(gpu), "; ".join(by_gpu[gpu]), total, f"{plan.gpu_bytes / GIB:.0f}")
+    return table
+
+
+def _figures(plan: "RecipePlan") -> "Table":
+    table = _table("", "", title="Estimates")
+    for policy in plan.policies:
+        for name, text in _policy_rows(policy):
+            table.add_row(f"{policy.policy}: {name}", text)
+    for flow in plan.flows:
+        epochs = "" if flow.epochs is None else f", {flow.epochs:,.1f} times each of {flow.dataset_size:,}"
+        text = f"{flow.prompts:,} prompts{epochs}; {flow.episodes:,} episodes; dropped groups come on top"
+        table.add_row(f"{flow.flow}: {plan.steps:,} steps", text)
+    disk = ", ".join(f"{part} {size / 1e9:,.1f}" for part, size in plan.disk.items())
+    table.add_row("disk, at most, GB", f"{sum(plan.disk.values()) / 1e9:,.1f} ({disk})" if disk else "unknown model")
+    return table
+
+
+def _policy_rows(policy: "PolicyPlan") -> Iterator[tuple[str, str]]:
+    size = "unknown shape" if policy.parameters is None else f"{policy.parameters / 1e9:.3g} billion parameters"
+    yield "model", f"{policy.model}, {size}"
+    if policy.trainer is not None:
+        held = ", ".join(f"{part} {size / GIB:.1f}" for part, size in policy.trainer.held.items())
+        yield (
+            "trainer, GiB",
+            f"{policy.trainer.peak / GIB:.1f} ({held}; activations {policy.trainer.activations / GIB:.1f}, "
+            f"gathered weights and logits {policy.trainer.transient / GIB:.1f}; "
+            f"at the start {policy.trainer.start / GIB:.1f})",
+        )
+    if policy.server is not None:
+        sequences = policy.server.cached_tokens / max(1, policy.context_tokens)
+        yield (
+            "server, GiB",
+            f"weights {policy.server.weights / GIB:.1f}, cache {policy.server.cache / GIB:.1f}: "
+            f"{policy.server.cached_tokens:,} tokens, {sequences:.1f} sequences of {policy.context_tokens:,}",
+        )
+    yield (
+        "batch",
+        f"{policy.batch_rows:,} trajectories of at most {policy.longest_row:,} tokens; {policy.micro_batch_tokens:,} "
+        f"tokens in a pass, at most {policy.passes_per_update:,} passes of a rank in an update",
+    )
+
+
+def _needs_table(plan: "RecipePlan") -> "Table":
+    table = _table("", "needed", "command", title="Downloads and services")
+    for need in plan.needs:
+        state = "unknown" if need.is_here is None else "here" if need.is_here else "missing"
+        table.add_row(state, need.name, need.command)
+    return table
+
+
+def _table(*columns: str, title: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(*columns, box=None, title=title, title_justify="left", show_header=any(columns))
+    table.columns[-1].overflow = "fold"
+    return table

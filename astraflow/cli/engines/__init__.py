@@ -1,0 +1,1 @@
+"""Environments of engine servers: `astraflow engines`."""

@@ -1,0 +1,1 @@
+"""Scores of versions, endpoints and models: `astraflow evaluate`."""

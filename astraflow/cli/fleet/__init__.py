@@ -1,0 +1,1 @@
+"""Pools of a run through its fleet service: `astraflow fleet`."""

@@ -1,0 +1,1 @@
+"""A live or ended run: `report`, `view`, `plugins` and `track`, and its output in the terminal."""

@@ -1,0 +1,147 @@
+"""Terminal output of a run: a live status line, or periodic plain lines, and the summary."""
+
+import math
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from astraflow.cli.inspection.tally import Summary
+from astraflow.contract.reports import NodeState, Report, StreamReport
+from astraflow.runtime.clock import Clock, SystemClock
+
+_FAILED = ("failed_", "retried")
+"""Begin of the outcomes of episodes that failed."""
+
+PLAIN_EVERY_S = 5.0
+"""Seconds between progress lines when the output is not a terminal."""
+
+
+class Screen:
+    """Context manager with messages above and the state of the run below."""
+
+    def __init__(self, console: Console, *, clock: Clock | None = None) -> None:
+        self._console = console
+        self._clock = clock or SystemClock()
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._plain_due_at = self._clock.now()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    @property
+    def is_terminal(self) -> bool:
+        """True if the output is a terminal and not a log file."""
+        return self._console.is_terminal
+
+    def print_message(self, message: str, *, style: str = "") -> None:
+        """Prints a permanent line."""
+        self._console.print(Text(message, style=style), soft_wrap=True)
+
+    def status(self, message: str) -> None:
+        """Shows the current activity before the first figures."""
+        self._show(Text(message, style="dim"), lambda: message)
+
+    def progress(self, report: Report) -> None:
+        """Shows the current figures."""
+        lines = progress_lines(report)
+        self._show(Text("\n").join(Text(line) for line in lines), lambda: "\n".join(lines))
+
+    def _show(self, live: Text, plain: Callable[[], str]) -> None:
+        if self._live:
+            self._live.update(live, refresh=True)
+        elif self._clock.now() >= self._plain_due_at:
+            self._plain_due_at = self._clock.now() + PLAIN_EVERY_S
+            self._console.print(Text(plain()), soft_wrap=True)
+
+
+def waiting_line(report: Report, activity: str) -> str:
+    """Returns the line before the first step: with the failed rollouts and their latest error, since a run in which
+    all rollouts fail never makes a step."""
+    line = f"{activity}; {len(report.nodes)} nodes joined"
+    failed = sum(
+        count for flow in report.flows for outcome, count in flow.episodes.items() if outcome.startswith(_FAILED)
+    )
+    if not failed:
+        return line
+    latest = next((f", the latest: {node.errors[-1]}" for node in report.nodes if node.errors), "")
+    return f"{line}; {failed} rollouts failed{latest}"
+
+
+def progress_lines(report: Report) -> list[str]:
+    """Returns a line for each policy, with its name only if there are several."""
+    nodes = sum(node.state in (NodeState.READY, NodeState.DRAINING) for node in report.nodes)
+    rollouts_per_s = sum(node.episodes_per_s for node in report.nodes)
+    tail = f"rollouts {rollouts_per_s:.0f}/s  nodes {nodes}"
+    several = len(report.streams) > 1
+    return [f"{stream.policy + '  ' if several else ''}{_figures(stream)}  {tail}" for stream in report.streams]
+
+
+def summary_table(summary: Summary) -> Table:
+    """Returns the summary of a run as a table."""
+    table = Table(title="learned" if summary.learned else "not learned", title_justify="left", show_header=False)
+    for policy in summary.policies:
+        table.add_row(
+            f"reward of {policy.policy}, first → last",
+            f"{number(policy.reward_first)} → {number(policy.reward_last)}",
+        )
+        table.add_row("steps", f"{policy.steps}")
+        table.add_row("trainer wait", share(policy.wait_fraction))
+    table.add_row("seconds, of which training", f"{summary.seconds:.1f}, {summary.seconds_training:.1f}")
+    full, delta = summary.weight_bytes_full, summary.weight_bytes_delta
+    table.add_row("weights fetched in full", f"{size(full)} in {summary.weight_updates_full} updates")
+    table.add_row("weights fetched as deltas", f"{size(delta)} in {summary.weight_updates_delta} updates")
+    shared = f"{size(summary.weight_bytes_shared)} in {summary.weight_updates_shared} updates"
+    table.add_row("weights mapped, same host", shared)
+    gap = summary.logprob_gap_max
+    table.add_row("largest logprob gap", "not measured" if gap is None else f"{gap:.2e}")
+    table.add_row("restarts", str(summary.restarts))
+    table.add_row("group counts", "balanced" if summary.balanced else "\n".join(summary.imbalances))
+    if summary.simulated:
+        table.add_row("simulated", ", ".join(summary.simulated))
+    table.add_row("end", "a process failed, see below" if summary.failed else summary.reason)
+    return table
+
+
+def size(count: float) -> str:
+    """Returns a number of bytes with a unit.
+
+    >>> size(1_234_567)
+    '1.2 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def number(value: float | None) -> str:
+    """Returns a number with three decimals; a dash if unknown."""
+    return "—" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def share(value: float) -> str:
+    """Returns a fraction in per cent; a dash if unknown."""
+    return "—" if math.isnan(value) else f"{value:.0%}"
+
+
+def _figures(stream: StreamReport) -> str:
+    recent = stream.rewards[-10:]
+    reward = sum(recent) / len(recent) if recent else stream.reward_produced
+    return (
+        f"step {stream.steps}  reward {number(reward)}  version {stream.version}  wait {share(stream.wait_fraction)}  "
+        f"buffer {stream.buffered}"
+    )

@@ -1,0 +1,120 @@
+"""`astraflow trajectories`: export of a run's sampled trajectories to a bucket or a folder."""
+
+import asyncio
+from contextlib import aclosing, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from astraflow.cli.options import Address, Authority, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+
+if TYPE_CHECKING:
+    from astraflow.cli.run_endpoints import RunEndpoint
+    from astraflow.contract.queries import TrajectoryPage, TrajectoryQuery
+    from astraflow.weights.store.storage.base import Folder
+    from astraflow.wire.channel import ClientTls
+
+
+def trajectories(
+    to: Annotated[str, typer.Argument(metavar="TO", help="s3://BUCKET/PREFIX, or a folder. Each run has its own.")],
+    address: Address = "",
+    run_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Export an ended run from its directory, and exit.")
+    ] = None,
+    options: Annotated[
+        list[str],
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Option of the bucket, such as region=eu-west-1; may be repeated."
+        ),
+    ] = [],  # noqa: B006 (typer copies it)
+    every_s: Annotated[float, typer.Option(min=1, help="Seconds between the files of a live run.")] = 60.0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the state of exports to buckets.")] = Path(
+        "tracking"
+    ),
+    token: Token = "",
+    token_file: TokenFile = None,
+    authority: Authority = None,
+    tls_ca: TlsCa = None,
+    tls_client_certificate: TlsClientCertificate = None,
+    tls_client_key: TlsClientKey = None,
+) -> None:
+    """Export the sampled trajectories of a run to a bucket or a folder, live or after its end.
+
+    Follows the run until it is complete or the command is stopped; started again, it continues where it stopped.
+    """
+    from astraflow.runtime import logs
+    from astraflow.runtime.service import run_process
+    from astraflow.runtime.toml import parse_override
+    from astraflow.tracking.trajectory_export import export_folder
+
+    logs.configure(level="WARNING")
+    spec: dict[str, Any] = {}
+    for option in options:
+        spec.update(parse_override(option))
+    with export_folder(to, spec, state=out / "trajectories") as folder:
+        if run_dir is not None:
+            code = run_process(lambda _: _export_ended_run(run_dir, folder, to))
+        else:
+            from astraflow.cli.run_endpoints import client_tls, find_run
+
+            endpoint = find_run(address, token, token_file)
+            tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or endpoint.tls
+            code = run_process(lambda stop: _follow(endpoint, tls, folder, to, every_s, stop))
+    raise typer.Exit(code)
+
+
+async def _export_ended_run(run_dir: Path, folder: "Folder", to: str) -> None:
+    import sqlite3
+
+    from astraflow.archive.connection import ARCHIVE_PATH, open_recorded
+    from astraflow.archive.samples import find_trajectories
+    from astraflow.contract.errors import CorruptData
+    from astraflow.runtime.clock import SystemClock
+    from astraflow.runtime.run_folders import RunFolder
+    from astraflow.tracking.trajectory_export import TrajectoryExport
+
+    run, file = RunFolder(run_dir).facts.run, run_dir / ARCHIVE_PATH
+    try:
+        with closing(open_recorded(file)) as database:
+
+            async def find(query: "TrajectoryQuery") -> "TrajectoryPage":
+                return find_trajectories(database, query)
+
+            export = TrajectoryExport(folder, find, location=to)
+            await export.export(now=SystemClock().wall(), is_over=True)
+    except sqlite3.Error as problem:
+        raise CorruptData(
+            f"cannot read the trajectories in {str(file)!r}: {problem}; restore the file from a copy",
+            code="archive.unreadable",
+        ) from problem
+    typer.echo(f"exported {export.count} trajectories of {run} to {to}")
+
+
+async def _follow(
+    endpoint: "RunEndpoint", tls: "ClientTls | None", folder: "Folder", to: str, every_s: float, stop: asyncio.Event
+) -> None:
+    from astraflow.cli.inspection.report_stream import reports
+    from astraflow.client.control_plane import ControlPlaneClient
+    from astraflow.runtime.clock import SystemClock
+    from astraflow.runtime.service import run_until
+    from astraflow.tracking.trajectory_export import TrajectoryExport
+    from astraflow.wire.channel import dial
+
+    async with dial(endpoint.address, token=endpoint.token, tls=tls) as link:
+        client = ControlPlaneClient(link)
+        run = (await client.report()).run  # fails at once for a wrong address or token
+        typer.echo(f"exporting the trajectories of {run} to {to}")
+        export = TrajectoryExport(folder, client.trajectories, location=to)
+
+        async def do_nothing() -> None:
+            """Does nothing: the exported files are complete at any time."""
+
+        async with aclosing(reports(endpoint.address, token=endpoint.token, tls=tls)) as stream:
+            following = export.follow(stream, every_s=every_s, clock=SystemClock(), on_problem=_print_problem)
+            await run_until(stop, following, drain=do_nothing)
+    typer.echo(f"exported {export.count} trajectories to {to}")
+
+
+def _print_problem(problem: str) -> None:
+    typer.echo(f"the export waits: {problem}", err=True)

@@ -1,0 +1,1 @@
+"""The maintainer of a run: `astraflow maintainer` and `astraflow mcp`."""

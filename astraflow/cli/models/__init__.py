@@ -1,0 +1,1 @@
+"""Models of a run for other programs: `export` and `chat`."""

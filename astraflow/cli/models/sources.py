@@ -1,0 +1,62 @@
+"""Models that commands take: those of a run, of a checkpoint, a model folder, or a fetched model."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astraflow.cli.running.programs import trainer_name
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.run_folders import RUN, RunFolder, runs_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSource:
+    """Checkpoints that a user named, with the run they belong to."""
+
+    folder: Path
+    """Folder of a trainer's checkpoints, or one of them; as the user named it when it belongs to no run here."""
+    policy: str = ""
+    """Empty, as `run` is None, for a folder of checkpoints."""
+    run: RunFolder | None = None
+
+    def workflow_options(self) -> Mapping[str, Any]:
+        """Returns the options of the run's first workflow that asks this policy; empty when there is none."""
+        if self.run is None:
+            return {}
+        flows = json.loads(self.run.recipe_file.read_text())["flows"].values()
+        return next((flow["workflow"] for flow in flows if flow["workflow"].get("policy") == self.policy), {})
+
+
+def find_checkpoints(source: str, policy: str = "") -> CheckpointSource:
+    """Returns the checkpoints of a run, given by its folder or its name below ASTRAFLOW_HOME, or those in a folder.
+
+    policy: needed for a run with several. Raises: InvalidInput, with the policies that there are.
+    """
+    named = Path(source).expanduser()
+    folder = named if named.exists() else runs_folder() / source
+    if not folder.exists():
+        raise InvalidInput(
+            f"cannot find the model {source!r}: it is no folder, and no run below {str(runs_folder())!r}; name a run, "
+            "a folder of checkpoints, or a folder with a model",
+            code="export.unknown_source",
+        )
+    if not (folder / RUN).is_file():
+        return CheckpointSource(folder=named)
+    policy = _policy(folder, policy)
+    return CheckpointSource(folder=folder / trainer_name(policy) / "checkpoints", policy=policy, run=RunFolder(folder))
+
+
+def _policy(run: Path, policy: str) -> str:
+    """Returns `policy`, or the only policy that the run trains. Raises: InvalidInput."""
+    prefix = trainer_name("")
+    policies = sorted(path.name.removeprefix(prefix) for path in run.glob(f"{prefix}*") if path.is_dir())
+    if policy not in policies and (policy or len(policies) != 1):
+        cause = f"it has no trainer of {policy!r}" if policy else f"it has {len(policies)} trainers"
+        raise InvalidInput(
+            f"cannot choose the policy of {str(run)!r}: {cause}; name one with --policy: "
+            f"{', '.join(policies) or 'none'}",
+            code="export.unknown_policy",
+        )
+    return policy or policies[0]

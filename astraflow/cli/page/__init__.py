@@ -1,0 +1,1 @@
+"""The page of runs: `runs`, `audit` and `login-link`."""

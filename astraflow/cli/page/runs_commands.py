@@ -1,0 +1,118 @@
+"""`astraflow runs`: lists, launches and controls the runs of a page through its API."""
+
+import time
+from typing import Annotated
+
+import typer
+
+runs = typer.Typer(
+    help="List, launch, stop and resume the runs of a web page, and show logs. Needs a token in ASTRAFLOW_WEB_TOKEN.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+Web = Annotated[
+    str, typer.Option("--web", metavar="URL", help="Address of the page; default: the variable ASTRAFLOW_WEB.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")]
+Name = Annotated[str, typer.Argument(help="Name of the run.")]
+Reason = Annotated[str, typer.Option(help="Reason, recorded in the audit log with your name.")]
+Key = Annotated[str, typer.Option(help="Idempotency key of an earlier attempt, so that nothing is done twice.")]
+
+FOLLOW_S = 1.0
+
+
+@runs.command("list")
+def list_runs(
+    web: Web = "",
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="All runs that the page recorded, also those it did not launch.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows, newest first.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List the runs launched from the page, newest first."""
+    from astraflow.cli.fleet import tables
+    from astraflow.cli.page import runs_tables, web_api
+
+    endpoint = web_api.find_web(web)
+    rows = web_api.get(endpoint, "/runs" if recorded else "/launches", limit=limit)["items"]
+    table = runs_tables.recorded_table if recorded else runs_tables.launch_table
+    tables.show(rows, table, as_json=as_json)
+
+
+@runs.command()
+def launch(
+    reason: Reason,
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe on the page.")] = "",
+    of: Annotated[str, typer.Option(help="Instead of a recipe: launched run whose settings are reused.")] = "",
+    overrides: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as stop.steps=50.")
+    ] = [],  # noqa: B006 (typer copies it)
+    fleet: Annotated[
+        bool | None,
+        typer.Option(
+            "--fleet/--no-fleet",
+            help="Start the nodes with a fleet service; default: as in the recipe or the reused run.",
+        ),
+    ] = None,
+    endless: Annotated[
+        bool | None,
+        typer.Option("--endless/--ending", help="Run until stopped; default: end at the stop condition."),
+    ] = None,
+    limit_s: Annotated[float | None, typer.Option(min=1, help="Time limit in seconds.")] = None,
+    key: Key = "",
+    web: Web = "",
+    as_json: Json = False,
+) -> None:
+    """Launch a run on the machine of the page."""
+    from astraflow.cli.fleet import tables
+    from astraflow.cli.page import runs_tables, web_api
+
+    body = runs_tables.launch_body(
+        recipe=recipe, of=of, overrides=overrides, fleet=fleet, endless=endless, limit_s=limit_s, reason=reason
+    )
+    launched = web_api.post(web_api.find_web(web), "/launches", body, key=key)
+    tables.show(launched, runs_tables.launch_line, as_json=as_json)
+
+
+@runs.command()
+def stop(name: Name, reason: Reason, key: Key = "", web: Web = "", as_json: Json = False) -> None:
+    """Stop a run; it can be resumed."""
+    from astraflow.cli.fleet import tables
+    from astraflow.cli.page import runs_tables, web_api
+
+    path = f"/launches/{web_api.path_segment(name)}/stop"
+    stopped = web_api.post(web_api.find_web(web), path, {"reason": reason}, key=key)
+    tables.show(stopped, runs_tables.launch_line, as_json=as_json)
+
+
+@runs.command()
+def resume(name: Name, reason: Reason, key: Key = "", web: Web = "", as_json: Json = False) -> None:
+    """Resume a run from its latest state."""
+    from astraflow.cli.fleet import tables
+    from astraflow.cli.page import runs_tables, web_api
+
+    path = f"/launches/{web_api.path_segment(name)}/resume"
+    resumed = web_api.post(web_api.find_web(web), path, {"reason": reason}, key=key)
+    tables.show(resumed, runs_tables.launch_line, as_json=as_json)
+
+
+@runs.command()
+def logs(
+    name: Name,
+    program: Annotated[str, typer.Option(help="Name of the process.")] = "launch",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log.")] = False,
+    web: Web = "",
+) -> None:
+    """Print the end of a process's log."""
+    from astraflow.cli.page import runs_tables, web_api
+
+    endpoint, path, offset = web_api.find_web(web), f"/launches/{web_api.path_segment(name)}/log", None
+    while True:
+        part = web_api.get(endpoint, path, program=program, after=offset)
+        typer.echo(runs_tables.printable(part["text"]), nl=False)
+        if not follow:
+            return
+        offset = part["end"]
+        time.sleep(FOLLOW_S)

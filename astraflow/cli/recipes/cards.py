@@ -1,0 +1,205 @@
+"""Cards of recipes: picture, needs, and why this machine cannot run one."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import ceil
+from pathlib import Path
+
+import psutil
+
+from astraflow.cli.recipes.declared import check_declared_recipe, declared_recipes
+from astraflow.cli.recipes.fleet_form import FleetForm
+from astraflow.cli.recipes.machine_checks import SIMULATED_KIND, needed_memory_bytes
+from astraflow.cli.recipes.plan import plan_recipe
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.launching import RecipeCard, RecipeNeeds, RecipeObstacle, RecipePicture
+from astraflow.models import models
+from astraflow.raas.engines.server.environments import installed_environments
+from astraflow.raas.engines.server.installation.host import Gpu, this_host
+from astraflow.raas.engines.server.installation.releases import server_kinds
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.files import find_recipe, packaged_recipes, summary_of
+from astraflow.recipe.loading import Check, load_recipe
+from astraflow.recipe.plugins import plugin_specs
+from astraflow.runtime.run_folders import runs_folder
+
+_GPU_BYTES = 79 * 2**30
+"""Memory of the GPUs for which recipes are planned; an engine takes its share of it."""
+
+TWIN = "tiny"
+"""Name of a variant that trains a small model on the same task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Facts about this machine that decide which recipes it can run."""
+
+    gpus: tuple[Gpu, ...]
+    memory_bytes: int
+    """Total memory: what other programs take now does not decide."""
+    disk_bytes: int
+    """Free space for run directories."""
+    engines: frozenset[str]
+    """Kinds of installed engine servers."""
+    has_torch: bool
+
+
+def recipe_cards(folders: Sequence[Path] = ()) -> list[RecipeCard]:
+    """Returns the card of every packaged recipe and of every recipe in the folders.
+
+    Raises: InvalidInput for an unreadable folder.
+    """
+    machine = this_machine()
+    packaged = [_recipe_card(name, name, machine) for name in packaged_recipes()]
+    declared = [
+        RecipeCard(name=recipe.name, name_or_path=str(recipe.file), problem=recipe.problem)
+        if recipe.problem
+        else _recipe_card(recipe.name, str(recipe.file), machine, folders)
+        for recipe in declared_recipes(folders)
+    ]
+    return packaged + declared
+
+
+def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[RecipeObstacle]:
+    """Yields the reasons why a machine cannot run a recipe as it is. location: argument that launches it."""
+    try:
+        needs = needs_of(recipe)
+    except InvalidInput as problem:
+        yield _obstacle(problem, location)
+        return
+    yield from _gpu_obstacles(needs, location, machine)
+    needed, memory = needed_memory_bytes(recipe, FleetForm()), machine.memory_bytes
+    if needed > memory:
+        yield RecipeObstacle(
+            cause=f"it needs {needed / 1e9:,.1f} GB of memory; this machine has {memory / 1e9:,.1f} GB",
+            remedy="start fewer nodes here (nodes.count), or run it on a larger machine",
+        )
+    if needs.disk_gb * 1e9 > machine.disk_bytes:
+        yield RecipeObstacle(
+            cause=f"it needs {needs.disk_gb:g} GB of disk; {machine.disk_bytes / 1e9:,.1f} GB are free in "
+            f"{runs_folder()}",
+            remedy="free space, or set ASTRAFLOW_HOME to another folder",
+        )
+    if not machine.has_torch and any(
+        policy.backend.get("kind") != SIMULATED_KIND for policy in recipe.policies.values()
+    ):
+        yield RecipeObstacle(cause="torch is not installed", remedy="run pip install 'astraflow[train]'")
+    yield from _software_obstacles(recipe, location, machine)
+
+
+def needs_of(recipe: Recipe) -> RecipeNeeds:
+    """Returns the hardware that a recipe needs on one machine, by its dry run (`astraflow check recipe`).
+
+    Raises: InvalidInput for a recipe that cannot be planned.
+    """
+    plan = plan_recipe(recipe, gpu_bytes=_GPU_BYTES)
+    used: dict[int, int] = {}
+    for use in plan.uses:
+        used[use.gpu] = used.get(use.gpu, 0) + (use.size_bytes or 0)
+    return RecipeNeeds(
+        gpus=len(used),
+        gpu_memory_gb=ceil(max(used.values(), default=0) / 1e9),
+        memory_gb=round(needed_memory_bytes(recipe, FleetForm()) / 1e9, 1),
+        disk_gb=max(1, ceil(sum(plan.disk.values()) / 1e9)),
+    )
+
+
+def this_machine() -> Machine:
+    """Returns the facts about this machine, as `astraflow doctor` finds them."""
+    folder = next(path for path in (runs_folder(), *runs_folder().parents) if path.exists())
+    return Machine(
+        gpus=this_host().gpus,
+        memory_bytes=psutil.virtual_memory().total,
+        disk_bytes=shutil.disk_usage(folder).free,
+        engines=frozenset(environment.kind for environment in installed_environments()),
+        has_torch=find_spec("torch") is not None,
+    )
+
+
+def _needs_if_planned(recipe: Recipe) -> RecipeNeeds:
+    try:
+        return needs_of(recipe)
+    except InvalidInput:  # an obstacle has the reason
+        return RecipeNeeds(memory_gb=round(needed_memory_bytes(recipe, FleetForm()) / 1e9, 1))
+
+
+def simulated_kinds(recipe: Recipe) -> tuple[str, ...]:
+    """Returns the kinds of the recipe's simulated plugins."""
+    kinds = (str(spec.get("kind")) for _, _, spec in plugin_specs(recipe))
+    return tuple(sorted({kind for kind in kinds if kind == SIMULATED_KIND}))
+
+
+def _recipe_card(name: str, location: str, machine: Machine, folders: Sequence[Path] = ()) -> RecipeCard:
+    summary = ""
+    try:
+        if folders:
+            check_declared_recipe(Path(location), folders)
+        summary = summary_of(find_recipe(location))
+        recipe = load_recipe(location, check=Check.NONE)
+    except InvalidInput as error:
+        return RecipeCard(name=name, name_or_path=location, summary=summary, problem=str(error))
+    return RecipeCard(
+        name=name,
+        name_or_path=location,
+        summary=recipe.summary,
+        simulated=simulated_kinds(recipe),
+        shows=recipe.card.shows,
+        minutes=recipe.card.minutes,
+        measured_on=recipe.card.measured_on,
+        needs=_needs_if_planned(recipe),
+        picture=_picture(recipe),
+        obstacles=tuple(dict.fromkeys(obstacles(recipe, location, machine))),
+    )
+
+
+def _gpu_obstacles(needs: RecipeNeeds, location: str, machine: Machine) -> Iterator[RecipeObstacle]:
+    large = [gpu for gpu in machine.gpus if gpu.memory_bytes >= needs.gpu_memory_gb * 1e9]
+    if needs.gpus <= len(large):
+        return
+    size = f" with {needs.gpu_memory_gb:g} GB each" if needs.gpu_memory_gb else ""
+    counts = Counter(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in machine.gpus)
+    names = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+    twin = f"{location.partition('/')[0]}/{TWIN}"
+    tiny = f"; its small twin {twin} runs here" if twin in packaged_recipes() and twin != location else ""
+    yield RecipeObstacle(
+        cause=f"it needs {needs.gpus} GPUs{size}; this machine has {names}",
+        remedy=f"launch it on a machine with {needs.gpus} GPUs{size}, or with pools that have them{tiny}",
+    )
+
+
+def _software_obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[RecipeObstacle]:
+    for kind in sorted({str(engine.get("kind")) for engine in (recipe.nodes.engine, *recipe.nodes.engines.values())}):
+        if kind in server_kinds() and kind not in machine.engines:
+            yield RecipeObstacle(
+                cause=f"the engine {kind} is not installed", remedy=f"run astraflow engines install {kind}"
+            )
+    for _, registry, spec in plugin_specs(recipe):
+        if registry is not models or spec.get("kind") == SIMULATED_KIND:
+            continue
+        try:
+            models.build(spec).check()
+        except AstraFlowError as problem:
+            yield _obstacle(problem, location)
+
+
+def _obstacle(problem: AstraFlowError, location: str) -> RecipeObstacle:
+    cause, _, remedy = str(problem).replace("fetch RECIPE", f"fetch {location}").partition("; ")
+    return RecipeObstacle(cause=cause, remedy=remedy or f"run astraflow check recipe {location}")
+
+
+def _picture(recipe: Recipe) -> RecipePicture:
+    flow = next(iter(recipe.flows.values()))
+    environment, tools = flow.workflow.get("environment"), flow.workflow.get("tools") or ()
+    if isinstance(environment, Mapping) and isinstance(environment.get("of"), Mapping):
+        environment = environment["of"]  # the environment that a process has
+    world = str(environment.get("kind")) if isinstance(environment, Mapping) else ""
+    return RecipePicture(
+        prompts=tuple(dict.fromkeys(str(flow.dataset.get("kind")) for flow in recipe.flows.values())),
+        policies=tuple(recipe.policies),
+        workflow=str(flow.workflow.get("kind")),
+        world=world or ", ".join(str(tool.get("kind")) for tool in tools if isinstance(tool, Mapping)),
+        reward=str(flow.reward.get("kind")),
+    )

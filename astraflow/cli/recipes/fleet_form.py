@@ -1,0 +1,168 @@
+"""Fleet settings of a recipe for the launch form, computed by the program of the fleet service.
+
+Nothing is started. With provider calls, each provider is asked for permissions and prices, with the credentials of
+this process, which a run launched from here would have too.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+from pydantic.fields import FieldInfo
+
+from astraflow.cli.fleet.config import fleet_values, remote_pools
+from astraflow.contract.errors import DeadlineExceeded, InvalidInput
+from astraflow.contract.launching import PoolEstimate, ProviderCheck
+from astraflow.recipe.config import Recipe
+from astraflow.runtime.toml import Values
+
+TIMEOUT_S = 50.0
+"""Covers two rounds of provider calls and the start of the process."""
+
+TABLES = ("pools", "budget", "envelope", "times")
+"""Tables that a form may change; providers stay as in the recipe."""
+
+_CHECKS = TypeAdapter(tuple[ProviderCheck, ...])
+
+_TYPES: Mapping[str, Any] = {"integer": int, "number": float, "string": str, "boolean": bool, "null": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetForm:
+    """Fleet settings of a recipe, with preflight checks and problems."""
+
+    pools: tuple[PoolEstimate, ...] = ()
+    checks: tuple[ProviderCheck, ...] = ()
+    usd_per_hour_max: float | None = None
+    """Limit for all pools together; None for no limit."""
+    usd_per_day_max: float | None = None
+    problems: tuple[str, ...] = ()
+    """One line for each invalid setting, starting with its name."""
+    values: Values | None = None
+    """Complete settings with defaults filled in; None with problems."""
+    schema: Values | None = None
+
+    def info(self, path: Sequence[str]) -> FieldInfo | None:
+        """Returns type, bounds and description of the setting at a path in the table; None for an unknown path."""
+        schema = _schema_at(self.schema or {}, self.schema or {}, path)
+        return _as_field(schema) if schema is not None else None
+
+
+def fleet_form(recipe: Recipe, *, calls_providers: bool) -> FleetForm:
+    """Returns the recipe's fleet settings, or their problems. calls_providers: run the checks, which take seconds.
+
+    Raises: InvalidInput when the program of the fleet service fails, DeadlineExceeded.
+    """
+    values = fleet_values(recipe, run="preflight")
+    inspection = _inspected(values, calls_providers=calls_providers)
+    if inspection["problems"]:
+        problems = tuple(_problem(line) for line in inspection["problems"])
+        return FleetForm(problems=problems, schema=inspection["schema"])
+    remote = remote_pools(recipe)
+    prices = {name: _number(pool.get("price_per_hour")) for name, pool in _pools(recipe).items()}
+    pools = (PoolEstimate(is_remote=pool["name"] in remote, **pool) for pool in inspection["pools"])
+    budget = inspection["config"]["budget"]
+    return FleetForm(
+        pools=tuple(_with_recipe_price(pool, prices.get(pool.name, 0.0)) for pool in pools),
+        checks=_CHECKS.validate_python(inspection["checks"]),
+        usd_per_hour_max=budget["usd_per_hour_max"],
+        usd_per_day_max=budget["usd_per_day_max"],
+        values=_editable_values(recipe, inspection["config"]),
+        schema=inspection["schema"],
+    )
+
+
+def _inspected(values: Values, *, calls_providers: bool) -> dict[str, Any]:
+    """Runs the program of the fleet service on a configuration and returns its output."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "fleet.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(values))
+        command = [sys.executable, "-m", "maintainer.fleet.preflight_cli", str(file), "--json"]
+        command += [] if calls_providers else ["--no-calls"]
+        try:
+            process = subprocess.run(  # noqa: S603 (a list of arguments, no shell)
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise DeadlineExceeded(
+                f"cannot check the providers of the recipe: no answer within {TIMEOUT_S:g} s; try again later",
+                code="fleet.preflight_timeout",
+            ) from None
+    if process.returncode:
+        last_line = process.stderr.strip().splitlines()[-1:]
+        raise InvalidInput(
+            "cannot check the fleet settings: the program of the fleet service failed; its output: "
+            f"{''.join(last_line)}",
+            code="fleet.preflight_failed",
+        )
+    inspection: dict[str, Any] = json.loads(process.stdout)
+    return inspection
+
+
+def _problem(line: str) -> str:
+    """Returns the problem with the setting's name in the recipe, without the value for a problem of the whole table."""
+    return f"fleet{line.partition(' (found {')[0]}" if line.startswith(":") else f"fleet.{line}"
+
+
+def _editable_values(recipe: Recipe, config: Values) -> Values:
+    """Returns the recipe's table with defaults filled in, without a pool derived from other tables."""
+    tables = {name: config[name] for name in TABLES if name != "pools"}
+    recipe_pools = recipe.fleet.get("pools")
+    pools = {name: config["pools"][name] for name in recipe_pools} if isinstance(recipe_pools, dict) else {}
+    return {**recipe.fleet, **tables, **({"pools": pools} if pools else {})}
+
+
+def _with_recipe_price(pool: PoolEstimate, usd: float) -> PoolEstimate:
+    """Returns the pool with the recipe's price where the provider has none."""
+    return (
+        pool if pool.node_usd_per_hour or not usd else replace(pool, node_usd_per_hour=usd, price_source="the recipe")
+    )
+
+
+def _pools(recipe: Recipe) -> dict[str, Values]:
+    pools = recipe.dataflow.get("pools", {})
+    return {name: pool for name, pool in pools.items() if isinstance(pool, dict)} if isinstance(pools, dict) else {}
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _schema_at(root: Values, schema: Values, path: Sequence[str]) -> Values | None:
+    """Returns the part of a JSON schema at a path; None for an unknown path."""
+    for key in path:
+        schema = _resolved(root, schema)
+        inside = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+        if not isinstance(inside, dict):
+            return None
+        schema = inside
+    return {**_resolved(root, schema), **{key: schema[key] for key in ("description", "default") if key in schema}}
+
+
+def _resolved(root: Values, schema: Values) -> Values:
+    reference = schema.get("$ref")
+    resolved: Values = root["$defs"][reference.rpartition("/")[2]] if reference else schema
+    return resolved
+
+
+def _as_field(schema: Values) -> FieldInfo:
+    """Converts a JSON schema to a pydantic field."""
+    choices = [part for part in schema.get("anyOf", [schema]) if part.get("type") in _TYPES]
+    types = [_TYPES[part["type"]] for part in choices]
+    annotation: Any = reduce(or_, types) if len(types) > 1 else types[0] if types else str
+    if "enum" in schema:
+        annotation = Literal[tuple(schema["enum"])]
+    bounded = next((part for part in choices if part.get("type") != "null"), schema)
+    rules = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+    bounds = {rule: bounded[name] for rule, name in rules.items() if name in bounded}
+    description = schema.get("description", "")
+    return FieldInfo.from_annotation(Annotated[annotation, Field(description=description, **bounds)])  # type: ignore[arg-type]  # its type is known only at run time

@@ -1,0 +1,238 @@
+"""Launch form of a recipe: its settings, their current values, and the problems of the overrides."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from astraflow.cli.recipes.cards import obstacles, simulated_kinds, this_machine
+from astraflow.cli.recipes.declared import check_declared_recipe
+from astraflow.cli.recipes.fleet_form import FleetForm, fleet_form
+from astraflow.cli.recipes.machine_checks import LOOPBACK, checks
+from astraflow.cli.recipes.override_limits import Limits, SettingClasses, refusals
+from astraflow.cli.recipes.setting_facts import bounds, field_info, kind_of, literals, options_type, walk
+from astraflow.cli.recipes.setting_titles import is_basic, owner_of, title_of
+from astraflow.contract.errors import InvalidInput, NotPermitted
+from astraflow.contract.launching import FormCheck, FormField, FormProblem, RecipeForm, RecipePreflight
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import Check, load_recipe, snapshot
+from astraflow.recipe.plugins import plugin_lists, plugin_specs
+from astraflow.runtime.plugins import Registry
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.toml import toml_text
+
+
+def recipe_form(
+    location: str,
+    overrides: Sequence[str] = (),
+    *,
+    folders: Sequence[Path] = (),
+    host: str = LOOPBACK,
+    limits: Limits | None = None,
+) -> RecipeForm:
+    """Returns the form of a recipe with overrides as in `--set`, including their problems.
+
+    folders: folders of declared recipes, which may use no other files. host: address at which a run with remote nodes
+    would listen. limits: limits of the user; None for the local user.
+    Raises: InvalidInput for a recipe that cannot be loaded without the overrides.
+    """
+    _check_location(location, folders)
+    unchanged = load_recipe(location, check=Check.NONE)
+    refused = _refused(unchanged, overrides, limits)
+    chosen, problems, overrides = unchanged, list(refused), () if refused else overrides
+    try:
+        chosen = load_recipe(location, overrides, check=Check.NONE)
+        load_recipe(location, overrides, check=Check.ALL if _changes_heavy_plugin(unchanged, chosen) else Check.LIGHT)
+    except InvalidInput as problem:
+        problems += [_problem(line) for line in str(problem).splitlines()]
+    has_fleet = bool(chosen.fleet.get("providers") or chosen.fleet.get("pools"))
+    fleet = fleet_form(chosen, calls_providers=False) if has_fleet else FleetForm()
+    problems += [_problem(line) for line in fleet.problems]
+    return RecipeForm(
+        name=location,
+        summary=unchanged.summary,
+        simulated=simulated_kinds(chosen),
+        fields=tuple(_fields(chosen, fleet)),
+        problems=tuple(problems),
+        refusals=refused,
+        checks=(*checks(chosen, fleet, problems=len(problems), host=host), *_machine_checks(chosen, location)),
+        toml=as_toml(location, overrides),
+        usd_per_hour=chosen.nodes.count * chosen.nodes.price_per_hour,
+        has_fleet=has_fleet,
+        pools=fleet.pools,
+        usd_per_hour_max=fleet.usd_per_hour_max,
+        usd_per_day_max=fleet.usd_per_day_max,
+    )
+
+
+def _changes_heavy_plugin(unchanged: Recipe, chosen: Recipe) -> bool:
+    """Returns whether `chosen` has a plugin that takes seconds to import, with options that `plain` does not have."""
+    before = {path: spec for path, _, spec in plugin_specs(unchanged)}
+    return any(
+        registry.is_heavy(str(spec.get("kind"))) and before.get(path) != spec
+        for path, registry, spec in plugin_specs(chosen)
+    )
+
+
+def preflight_recipe(
+    location: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = (), limits: Limits | None = None
+) -> RecipePreflight:
+    """Returns pools with prices and the preflight checks of the recipe's providers; takes seconds.
+
+    Raises: InvalidInput for invalid fleet settings, NotPermitted beyond `limits`, DeadlineExceeded.
+    """
+    _check_location(location, folders)
+    if refused := _refused(load_recipe(location, check=Check.NONE), overrides, limits):
+        message = "; ".join(f"cannot override {refusal.key}: {refusal.message}" for refusal in refused)
+        raise NotPermitted(message, code="recipe.override_refused")
+    fleet = fleet_form(load_recipe(location, overrides, check=Check.NONE), calls_providers=True)
+    if fleet.problems:
+        raise InvalidInput("\n".join(fleet.problems), code="recipe.invalid_fleet")
+    return RecipePreflight(pools=fleet.pools, checks=fleet.checks)
+
+
+def _machine_checks(recipe: Recipe, location: str) -> Iterator[FormCheck]:
+    """Yields a check for each reason why this machine cannot run the recipe as it is."""
+    for obstacle in dict.fromkeys(obstacles(recipe, location, this_machine())):
+        yield FormCheck(name="Machine", is_ok=False, message=f"{obstacle.cause}; {obstacle.remedy}")
+
+
+def _refused(unchanged: Recipe, overrides: Sequence[str], limits: Limits | None) -> tuple[FormProblem, ...]:
+    """Returns the problems of overrides beyond the limits."""
+    refused = refusals(unchanged, overrides, limits) if limits is not None and overrides else []
+    return tuple(FormProblem(key=refusal.key, message=refusal.message) for refusal in refused)
+
+
+def _check_location(location: str, folders: Sequence[Path]) -> None:
+    """Checks that a declared recipe uses only files in the folders. Raises: InvalidInput."""
+    if any(Path(location).is_relative_to(folder.resolve()) for folder in folders):
+        check_declared_recipe(Path(location), folders)
+
+
+def as_toml(location: str, overrides: Sequence[str]) -> str:
+    """Returns a recipe file with these overrides.
+
+    >>> print(as_toml("reverse", ["stop.steps=50", "flows.train.reward={kind = 'exact_match'}", "summary=a look"]))
+    extends = "reverse"
+    stop.steps = 50
+    flows.train.reward = {kind = 'exact_match'}
+    summary = "a look"
+    """
+    lines = [f'extends = "{location}"']
+    for override in overrides:
+        key, _, text = override.partition("=")
+        lines.append(f"{key.strip()} = {_toml_value(text.strip())}")
+    return "\n".join(lines)
+
+
+def _toml_value(text: str) -> str:
+    try:
+        tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return text
+
+
+def _problem(line: str) -> FormProblem:
+    """Splits a line of an error into the key of the setting and the message."""
+    match = re.search(r"(?:^|: )(?P<key>[a-z_]+(?:\.[\w-]+)*): (?P<message>.+)$", line)
+    return FormProblem(key=match["key"], message=match["message"]) if match else FormProblem(key="", message=line)
+
+
+def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
+    values = json.loads(snapshot(recipe))
+    if fleet.values is not None:
+        values["fleet"] = fleet.values
+    classes = SettingClasses(recipe, values, imports_heavy=False)
+    specs = list(plugin_specs(recipe))
+    registries = {path: registry for path, registry, _ in specs}
+    options = {path: options_type(registry, spec) for path, registry, spec in specs}
+    for path, _, spec in specs:
+        table = _table_at(values, path)
+        if table is not None:
+            _add_defaults(table, options[path], spec)
+    for path, value in _leaves(values):
+        info = field_info(path, options) if path[0] != "fleet" else fleet.info(path[1:])
+        if path[-1] == "kind":
+            choices = tuple(registries[path[:-1]].kinds()) if path[:-1] in registries else ()
+        else:
+            choices = literals(info)
+        field = _field(path, value, info, choices, settable_by=classes.class_of(path))
+        if field is not None:
+            yield field
+    yield from (_list_field(*plugin_list) for plugin_list in plugin_lists(recipe))
+
+
+def _table_at(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
+    """Returns the table at a path; None inside a list, whose entries have no fields of their own."""
+    table: Any = values
+    for part in path:
+        table = table.get(part) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else None
+
+
+def _add_defaults(table: dict[str, Any], options: type[BaseModel] | None, spec: Mapping[str, Any]) -> None:
+    """Adds the missing options of a plugin to its table: their defaults, None without one."""
+    for name, info in options.model_fields.items() if options is not None else ():
+        if name not in spec:
+            default = info.get_default(call_default_factory=True)
+            default = default.value if isinstance(default, Enum) else default
+            table[name] = default if isinstance(default, bool | int | float | str) else None
+
+
+def _list_field(path: tuple[str, ...], registry: Registry[Any], specs: Sequence[Mapping[str, Any]]) -> FormField:
+    """Returns the field of a list of plugins, with their kinds in order."""
+    info = walk(Recipe, path)
+    return FormField(
+        key=".".join(path),
+        title=title_of(".".join(path)),
+        owner=owner_of(".".join(path)),
+        kind="plugins",
+        value=", ".join(str(spec.get("kind")) for spec in specs),
+        description=" ".join((info.description or "").split()) if info else "",
+        minimum=None,
+        maximum=None,
+        choices=tuple(registry.kinds()),
+        is_optional=True,
+        is_basic=is_basic(".".join(path)),
+        settable_by=SettableBy.AGENT.value,
+        entries=tuple(toml_text(dict(spec)) for spec in specs),
+    )
+
+
+def _field(
+    path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: tuple[str, ...], *, settable_by: SettableBy
+) -> FormField | None:
+    kind = kind_of(value, info) or ("text" if choices else None)
+    if kind is None:
+        return None
+    key = ".".join(path)
+    minimum, maximum = bounds(info)
+    return FormField(
+        key=key,
+        title=title_of(key, info.title if info else None),
+        owner=owner_of(key),
+        kind=kind,
+        value=value,
+        description=" ".join((info.description or "").split()) if info else "",
+        minimum=minimum,
+        maximum=maximum,
+        choices=choices,
+        is_optional=value is None or (info is not None and type(None) in get_args(info.annotation)),
+        is_basic=is_basic(key),
+        settable_by=settable_by.value,
+    )
+
+
+def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from _leaves(value, (*path, str(key)))
+    elif not isinstance(values, list) and path not in (("name",), ("summary",)):
+        yield path, values

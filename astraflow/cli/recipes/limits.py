@@ -1,0 +1,137 @@
+"""Combinations of a recipe's settings that cannot work, found without starting anything; each with its remedy."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from astraflow.cli.recipes.gpu_placement import GpuUse, engine_of, setup_of
+from astraflow.contract.errors import InvalidInput
+from astraflow.models.shapes import ModelShape
+from astraflow.raas.engines.memory import SERVERS, gpus_per_server, server_gpus, server_memory
+from astraflow.recipe.config import Recipe
+
+GIB = 2**30
+
+
+def problems(
+    recipe: Recipe, shapes: Mapping[str, ModelShape | None], uses: Sequence[GpuUse], *, gpu_bytes: int
+) -> Iterator[InvalidInput]:
+    """Yields what cannot work."""
+    for name in recipe.policies:
+        yield from _batch_problems(recipe, name)
+        shape = shapes[name]
+        if shape is not None:
+            yield from _division_problems(recipe, name, shape)
+            yield from _engine_problems(recipe, name, shape, gpu_bytes)
+    yield from _context_problems(recipe, shapes)
+    yield from _memory_problems(uses, gpu_bytes)
+
+
+def longest_row(workflow: Mapping[str, Any], context: int) -> int:
+    """Returns the longest trajectory that a workflow can make. Tokens. context: bound of the engine."""
+    return min(context, int(workflow["max_context"])) if "max_context" in workflow else context
+
+
+def engine_context(engine: Mapping[str, Any], shape: ModelShape | None) -> int:
+    """Returns the longest sequence that an engine serves. Tokens; 0 if unknown."""
+    return int(engine.get("context_tokens", 0)) or (shape.context if shape else 0)
+
+
+def _batch_problems(recipe: Recipe, name: str) -> Iterator[InvalidInput]:
+    policy = recipe.policies[name]
+    rows = policy.batch_groups * min(flow.group_size for flow in recipe.flows.values())
+    if policy.algorithm.minibatches > rows:
+        yield InvalidInput(
+            f"cannot divide the batches of {name!r}: {policy.algorithm.minibatches} minibatches, {rows} rows; lower "
+            f"policies.{name}.algorithm.minibatches",
+            code="recipe.too_many_minibatches",
+        )
+    ranks = setup_of(policy, is_gpu=True).data_ranks
+    if ranks * policy.algorithm.minibatches > rows:
+        yield InvalidInput(
+            f"cannot give every rank of {name!r} a row: {ranks} ranks, {policy.algorithm.minibatches} minibatches, "
+            f"{rows} rows of a batch; use fewer ranks or larger batches",
+            code="recipe.too_many_ranks",
+        )
+
+
+def _division_problems(recipe: Recipe, name: str, shape: ModelShape) -> Iterator[InvalidInput]:
+    policy = recipe.policies[name]
+    sequence_ranks = setup_of(policy, is_gpu=True).sequence_ranks
+    if shape.heads % sequence_ranks:
+        yield InvalidInput(
+            f"cannot divide {shape.heads} heads of {name!r} over {sequence_ranks} ranks; set policies.{name}.backend."
+            "sequence_ranks to a divisor",
+            code="recipe.heads_not_divisible",
+        )
+    if policy.backend.get("kind") == "titan" and (shape.experts or not shape.has_head_norms):
+        yield InvalidInput(
+            f"cannot train {name!r} with the backend titan: its model is no dense Qwen3; use the backend fsdp",
+            code="recipe.titan_unsupported",
+        )
+    width = int(engine_of(recipe, name).get("tensor_parallel", 1))
+    if shape.heads % width:
+        yield InvalidInput(
+            f"cannot split {shape.heads} heads of {name!r} over {width} GPUs; set tensor_parallel of its engine to a "
+            "divisor",
+            code="recipe.heads_not_divisible",
+        )
+
+
+def _engine_problems(recipe: Recipe, name: str, shape: ModelShape, gpu_bytes: int) -> Iterator[InvalidInput]:
+    engine = engine_of(recipe, name)
+    if engine.get("kind") not in SERVERS:
+        return
+    groups, size = server_gpus(engine), gpus_per_server(engine)
+    if len(groups) != int(engine.get("servers", 1)) or any(gpus and len(gpus) != size for gpus in groups):
+        yield InvalidInput(
+            f"cannot place the servers for {name!r}: {engine.get('servers', 1)} servers of {size} GPUs, devices "
+            f"{list(engine.get('devices', ()))}; name {size} GPUs for each server",
+            code="recipe.devices_and_servers",
+        )
+    memory, context = server_memory(shape, engine, gpu_bytes=gpu_bytes), engine_context(engine, shape)
+    if memory.cached_tokens < context:
+        yield InvalidInput(
+            f"cannot serve {name!r}: after {memory.weights / GIB:.1f} GiB of weights the cache of a server holds "
+            f"{memory.cached_tokens:,} tokens, less than one sequence of {context:,}; raise memory_share or "
+            "tensor_parallel, or lower context_tokens of the engine",
+            code="recipe.cache_too_small",
+        )
+
+
+def _context_problems(recipe: Recipe, shapes: Mapping[str, ModelShape | None]) -> Iterator[InvalidInput]:
+    for table, flows in (("flows", recipe.flows), ("evaluations", recipe.evaluations)):
+        for flow, config in flows.items():
+            for policy in recipe.policies:
+                context = engine_context(engine_of(recipe, policy), shapes[policy])
+                limits = [(key, int(value)) for key, value in config.workflow.items() if _is_limit(key)]
+                for key, tokens in limits:
+                    if context and (tokens > context or (tokens == context and key != "max_context")):
+                        yield InvalidInput(
+                            f"cannot generate for {table}.{flow}: {key} is {tokens:,}, the engine of {policy!r} serves "
+                            f"sequences of {context:,} tokens, prompt included; lower {key} or raise context_tokens",
+                            code="recipe.context_too_short",
+                        )
+
+
+def _is_limit(key: str) -> bool:
+    return key == "max_context" or key.endswith("max_new_tokens")
+
+
+def _memory_problems(uses: Sequence[GpuUse], gpu_bytes: int) -> Iterator[InvalidInput]:
+    by_gpu: dict[int, list[GpuUse]] = defaultdict(list)
+    for use in uses:
+        by_gpu[use.gpu].append(use)
+    reported = set()
+    for gpu, parts in sorted(by_gpu.items()):
+        needed = sum(use.size_bytes or 0 for use in parts)
+        key = tuple(use.part.partition(", ")[0] for use in parts)
+        if needed <= gpu_bytes or key in reported:
+            continue
+        reported.add(key)
+        listed = ", ".join(f"{use.part} ({(use.size_bytes or 0) / GIB:.1f} GiB)" for use in parts)
+        yield InvalidInput(
+            f"cannot place the run: GPU {gpu} has {gpu_bytes / GIB:.0f} GiB, and {listed} need {needed / GIB:.1f} GiB; "
+            + "; or ".join(dict.fromkeys(use.remedy for use in parts)),
+            code="recipe.gpu_too_small",
+        )

@@ -1,0 +1,164 @@
+"""Dry run of a recipe: GPUs, memory, batches, disk and downloads, computed without a network, a GPU or the model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow.cli.recipes.downloads import Need, needs
+from astraflow.cli.recipes.gpu_placement import GpuUse, engine_of, gpu_uses, needs_gpu, setup_of, trainer_use
+from astraflow.cli.recipes.limits import engine_context, longest_row, problems
+from astraflow.contract.errors import InvalidInput
+from astraflow.models.shapes import ModelShape, model_shape
+from astraflow.raas.engines.memory import SERVERS, ServerMemory, server_memory
+from astraflow.recipe.config import Recipe, trainer_config
+from astraflow.trainer.memory import BFLOAT16, FLOAT32, TrainerMemory
+from astraflow.workflows import workflows
+
+_SIZES = ("limit", "size", "generated")
+"""Options of data sets with their number of prompts."""
+_ROW_BYTES = 12
+"""Bytes of a token in a stored trajectory: its id, its logprob, and masks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPlan:
+    """Figures of one policy."""
+
+    policy: str
+    model: str
+    parameters: int | None
+    """None for an unknown shape, as is all that follows from it."""
+    trainer: TrainerMemory | None
+    """Per GPU; per process on a CPU."""
+    server: ServerMemory | None
+    """Per GPU; None for an engine in the node's process."""
+    context_tokens: int
+    """Longest sequence that the engine serves; 0 if unknown."""
+    batch_rows: int
+    """Trajectories in a batch, if each episode has one of this policy."""
+    micro_batch_tokens: int
+    longest_row: int
+    passes_per_update: int
+    """Passes of a rank in an optimizer step, if all rows are as long as possible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowPlan:
+    """Figures of one flow."""
+
+    flow: str
+    prompts: int
+    """Prompts that the run trains on; those of dropped groups come on top."""
+    episodes: int
+    dataset_size: int | None
+    """Prompts of the data set; None where only the data tell."""
+
+    @property
+    def epochs(self) -> float | None:
+        """Times that each prompt is trained on."""
+        return self.prompts / self.dataset_size if self.dataset_size else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipePlan:
+    """Result of a dry run."""
+
+    name: str
+    summary: str
+    steps: int
+    gpu_bytes: int
+    needs_gpu: bool
+    uses: tuple[GpuUse, ...]
+    policies: tuple[PolicyPlan, ...]
+    flows: tuple[FlowPlan, ...]
+    disk: Mapping[str, int]
+    """Bytes by part."""
+    needs: tuple[Need, ...]
+    problems: tuple[InvalidInput, ...]
+
+
+def plan_recipe(recipe: Recipe, *, gpu_bytes: int) -> RecipePlan:
+    """Plans a checked recipe for a host whose GPUs have this memory. Raises: InvalidInput for an unreadable model."""
+    shapes = {name: model_shape(policy.model) for name, policy in recipe.policies.items()}
+    rows = {name: _longest_row(recipe, name, shapes[name]) for name in recipe.policies}
+    uses = tuple(gpu_uses(recipe, shapes, rows, gpu_bytes=gpu_bytes))
+    return RecipePlan(
+        name=recipe.name,
+        summary=recipe.summary,
+        steps=recipe.stop.steps,
+        gpu_bytes=gpu_bytes,
+        needs_gpu=needs_gpu(recipe),
+        uses=uses,
+        policies=tuple(
+            _policy_plan(recipe, name, shapes[name], rows[name], gpu_bytes=gpu_bytes) for name in recipe.policies
+        ),
+        flows=tuple(_flow_plan(recipe, name) for name in recipe.flows),
+        disk=_disk(recipe, shapes, rows),
+        needs=tuple(needs(recipe)),
+        problems=tuple(problems(recipe, shapes, uses, gpu_bytes=gpu_bytes)),
+    )
+
+
+def _longest_row(recipe: Recipe, name: str, shape: ModelShape | None) -> int:
+    context = engine_context(engine_of(recipe, name), shape)
+    lengths = [
+        longest_row(flow.workflow, context) for flow in recipe.flows.values() if name in _policies(flow.workflow)
+    ]
+    return max(lengths, default=context)
+
+
+def _policies(workflow: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(map(str, workflows.build(workflow).policies))
+
+
+def _policy_plan(recipe: Recipe, name: str, shape: ModelShape | None, longest: int, *, gpu_bytes: int) -> PolicyPlan:
+    policy, engine = recipe.policies[name], engine_of(recipe, name)
+    setup = setup_of(policy, is_gpu=needs_gpu(recipe))
+    groups = [flow.group_size for flow in recipe.flows.values() if name in _policies(flow.workflow)]
+    rows = policy.batch_groups * max(groups, default=1)
+    updates = setup.data_ranks * policy.algorithm.minibatches
+    pack = max(setup.micro_batch_tokens, longest, 1)
+    has_server = shape is not None and engine.get("kind") in SERVERS and needs_gpu(recipe)
+    return PolicyPlan(
+        policy=name,
+        model=str(policy.model.get("path") or policy.model.get("name") or policy.model.get("kind")),
+        parameters=shape.parameters if shape else None,
+        trainer=trainer_use(policy, shape, longest_row=longest),
+        server=server_memory(shape, engine, gpu_bytes=gpu_bytes) if shape and has_server else None,
+        context_tokens=engine_context(engine, shape),
+        batch_rows=rows,
+        micro_batch_tokens=setup.micro_batch_tokens,
+        longest_row=longest,
+        passes_per_update=-(-rows * longest // (updates * pack)),
+    )
+
+
+def _flow_plan(recipe: Recipe, name: str) -> FlowPlan:
+    flow = recipe.flows[name]
+    groups = max(recipe.policies[policy].batch_groups for policy in _policies(flow.workflow))
+    prompts = recipe.stop.steps * groups
+    size = next((int(flow.dataset[key]) for key in _SIZES if flow.dataset.get(key)), None)
+    return FlowPlan(flow=name, prompts=prompts, episodes=prompts * flow.group_size, dataset_size=size)
+
+
+def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping[str, int]) -> dict[str, int]:
+    """Returns upper bounds; the initial models, checkpoints with the one being written, full snapshots of the weight
+    store, and buffered trajectories of full length."""
+    sizes = dict.fromkeys(("models", "checkpoints", "weight store", "buffered trajectories"), 0)
+    snapshots = 2 + recipe.weights.retained_versions // recipe.weights.full_snapshot_every
+    for name, policy in recipe.policies.items():
+        shape, setup = shapes[name], setup_of(policy, is_gpu=needs_gpu(recipe))
+        if shape is None:
+            continue
+        trained = shape.adapter_parameters(setup.lora_rank, setup.lora_targets) if setup.lora_rank else shape.parameters
+        checkpoints = trainer_config(recipe, name).keep_checkpoints + 1
+        sizes["models"] += BFLOAT16 * shape.parameters
+        sizes["checkpoints"] += (
+            checkpoints * (FLOAT32 + 2 * setup.moment_bytes) * trained * (2 if setup.has_critic else 1)
+        )
+        base = shape.parameters if setup.lora_rank else 0
+        sizes["weight store"] += BFLOAT16 * (snapshots * trained + base)
+        groups = (policy.max_staleness + 1) * policy.batch_groups
+        size = max((flow.group_size for flow in recipe.flows.values()), default=1)
+        sizes["buffered trajectories"] += groups * size * rows[name] * _ROW_BYTES
+    return {part: size for part, size in sizes.items() if size}

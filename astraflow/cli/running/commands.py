@@ -1,0 +1,213 @@
+"""Commands that run a whole recipe on this machine: `demo` and `run`; `prepare` prepares the models of a recipe."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from astraflow.cli.options import Overrides, RecipeArgument, Tls
+
+_STARTED_AT = time.monotonic()
+"""Approximate start of the command."""
+
+DEMO, DEMO_OF_POOLS = "reverse", "smoke/regions"
+DEMO_LIMIT_S = 180.0
+DEMO_LIMIT_WITH_SERVER_S = 600.0
+"""Time limit of the demo with an engine that starts a server."""
+
+SERVER_SETTINGS = (
+    # Attention in vLLM on a CPU and in some kernels on GPUs needs heads of at least 64.
+    "policies.solver.model.hidden_size=128",
+    "policies.solver.model.heads=2",
+    # One server: several would share the same cores. An evaluation would start another one for its version.
+    "nodes.count=1",
+    "evaluations.progress.every_versions=1000",
+    "evaluations.progress.at_start=false",
+)
+"""Changes of the demo for engines that start a server."""
+
+Headless = Annotated[
+    bool,
+    typer.Option(
+        "--headless", help="End at the stop condition, with exit code 0 only if the run learned; for scripts."
+    ),
+]
+LimitS = Annotated[float | None, typer.Option(min=0, help="Time limit in seconds.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Maximum number of trainer steps (stop.steps).")]
+Nodes = Annotated[int | None, typer.Option(min=0, help="RaaS nodes to start on this machine (nodes.count).")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the summary to this file as JSON.")]
+NoWeb = Annotated[bool, typer.Option("--no-web", help="Run without the page.")]
+NoBrowser = Annotated[
+    bool, typer.Option("--no-browser", help="Print the address of the page without opening a browser.")
+]
+WebPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0 selects a free one.")]
+Fleet = Annotated[
+    bool,
+    typer.Option(
+        "--fleet", help="Start the nodes with a fleet service that scales their pool, instead of a fixed number."
+    ),
+]
+Maintainer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="scripted|model",
+        help="With --fleet: run a maintainer with a scripted model or the recipe's `maintainer.model`.",
+    ),
+]
+EngineKind = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="KIND",
+        help="Engine of the nodes, such as local_torch, sglang or vllm; a server that is not installed is installed "
+        "after asking.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="With --engine: install the server without asking; for scripts.")]
+RunDir = Annotated[
+    Path | None,
+    typer.Option(help="Run directory; an existing run is continued. Default: a new one in ASTRAFLOW_HOME."),
+]
+Conversations = Annotated[
+    int,
+    typer.Option(
+        min=0, max=20, help="Print this many conversations of the first step, and of the last, when the run has ended."
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Option(help="Address of this machine for nodes on other machines, which cannot join at a loopback address."),
+]
+
+FirstPort = Annotated[
+    int,
+    typer.Option(
+        "--ports",
+        metavar="FIRST",
+        min=0,
+        max=65532,
+        help="First of four ports on --host, in this order: joining nodes, dataflow, weights, fleet; 0 selects free "
+        "ones, different at each start.",
+    ),
+]
+Advertised = Annotated[
+    str,
+    typer.Option(
+        "--advertise", metavar="NAME", help="Name or address under which other machines reach --host, if it differs."
+    ),
+]
+
+
+def demo(
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    headless: Headless = False,
+    limit_s: LimitS = None,
+    steps: Steps = None,
+    nodes: Nodes = None,
+    json: Json = None,
+    no_web: NoWeb = False,
+    no_browser: NoBrowser = False,
+    port: WebPort = 0,
+    run_dir: RunDir = None,
+    fleet: Fleet = False,
+    maintainer: Maintainer = None,
+    engine: EngineKind = "",
+    yes: Yes = False,
+    pools: Annotated[
+        bool,
+        typer.Option(
+            "--pools",
+            help="Run three pools of simulated nodes with autoscaling and fault injection instead.",
+        ),
+    ] = False,
+) -> None:
+    """Train a tiny model to reverse four letters and watch it learn. With --pools, watch a simulated fleet instead."""
+    has_server = engine in ("sglang", "vllm")
+    if limit_s is None and headless:
+        limit_s = DEMO_LIMIT_WITH_SERVER_S if has_server else DEMO_LIMIT_S
+    run(
+        DEMO_OF_POOLS if pools else DEMO,
+        [*(SERVER_SETTINGS if has_server and not pools else ()), *overrides],
+        headless,
+        limit_s,
+        steps,
+        nodes,
+        json,
+        no_web,
+        no_browser,
+        port,
+        run_dir,
+        fleet=fleet or pools,
+        maintainer=maintainer,
+        engine=engine,
+        yes=yes,
+    )
+
+
+def run(
+    recipe: RecipeArgument,
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    headless: Headless = False,
+    limit_s: LimitS = None,
+    steps: Steps = None,
+    nodes: Nodes = None,
+    json: Json = None,
+    no_web: NoWeb = False,
+    no_browser: NoBrowser = False,
+    port: WebPort = 0,
+    run_dir: RunDir = None,
+    host: Host = "127.0.0.1",
+    advertise: Advertised = "",
+    ports: FirstPort = 0,
+    tls: Tls = None,
+    fleet: Fleet = False,
+    maintainer: Maintainer = None,
+    engine: EngineKind = "",
+    yes: Yes = False,
+    conversations: Conversations = 0,
+) -> None:
+    """Run a recipe on this machine: all services, nodes, trainers and the page."""
+    from astraflow.cli.running.local_run import LocalRunOptions, run_locally
+    from astraflow.recipe.loading import Check, load_recipe
+
+    if engine:
+        from astraflow.cli.engines.environments import ensure_installed
+
+        ensure_installed(engine, has_consent=yes)
+    shortcuts = {"stop.steps": steps, "nodes.count": nodes}
+    chosen = [*overrides, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
+    if engine:
+        chosen.insert(0, f"nodes.engine.kind={engine}")
+    options = LocalRunOptions(
+        is_headless=headless,
+        has_web=not no_web,
+        opens_browser=not (no_browser or headless),
+        has_fleet=fleet,
+        maintainer_kind=maintainer or "",
+        conversations=conversations,
+        limit_s=limit_s,
+        began_at=_STARTED_AT,
+    )
+    raise typer.Exit(
+        run_locally(
+            load_recipe(recipe, chosen, check=Check.LIGHT),
+            options,
+            directory=run_dir,
+            host=host,
+            advertise=advertise,
+            tls=tls,
+            first_port=ports,
+            web_port=port,
+            summary_file=json,
+        )
+    )
+
+
+def prepare(recipe: RecipeArgument, overrides: Overrides = []) -> None:  # noqa: B006 (typer copies it)
+    """Prepare the models that a recipe starts from, unless they are cached. `run` includes this step."""
+    from astraflow.cli.running.preparation import prepare_models
+    from astraflow.recipe.loading import Check, load_recipe
+
+    # The light check imports no heavy plugins: simulated models need no torch, others import it when prepared.
+    prepare_models(load_recipe(recipe, overrides, check=Check.LIGHT))

@@ -1,0 +1,1 @@
+"""Single roles of a run: `serve` and `join`, their tokens, keys and health."""

@@ -1,0 +1,1 @@
+"""Policies of a node: the engines that serve them, the weight loop that follows their versions, and pinned versions."""

@@ -1,0 +1,217 @@
+"""Policies that a node serves, and their clients for workflows."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+
+import numpy as np
+
+from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Int32Array
+from astraflow.models.tokenizers import ChatTokenizer
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.engines.base import Engine
+from astraflow.raas.policies.recorder import RolloutRecorder, request_key
+from astraflow.raas.policies.reprefill_check import ReprefillCheck
+from astraflow.raas.policies.turn_times import TurnTimes
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.tracing import span
+from astraflow.workflows.base import PolicyClient
+
+log = get_logger()
+
+CLOSE_TIMEOUT_S = 3.0
+"""Time limit for closing an engine."""
+
+
+class ServedPolicy:
+    """One policy on this node: its engine, its tokenizer, and whether the loaded version is verified.
+
+    waiting ──verified version──► serving ──failed version──► withheld ──verified version──► serving
+    """
+
+    def __init__(self, policy: PolicyId, engine: Engine, tokenizer: ChatTokenizer) -> None:
+        self.policy = policy
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.is_serving = False
+        self.reprefill = ReprefillCheck(engine)
+        """Gets the generations of tasks; the weight loop runs it."""
+
+    async def close(self) -> None:
+        """Closes the engine within the time limit; logs a failure."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.engine.close()
+        except Exception:
+            log.exception("engine_not_closed", policy=self.policy)
+
+
+class ServedPolicies(Mapping[PolicyId, ServedPolicy]):
+    """Policies that the flows of a run use. `ready` is set while every policy serves a verified version."""
+
+    def __init__(self, policies: Mapping[PolicyId, ServedPolicy]) -> None:
+        self._policies = dict(policies)
+        self.ready = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set when a served version changed; the task that reports it to dataflow clears it."""
+
+    def __getitem__(self, policy: PolicyId) -> ServedPolicy:
+        return self._policies[policy]
+
+    def __iter__(self) -> Iterator[PolicyId]:
+        return iter(self._policies)
+
+    def __len__(self) -> int:
+        return len(self._policies)
+
+    def set_serving(self, policy: PolicyId, is_serving: bool) -> None:
+        """Sets whether the policy serves: its version was verified, or failed the verification."""
+        self._policies[policy].is_serving = is_serving
+        self.changed.set()
+        if all(served.is_serving for served in self._policies.values()):
+            self.ready.set()
+        else:
+            self.ready.clear()
+
+    def versions(self) -> dict[PolicyId, Version]:
+        """Returns the served version of each policy, without policies that serve no verified version."""
+        return {
+            policy: served.engine.version
+            for policy, served in self._policies.items()
+            if served.is_serving and served.engine.version is not None
+        }
+
+    def for_task(
+        self, task: Task, recorder: RolloutRecorder, counters: NodeCounters, turns: TurnTimes | None = None
+    ) -> dict[PolicyId, PolicyClient]:
+        """Returns the policy clients for the workflow of a task. turns: records durations of sampled groups."""
+        return {
+            policy: TaskPolicy(served, task, recorder, counters, turns) for policy, served in self._policies.items()
+        }
+
+
+class TaskPolicy:
+    """Client of one policy for one task: names requests, counts tokens, and assigns failures to their boundary.
+
+    Records every generation. A generation that an earlier node completed for the same request is returned at once;
+    an incomplete one continues after its tokens, with the remaining length.
+    """
+
+    def __init__(
+        self,
+        served: ServedPolicy,
+        task: Task,
+        recorder: RolloutRecorder,
+        counters: NodeCounters,
+        turns: TurnTimes | None = None,
+    ) -> None:
+        self._served = served
+        self._task = task
+        self._recorder = recorder
+        self._counters = counters
+        self._turns = turns
+        self._requests = 0
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """Tokenizer of the policy."""
+        return self._served.tokenizer
+
+    async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
+        """Continues `prompt`. Raises: RolloutFailed at the boundary `engine`."""
+        await self._recorder.block_if_stopped()
+        policy = self._served.policy
+        if not self._served.is_serving:
+            raise RolloutFailed(
+                f"cannot generate: this node serves no verified version of {policy!r}",
+                boundary=Boundary.ENGINE,
+                code="rollout.not_serving",
+            )
+        request = request_key(policy, prompt, sampling)
+        recalled = self._recorder.recall(request)
+        if recalled is not None:
+            self._counters.add("tokens_continued", len(recalled.tokens))
+        began_at = self._turns.now if self._turns is not None else 0.0
+        generation = await self._continue_generation(prompt, sampling, recalled)
+        if self._turns is not None and recalled is None:
+            self._turns.record(policy, prompt, generation, began=began_at)
+        if generation.finish is Finish.ABORT and not (self._recorder.is_stopped and self._served.is_serving):
+            raise RolloutFailed(
+                f"cannot use the generation: the engine of {policy!r} aborted it",
+                boundary=Boundary.ENGINE,
+                code="rollout.aborted",
+            )
+        self._served.reprefill.offer(prompt, sampling, generation)
+        self._recorder.record(policy, request, generation)
+        await self._recorder.block_if_stopped()
+        return generation
+
+    async def _continue_generation(
+        self, prompt: Int32Array, sampling: Sampling, recalled: Generation | None
+    ) -> Generation:
+        """Returns the complete generation, or its tokens up to the abort."""
+        if recalled is None:
+            return await self._generate_counted(prompt, sampling, begun_tokens=0)
+        remaining_tokens = sampling.max_new_tokens - len(recalled.tokens)
+        if recalled.finish is not Finish.ABORT:
+            return recalled
+        if remaining_tokens <= 0:
+            return replace(recalled, finish=Finish.LENGTH)
+        known_tokens = np.concatenate([prompt, recalled.tokens])
+        rest = await self._generate_counted(
+            known_tokens, replace(sampling, max_new_tokens=remaining_tokens), begun_tokens=len(recalled.tokens)
+        )
+        return joined(recalled, rest)
+
+    async def _generate_counted(self, prompt: Int32Array, sampling: Sampling, *, begun_tokens: int) -> Generation:
+        """begun_tokens: recalled tokens at the end of `prompt`. The request id contains their number because it seeds
+        the engine's random numbers, and those of the recalled tokens must not repeat."""
+        policy = self._served.policy
+        request_id = f"{self._task.id}.{self._task.attempt}.{policy}.{self._requests}"
+        self._requests += 1
+        if begun_tokens:
+            request_id = f"{request_id}+{begun_tokens}"
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=_request_seed(sampling.seed, request_id))
+        try:
+            with (
+                span("rl.generate", policy=policy, prompt_tokens=len(prompt)),
+                self._recorder.in_flight(lambda: self._abort(request_id)),
+            ):
+                generation = await self._generate_or_abort(request_id, prompt, sampling)
+        except Exception as problem:
+            raise RolloutFailed(
+                f"{type(problem).__name__}: {problem}", boundary=Boundary.ENGINE, code="rollout.engine_failed"
+            ) from problem
+        self._counters.add("tokens_generated", len(generation.tokens))
+        if not np.isfinite(generation.logprobs).all():
+            raise RolloutFailed(
+                f"cannot use the generation: the engine of {policy!r} returned a logprob that is not finite",
+                boundary=Boundary.ENGINE,
+                code="rollout.non_finite_logprob",
+            )
+        return generation
+
+    async def _generate_or_abort(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
+        try:
+            return await self._served.engine.generate(request_id, prompt, sampling)
+        except asyncio.CancelledError:
+            await self._abort(request_id)
+            raise
+
+    async def _abort(self, request_id: str) -> None:
+        try:
+            await self._served.engine.abort(request_id)
+        except Exception:
+            log.exception("abort_failed", request=request_id)
+
+
+def _request_seed(seed: int, request_id: str) -> int:
+    """Returns the seed of one request, 0 to 2^31 - 1: the same for the same seed and request on every node."""
+    digest = blake2b(f"{seed} {request_id}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,1 @@
+"""The agent: wakes on signals, converses with a language model that calls tools, and verifies the changes."""

@@ -1,0 +1,99 @@
+"""Inputs of the tools. Pools and nodes are given as tokens from a report."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from maintainer.agent.tools.base import ToolModel
+
+MAX_REASON = 500
+
+Format = Literal["concise", "detailed"]
+NodeFilter = Literal["all", "ready", "starting", "leaving", "lost", "straggler", "spot", "failed"]
+NodeSort = Literal["speed", "age", "price", "silence"]
+EventKind = Literal["all", "changes", "refusals", "launch_failures", "orphans", "overrides", "escalations", "nodes"]
+Severity = Literal["info", "warning", "critical"]
+
+
+class ReportInput(ToolModel):
+    """Input of `fleet_report`."""
+
+    pool: str | None = Field(default=None, max_length=64)
+    """Token of one pool; null for all pools."""
+    format: Format = "concise"
+    """concise: the fields that a decision needs. detailed: also throughput, budgets and inputs of the rule."""
+
+
+class NodesInput(ToolModel):
+    """Input of `fleet_nodes`."""
+
+    pool: str | None = Field(default=None, max_length=64)
+    """Token of one pool; null for all pools."""
+    filter: NodeFilter = "all"
+    """Nodes to return. leaving: draining or retiring. lost: dataflow receives no heartbeat. failed: launches that ended
+    before the node was ready."""
+    sort: NodeSort = "speed"
+    """speed: slowest first. age: oldest first. price: most expensive first. silence: oldest heartbeat first."""
+    limit: int = Field(default=10, ge=1, le=50)
+    """Maximum number of nodes to return."""
+
+
+class EventsInput(ToolModel):
+    """Input of `fleet_events`."""
+
+    since_s: float = Field(default=3600.0, gt=0, le=86400.0)
+    """Maximum age of an event, seconds."""
+    kind: EventKind = "all"
+    """Kind of events. nodes: events of the run, from dataflow's report. Other kinds: entries of the journal."""
+    limit: int = Field(default=20, ge=1, le=50)
+    """Maximum number of events to return; the newest are returned."""
+
+
+class ExplainInput(ToolModel):
+    """Input of `fleet_explain`."""
+
+    decision: int = Field(ge=1)
+    """Number of a decision, from fleet_events or fleet_apply."""
+
+
+class PlanInput(ToolModel):
+    """Input of `fleet_plan`: either `target` or `retire`; the other one is null."""
+
+    pool: str = Field(max_length=64)
+    """Token of the pool to change."""
+    target: int | None = Field(default=None, ge=0, le=1_000_000)
+    """Requested size of the pool, nodes; null when `retire` is given."""
+    retire: list[str] | None = Field(default=None, max_length=50)
+    """Tokens of the nodes to drain and terminate; no other node is removed. Null when `target` is given."""
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+    """Reason for people, one or two sentences with numbers from the report."""
+
+
+class ApplyInput(ToolModel):
+    """Input of `fleet_apply`."""
+
+    plan_id: str = Field(min_length=1, max_length=64)
+    """`plan_id` from fleet_plan. A plan expires after five minutes."""
+    idempotency_key: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._:-]+$")
+    """Key that you choose for this change. A repeated call with the same key returns the first result and changes
+    nothing."""
+
+
+class OverrideInput(ToolModel):
+    """Input of `fleet_override`."""
+
+    pool: str = Field(max_length=64)
+    """Token of the pool."""
+    minutes: int = Field(ge=1, le=60)
+    """Duration of the override, minutes."""
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+    """Reason for people."""
+
+
+class EscalateInput(ToolModel):
+    """Input of `fleet_escalate`."""
+
+    severity: Severity
+    """critical: a person must look at it immediately."""
+    text: str = Field(min_length=1, max_length=MAX_REASON)
+    """Text for people: the problem, and the action that a person must take."""

@@ -1,0 +1,44 @@
+"""Interfaces that a toolbox uses: the fleet service and the transcript."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from astraflow.contract.fleet import Actor, AppliedPlan, Decision, Plan, PlanId, PlanRequest
+from astraflow.contract.ids import PoolId
+from astraflow.contract.maintainer import Proposal
+from maintainer.agent.transcript.transcript import Kind
+
+Record = Callable[[Kind, Mapping[str, Any]], Awaitable[object]]
+"""Writes to the transcript: kind and body."""
+
+
+async def skip_record(kind: Kind, body: Mapping[str, Any]) -> None:
+    """Discards the entry; for callers without a transcript."""
+
+
+class FleetChanger(Protocol):
+    """Interface for changes of the fleet service; implemented by the client of the fleet plane."""
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        """Plans a change without applying it."""
+
+    async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> AppliedPlan:
+        """Applies a plan."""
+
+    async def propose(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
+        """Proposes a plan to people."""
+
+    async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+        """Sets a manual override: no node of the pool is removed for `minutes`."""
+
+    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Writes an escalation for people."""
+
+
+class FleetClient(FleetChanger, Protocol):
+    """Interface for changes and reads of the fleet service."""
+
+    async def decisions(
+        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[Decision, ...]:
+        """Returns the journal, newest first."""

@@ -1,0 +1,58 @@
+"""View of the report, sent at the start of a wake and returned by `fleet_report`."""
+
+from collections import Counter
+
+from astraflow.contract.fleet import Pool
+from astraflow.contract.maintainer import MaintainerMode
+from maintainer.agent.tools import outputs
+from maintainer.agent.tools.inputs import ReportInput
+from maintainer.agent.tools.views.figures import rounded, rounded_or_none
+from maintainer.agent.tools.views.pools import pool_details, pool_view
+from maintainer.agent.tools.views.redacted_texts import redact
+from maintainer.agent.tools.views.view_context import ViewContext
+
+MOST_POOLS = 6
+"""Pools in one concise report; those with signals come first."""
+MOST_STREAMS = 4
+MOST_TROUBLES = 4
+
+
+def report_view(view_context: ViewContext, arguments: ReportInput, *, mode: MaintainerMode) -> outputs.ReportOutput:
+    """`fleet_report`. mode: mode of the maintainer. Raises: InvalidInput for an unknown token."""
+    snapshot, fleet = view_context.snapshot, view_context.snapshot.fleet
+    chosen = _chosen(view_context, arguments.pool)
+    shown = chosen[:MOST_POOLS]
+    streams = snapshot.report.streams if snapshot.report is not None else ()
+    is_simulated = any(pool.simulated for pool in fleet.pools) or bool(snapshot.report and snapshot.report.simulated)
+    return outputs.ReportOutput(
+        report_age_s=rounded_or_none(snapshot.report_age_s),
+        is_simulated=is_simulated,
+        maintainer_mode=mode.value,
+        kill_switch=fleet.kill.value,
+        usd_per_hour=rounded(fleet.usd_per_hour),
+        usd_today=rounded(fleet.usd_today),
+        streams=[
+            outputs.StreamView(
+                wait_fraction=rounded(stream.wait_fraction),
+                is_waiting=stream.is_waiting,
+                steps=stream.steps,
+                buffered_groups=stream.buffered,
+            )
+            for stream in streams[:MOST_STREAMS]
+        ],
+        pools=[pool_view(view_context, pool) for pool in shown],
+        details=[pool_details(view_context, pool) for pool in shown] if arguments.format == "detailed" else [],
+        pools_left_out=len(chosen) - len(shown),
+        orphans=fleet.orphans,
+        problems=[redact(text, view_context.names) for text in fleet.problems[:MOST_TROUBLES]],
+    )
+
+
+def _chosen(view_context: ViewContext, token: str | None) -> list[Pool]:
+    """Requested pools; those with signals come first."""
+    pools = view_context.snapshot.fleet.pools
+    if token is not None:
+        name = view_context.names.name("pool", token)
+        return [pool for pool in pools if pool.spec.id == name]
+    signal_counts = Counter(signal.pool for signal in view_context.signals)
+    return sorted(pools, key=lambda pool: (-signal_counts[pool.spec.id], pool.spec.id))

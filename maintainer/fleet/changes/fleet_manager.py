@@ -1,0 +1,265 @@
+"""Makes changes to the fleet: plans, manual overrides, escalations, kill switch and pool specs.
+
+A change is one transaction: the check that the pool is unchanged since the plan, the intents, the audit log and the
+reply under the caller's idempotency key. The actuator carries out the intents later, even after crashes.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+from astraflow.contract.errors import Conflict, InvalidInput, PlanRefused
+from astraflow.contract.fleet import (
+    Actor,
+    AppliedPlan,
+    Decision,
+    Finding,
+    KillScope,
+    Plan,
+    PlanId,
+    Pool,
+    PoolSpec,
+    Role,
+    Verdict,
+)
+from astraflow.contract.ids import PoolId
+from astraflow.contract.maintainer import Proposal
+from maintainer.fleet.changes.plan_application import PlanApplier, applied
+from maintainer.fleet.changes.plans import Plans
+from maintainer.fleet.guard.approval import ApplyAttempt, may_approve
+from maintainer.fleet.guard.guard import MAX_OVERRIDE_S, verdict
+from maintainer.fleet.ledger.ledger import Changes, Ledger
+from maintainer.fleet.ledger.records import KillSwitch, MaintainerSetting, PoolRecord
+from maintainer.fleet.providers.base import Quote
+from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.idempotency import (
+    IdempotentReplies,
+    check_reason,
+    hash_request,
+    require_pool_access,
+    require_role,
+)
+
+MAX_OVERRIDE_MINUTES = MAX_OVERRIDE_S / 60
+SEVERITIES = ("info", "warning", "critical")
+
+
+class FleetManager:
+    """Makes changes to the fleet. Every call returns after its change is durable. One instance per service."""
+
+    def __init__(self, fleet: Fleet, replies: IdempotentReplies) -> None:
+        self.plans = Plans(fleet)
+        self._fleet = fleet
+        self._replies = replies
+        self._applying = PlanApplier(fleet, self.plans, replies)
+
+    async def apply(
+        self, plan_id: PlanId, *, key: str, approver: Actor | None = None, applier: Actor | None = None
+    ) -> AppliedPlan:
+        """Records the plan's changes for the actuator.
+
+        approver: person who approves a plan that needs it. applier: actor who applies the plan; by default the
+        approver, else the planner.
+        Raises: PlanRefused with the guard's findings, or for another actor's plan; Conflict when the pool has changed
+        since, the plan is expired or unknown, or the key was used for another request.
+        """
+        async with self._replies.lock:
+            request_hash = hash_request("apply", plan_id)
+            stored_reply = await self._replies.find(key, request_hash)
+            if stored_reply is not None:
+                return applied(stored_reply)
+            plan, quote = self.plans.get(plan_id)
+            applier = applier or approver or plan.request.actor
+            return await self._apply(
+                plan, quote, key=key, request_hash=request_hash, approver=approver, applier=applier
+            )
+
+    async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
+        """Creates a pool, or changes its spec. Raises: NotPermitted, Conflict, InvalidInput."""
+        require_role(actor, Role.ADMIN, "change a pool's spec")
+        require_pool_access(actor, spec.id)
+        check_reason(reason)
+        self._fleet.provider(spec.provider)
+        request_hash = hash_request("put_pool", asdict(spec), observed_version)
+        async with self._replies.lock:
+            if await self._replies.find(key, request_hash) is None:
+                await self._put_pool(
+                    spec, observed_version, actor=actor, reason=reason, key=key, request_hash=request_hash
+                )
+        return self._fleet.view(self._fleet.pool(spec.id))
+
+    async def set_override(self, pool_id: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+        """Sets a manual override: no node is retired for `minutes`; 0 ends it. Raises: InvalidInput above an hour."""
+        if not 0 <= minutes <= MAX_OVERRIDE_MINUTES:
+            raise InvalidInput(
+                f"cannot set the override: {minutes:g} minutes are outside 0 to {MAX_OVERRIDE_MINUTES:g} minutes; "
+                "set it again later",
+                code="fleet.override_too_long",
+            )
+
+        def changes(pool: PoolRecord) -> PoolRecord:
+            until = self._fleet.clock.wall() + 60 * minutes if minutes else None
+            return replace(
+                pool, version=pool.version + 1, override_until_at=until, override_reason=reason if minutes else ""
+            )
+
+        what = (
+            f"manual override of pool {pool_id} for {minutes:g} minutes: no node is retired"
+            if minutes
+            else f"manual override of pool {pool_id} ended"
+        )
+        return await self.record_decision("override", what, actor, key, reason, pool=pool_id, of_pool=changes)
+
+    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Notifies people. Raises: InvalidInput for an unknown severity."""
+        if severity not in SEVERITIES:
+            raise InvalidInput(
+                f"cannot escalate: unknown severity {severity[:40]!r}; use {', '.join(SEVERITIES)}",
+                code="fleet.unknown_severity",
+            )
+        return await self.record_decision("escalate", f"{severity}: {reason}", actor, key, reason)
+
+    async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Sets the kill switch. Every actor may extend its scope, only an admin may reduce it. Raises: NotPermitted."""
+        order = list(KillScope)
+        if order.index(scope) < order.index(self._fleet.ledger.switch.scope):
+            require_role(actor, Role.ADMIN, "reduce the scope of the kill switch")
+        what = {
+            KillScope.NONE: "the kill switch is off",
+            KillScope.AGENTS: "the kill switch is on for agents",
+            KillScope.ALL: "the kill switch is on for all changes",
+        }[scope]
+        switch = KillSwitch(scope=scope, reason=reason if scope is not KillScope.NONE else "")
+        return await self.record_decision("kill_switch", what, actor, key, reason, switch=switch)
+
+    async def _apply(
+        self, plan: Plan, quote: Quote, *, key: str, request_hash: str, approver: Actor | None, applier: Actor
+    ) -> AppliedPlan:
+
+        def decide(ledger: Ledger) -> tuple[Changes, AppliedPlan | PlanRefused]:
+            pool = self._fleet.pool(plan.request.pool)
+            if pool.version != plan.observed_version:
+                raise Conflict(
+                    f"cannot apply plan {plan.id}: pool {pool.spec.id} has changed since it was made (version "
+                    f"{pool.version}, planned for {plan.observed_version}); plan again",
+                    code="fleet.pool_changed",
+                )
+            application = ApplyAttempt(
+                applier=applier, mode=self._fleet.agents_mode, is_proposed=plan.id in ledger.waiting_proposals
+            )
+            assessment = self.plans.assess(plan.request, pool, quote)
+            evidence = replace(assessment.evidence, application=application)
+            findings = evidence.findings()
+            objection = _refusal_message(plan, findings, approver)
+            if objection:
+                refused = PlanRefused(objection, guard_json=evidence.to_json(), code="fleet.plan_refused")
+                return self._refusal(plan, objection, applier, findings, key), refused
+            assessment = replace(assessment, evidence=evidence)
+            return self._applying.changes(
+                plan, pool, assessment, quote, key=key, request_hash=request_hash, approver=approver, applier=applier
+            )
+
+        result = await self._fleet.ledger.change(decide)
+        if isinstance(result, PlanRefused):
+            raise result
+        return result
+
+    async def _put_pool(
+        self, spec: PoolSpec, observed_version: int, *, actor: Actor, reason: str, key: str, request_hash: str
+    ) -> None:
+
+        def decide(ledger: Ledger) -> tuple[Changes, None]:
+            stored_pool = ledger.pools.get(spec.id)
+            version = stored_pool.version if stored_pool is not None else 0
+            if version != observed_version:
+                raise Conflict(
+                    f"cannot change pool {spec.id}: it has version {version}, not {observed_version}; read it again",
+                    code="fleet.pool_changed",
+                )
+            target = (
+                spec.min_nodes if stored_pool is None else min(max(stored_pool.target, spec.min_nodes), spec.max_nodes)
+            )
+            pool = (
+                PoolRecord(spec=spec, version=1, target=target)
+                if stored_pool is None
+                else replace(stored_pool, spec=spec, version=version + 1, target=target)
+            )
+            action = "created" if stored_pool is None else "changed"
+            message = f"pool {spec.id} {action}: {spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
+            decision = self._fleet.decision("spec", pool=spec.id, actor=actor, reason=reason, message=message, key=key)
+            return Changes(
+                pools=(pool,), decisions=(decision,), reply=self._replies.make_reply(key, request_hash, {})
+            ), None
+
+        await self._fleet.ledger.change(decide)
+
+    def _refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Finding, ...], key: str) -> Changes:
+        request = plan.request
+        decision = self._fleet.decision(
+            "refuse",
+            pool=request.pool,
+            actor=applier,
+            reason=request.reason,
+            message=objection,
+            key=key,
+            findings=findings,
+        )
+        return Changes(decisions=(decision,))
+
+    async def record_decision(
+        self,
+        kind: str,
+        message: str,
+        actor: Actor,
+        key: str,
+        reason: str,
+        *,
+        pool: PoolId | None = None,
+        of_pool: Callable[[PoolRecord], PoolRecord] | None = None,
+        switch: KillSwitch | None = None,
+        setting: MaintainerSetting | None = None,
+        proposals: Callable[[], tuple[Proposal, ...]] = tuple,
+    ) -> Decision:
+        """Records a decision in the audit log, with small changes.
+
+        of_pool, proposals: return the changed pool and proposals; called inside the transaction.
+        """
+        check_reason(reason)
+        require_pool_access(actor, pool or "")
+        request_hash = hash_request(kind, message, actor.name)
+
+        def decide(ledger: Ledger) -> tuple[Changes, Decision]:
+            decision = self._fleet.decision(kind, pool=pool or "", actor=actor, reason=reason, message=message, key=key)
+            pools = (of_pool(self._fleet.pool(pool)),) if of_pool is not None and pool is not None else ()
+            reply = self._replies.make_reply(key, request_hash, asdict(decision) | {"actor": None})
+            changes = Changes(
+                pools=pools,
+                switch=switch,
+                maintainer_setting=setting,
+                proposals=proposals(),
+                decisions=(decision,),
+                reply=reply,
+            )
+            return changes, decision
+
+        async with self._replies.lock:
+            earlier_reply = await self._replies.find(key, request_hash)
+            if earlier_reply is not None:
+                return Decision(**earlier_reply | {"actor": actor, "findings": ()})
+            return await self._fleet.ledger.change(decide)
+
+
+def _refusal_message(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None) -> str:
+    """Returns why the plan cannot be applied; empty when it can."""
+    overall = verdict(findings)
+    decisive = "; ".join(finding.message for finding in findings if finding.verdict is overall)
+    if overall is Verdict.REFUSED:
+        return decisive
+    if overall is Verdict.NEEDS_APPROVAL and approver is None:
+        return f"not pre-approved, do not retry: {decisive}"
+    if overall is Verdict.NEEDS_APPROVAL and approver is not None and not _may_approve(plan, approver):
+        return f"{approver.name} ({approver.role.value}) cannot approve a plan of {plan.request.actor.name}: {decisive}"
+    return ""
+
+
+def _may_approve(plan: Plan, approver: Actor) -> bool:
+    return may_approve(plan.request.actor, approver, pool=plan.request.pool)

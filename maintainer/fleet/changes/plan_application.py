@@ -1,0 +1,174 @@
+"""Ledger changes of an applied plan: intents, retirements, manual override, audit log and reply."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from astraflow.contract.causes import Cause
+from astraflow.contract.fleet import (
+    Actor,
+    AppliedChange,
+    AppliedPlan,
+    Instance,
+    InstanceState,
+    LaunchId,
+    Plan,
+    PlanId,
+    PlanRequest,
+    PoolSpec,
+    Verdict,
+)
+from astraflow.contract.maintainer import Proposal, ProposalState
+from maintainer.fleet.changes.plans import PlanAssessment, Plans
+from maintainer.fleet.guard.guard import verdict
+from maintainer.fleet.ledger.ledger import Changes
+from maintainer.fleet.ledger.lifecycle import InstanceEvent, next_state
+from maintainer.fleet.ledger.records import LaunchRecord, PoolRecord
+from maintainer.fleet.ledger.termination_causes import termination_cause
+from maintainer.fleet.providers.base import Quote
+from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.idempotency import IdempotentReplies
+
+MAX_CHANGE_TIMES = 16
+
+
+class PlanApplier:
+    """Computes the ledger changes of a plan, inside `Ledger.change`. One instance per service."""
+
+    def __init__(self, fleet: Fleet, plans: Plans, replies: IdempotentReplies) -> None:
+        self._fleet = fleet
+        self._plans = plans
+        self._replies = replies
+
+    def changes(
+        self,
+        plan: Plan,
+        pool: PoolRecord,
+        assessment: PlanAssessment,
+        quote: Quote,
+        *,
+        key: str,
+        request_hash: str,
+        approver: Actor | None,
+        applier: Actor,
+    ) -> tuple[Changes, AppliedPlan]:
+        """Returns the ledger changes and the reply. assessment: of the plan, for the current state of the pool."""
+        size_change, now = assessment.size_change, self._fleet.clock.wall()
+        launched = [self._intent(pool.spec, plan.request, quote) for _ in range(size_change.launches)]
+        order = InstanceEvent.RETIRE if plan.request.is_kill else InstanceEvent.DRAIN
+        retired = [self._ordered(victim, order, plan.request) for victim in size_change.victims]
+        proposal = self._fleet.ledger.waiting_proposals.get(plan.id)
+        needs_approval = proposal is not None or verdict(assessment.findings) is Verdict.NEEDS_APPROVAL
+        overridden = self._with_override(pool, plan, assessment)
+        plan_approver = approver if needs_approval else None
+        message = _sentence(plan, assessment, plan_approver, applier)
+        decision = self._fleet.decision(
+            "apply",
+            pool=pool.spec.id,
+            actor=plan.request.actor,
+            reason=plan.request.reason,
+            message=message,
+            key=key,
+            findings=assessment.findings,
+            change=AppliedChange(
+                nodes_before=size_change.nodes,
+                nodes_after=size_change.target,
+                launched=size_change.launches,
+                retired=len(size_change.victims),
+                override_s=assessment.override_s,
+                is_approved=plan_approver is not None,
+            ),
+        )
+        applied = AppliedPlan(
+            plan=plan.id,
+            decision=decision.ordinal,
+            launched=tuple(record.id for record in launched),
+            retired=tuple(record.id for record in retired),
+            message=message,
+            guard_json=assessment.evidence.to_json(),
+            override_until_at=overridden.override_until_at if assessment.override_s else None,
+        )
+        changed = replace(
+            overridden,
+            version=pool.version + 1,
+            target=size_change.target,
+            changed_at=pool.changed_at if assessment.is_replacement else (*pool.changed_at, now)[-MAX_CHANGE_TIMES:],
+        )
+        changes = Changes(
+            pools=(changed,),
+            records=(*launched, *retired),
+            decisions=(decision,),
+            proposals=self._approved(proposal, approver),
+            reply=self._replies.make_reply(key, request_hash, asdict(applied)),
+        )
+        return changes, applied
+
+    def _with_override(self, pool: PoolRecord, plan: Plan, assessment: PlanAssessment) -> PoolRecord:
+        """Returns the pool with the override of a change above the rule's target; a longer override stays."""
+        until = self._fleet.clock.wall() + assessment.override_s
+        if not assessment.override_s or (pool.override_until_at or 0.0) >= until:
+            return pool
+        rule = assessment.evidence.situation.rule_target
+        reason = f"the rule's target is {rule} nodes, {plan.request.actor.name} set {assessment.size_change.target}"
+        return replace(pool, override_until_at=until, override_reason=f"{reason}: {plan.request.reason}")
+
+    def _approved(self, proposal: Proposal | None, approver: Actor | None) -> tuple[Proposal, ...]:
+        if proposal is None or approver is None:
+            return ()
+        decided = {"decided_at": self._fleet.clock.wall(), "decided_by": approver.name}
+        return (replace(proposal, state=ProposalState.APPROVED, **decided),)  # type: ignore[arg-type]  # types as declared
+
+    def _intent(self, spec: PoolSpec, request: PlanRequest, quote: Quote) -> LaunchRecord:
+        now = self._fleet.clock.wall()
+        launch = self._plans.launch(spec, usd_per_hour=quote.usd_per_hour)
+        instance = Instance(
+            id=self._fleet.launch_ids.next(now),
+            pool=spec.id,
+            state=InstanceState.INTENDED,
+            provider=spec.provider,
+            type=spec.type,
+            region=spec.region,
+            is_spot=spec.is_spot,
+            usd_per_hour=quote.usd_per_hour,
+            actor=request.actor.name,
+            reason=request.reason,
+            intended_at=now,
+            expires_at=launch.tags.expires_at,
+        )
+        return LaunchRecord(instance=instance, launch=launch)
+
+    def _ordered(self, victim: Instance, order: InstanceEvent, request: PlanRequest) -> LaunchRecord:
+        now, state = self._fleet.clock.wall(), next_state(victim.state, order)
+        times = {"draining_at": now} if state is InstanceState.DRAINING else {"retiring_at": now}
+        cause = termination_cause(victim, order, Cause.REQUESTED)
+        instance = replace(victim, state=state, cause=cause, message=f"{request.actor.name}: {request.reason}", **times)  # type: ignore[arg-type]  # all are floats
+        return replace(self._fleet.ledger.records[victim.id], instance=instance, tries=0, next_try_at=0.0)
+
+
+def _sentence(plan: Plan, assessment: PlanAssessment, approver: Actor | None, applier: Actor) -> str:
+    size_change = assessment.size_change
+    parts = [f"from {size_change.nodes} to {size_change.target} {'node' if size_change.target == 1 else 'nodes'}"]
+    parts += [f"{size_change.launches} launched"] if size_change.launches else []
+    parts += (
+        [f"{len(size_change.victims)} {'terminated' if plan.request.is_kill else 'drained'}"]
+        if size_change.victims
+        else []
+    )
+    parts += [f"manual override for {assessment.override_s / 60:.0f} minutes"] if assessment.override_s else []
+    if approver is not None:
+        parts.append(f"approved by {approver.name}")
+    elif applier != plan.request.actor:
+        parts.append(f"applied by {applier.name}")
+    return ", ".join(parts)
+
+
+def applied(answer: dict[str, Any]) -> AppliedPlan:
+    """Returns the stored reply of an applied plan."""
+    return AppliedPlan(
+        plan=PlanId(answer["plan"]),
+        decision=answer["decision"],
+        launched=tuple(LaunchId(launch) for launch in answer["launched"]),
+        retired=tuple(LaunchId(launch) for launch in answer["retired"]),
+        message=answer["message"],
+        guard_json=answer.get("guard_json", ""),
+        override_until_at=answer.get("override_until_at"),
+    )

@@ -1,0 +1,169 @@
+"""Plans: effects of proposed changes, computed without side effects and stored until applied or expired."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from astraflow.contract.errors import Conflict
+from astraflow.contract.fleet import Finding, Plan, PlanId, PlanRequest, PoolSpec
+from maintainer.fleet.changes.planning import SizeChange, plan_size_change
+from maintainer.fleet.guard import guard
+from maintainer.fleet.guard.guard import is_replacement, verdict
+from maintainer.fleet.guard.inputs import GuardInputs
+from maintainer.fleet.ledger.records import PoolRecord
+from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Quote, Tags
+from maintainer.fleet.state.fleet import Fleet
+from maintainer.fleet.state.idempotency import require_pool_access
+
+MAX_PLANS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAssessment:
+    """Assessment of a request against the current state of the pool."""
+
+    size_change: SizeChange
+    findings: tuple[Finding, ...]
+    is_replacement: bool
+    """The plan only replaces lost nodes and does not count as a change."""
+    evidence: GuardInputs
+    override_s: float
+    """Duration of the manual override that the plan sets. Seconds; 0 for none."""
+
+
+class Plans:
+    """Recent plans, by id."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._plans: OrderedDict[PlanId, tuple[Plan, Quote]] = OrderedDict()
+
+    async def make(self, request: PlanRequest) -> Plan:
+        """Returns a plan for a request, without changing anything.
+
+        Raises: InvalidInput for an unknown pool or instance; NotPermitted for an actor of another pool; ProviderError
+        when the provider gives no price.
+        """
+        require_pool_access(request.actor, request.pool)
+        fleet = self._fleet
+        pool = fleet.pool(request.pool)
+        quote = await fleet.provider(pool.spec.provider).quote(self.launch(pool.spec))
+        pool = fleet.pool(request.pool)  # it may have changed during the call
+        assessment = self.assess(request, pool, quote)
+        change, findings = assessment.size_change, assessment.findings
+        now = fleet.clock.wall()
+        plan = Plan(
+            id=PlanId(fleet.launch_ids.next(now)),
+            request=request,
+            observed_version=pool.version,
+            nodes=change.nodes,
+            target=change.target,
+            launches=change.launches,
+            victims=tuple(victim.id for victim in change.victims),
+            eta_s=self._eta_s(pool.spec, change, is_kill=request.is_kill),
+            usd_per_hour_change=_usd_change(change, quote),
+            verdict=verdict(findings),
+            findings=findings,
+            created_at=now,
+            expires_at=now + fleet.config.times.plan_valid_s,
+            rule_target=assessment.evidence.situation.rule_target,
+            override_s=assessment.override_s,
+            guard_json=assessment.evidence.to_json(),
+        )
+        self._plans[plan.id] = (plan, quote)
+        while len(self._plans) > MAX_PLANS:
+            self._plans.popitem(last=False)
+        return plan
+
+    async def price(self, spec: PoolSpec) -> float:
+        """Returns the price of a further instance. US dollars an hour. Raises: ProviderError."""
+        return (await self._fleet.provider(spec.provider).quote(self.launch(spec))).usd_per_hour
+
+    def known(self, plan_id: PlanId) -> Plan | None:
+        """Returns a plan that can still be applied; None for an unknown or expired one."""
+        plan, _ = self._plans.get(plan_id, (None, None))
+        return plan if plan is not None and plan.expires_at >= self._fleet.clock.wall() else None
+
+    def extend(self, plan_id: PlanId, *, until: float) -> Plan:
+        """Extends a plan's validity for approval by a person. Raises: Conflict for an unknown plan."""
+        plan, quote = self.get(plan_id)
+        extended = replace(plan, expires_at=max(plan.expires_at, until))
+        self._plans[plan_id] = (extended, quote)
+        return extended
+
+    def discard(self, plan_id: PlanId) -> None:
+        """Removes a plan, so that it cannot be applied."""
+        self._plans.pop(plan_id, None)
+
+    def get(self, plan_id: PlanId) -> tuple[Plan, Quote]:
+        """Returns a plan that can still be applied, with its quote. Raises: Conflict."""
+        now = self._fleet.clock.wall()
+        if plan_id not in self._plans or self._plans[plan_id][0].expires_at < now:
+            raise Conflict(
+                f"cannot apply plan {plan_id}: it is unknown or expired; plan again and apply within 5 minutes",
+                code="fleet.unknown_plan",
+            )
+        return self._plans[plan_id]
+
+    def assess(self, request: PlanRequest, pool: PoolRecord, quote: Quote) -> PlanAssessment:
+        """Assesses a request against the current state of the pool."""
+        recommendation = self._fleet.observation.recommendation(pool.spec.id)
+        change = plan_size_change(
+            request,
+            self._fleet.instances(pool.spec.id),
+            preferred_victims=recommendation.victims if recommendation is not None else (),
+            speeds=self._fleet.observation.speeds(),
+            unmanaged=self._fleet.unmanaged(pool.spec.id),
+        )
+        proposal = guard.ProposedChange(
+            actor=request.actor,
+            target=change.target,
+            launches=change.launches,
+            victims=change.victims,
+            usd_per_hour_change=_usd_change(change, quote),
+            is_kill=request.is_kill,
+            is_named=bool(request.retire),
+        )
+        situation = self._fleet.situation(pool)
+        limits, delay_s = self._fleet.limits, self._fleet.launch_delay_s(pool.spec)
+        evidence = GuardInputs(situation=situation, proposal=proposal, limits=limits)
+        return PlanAssessment(
+            size_change=change,
+            findings=evidence.findings(),
+            is_replacement=is_replacement(situation, proposal),
+            evidence=evidence,
+            override_s=guard.override_s(situation, proposal, limits, launch_delay_s=delay_s),
+        )
+
+    def _eta_s(self, spec: PoolSpec, change: SizeChange, *, is_kill: bool) -> float:
+        up_s = self._fleet.launch_delay_s(spec) if change.launches else 0.0
+        return max(up_s, spec.drain_s if change.victims and not is_kill else 0.0)
+
+    def launch(self, spec: PoolSpec, *, usd_per_hour: float = 0.0) -> LaunchSpec:
+        """Returns the launch request for a further instance of a pool."""
+        fleet = self._fleet
+        tags = Tags(
+            cluster=fleet.config.cluster,
+            pool=spec.id,
+            run=fleet.run,
+            expires_at=fleet.clock.wall() + fleet.config.times.max_age_s,
+        )
+        node = NodePlan(
+            dataflow=fleet.join_address,
+            engine=spec.engine,
+            capacity=spec.capacity,
+            policies=spec.policies,
+            dataflow_timeout_s=fleet.config.times.dataflow_timeout_s,
+            usd_per_hour=usd_per_hour,
+        )
+        return LaunchSpec(
+            tags=tags,
+            node=node,
+            type=spec.type,
+            region=spec.region,
+            is_spot=spec.is_spot,
+            options=spec.options,
+        )
+
+
+def _usd_change(change: SizeChange, quote: Quote) -> float:
+    return change.launches * quote.usd_per_hour - sum(victim.usd_per_hour for victim in change.victims)

@@ -1,0 +1,333 @@
+"""The guard: a pure function that checks a proposed change of a pool, the same for every actor.
+
+Its findings depend on numbers, states and the actor's role alone, not on models, prompts or pages.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from astraflow.contract.fleet import (
+    Actor,
+    Finding,
+    Instance,
+    InstanceState,
+    KillScope,
+    LaunchId,
+    PoolSpec,
+    Role,
+    Verdict,
+)
+from astraflow.contract.recommendations import Mode
+from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, LIVE_STATES
+
+HUMAN_ROLES = (Role.OPERATOR, Role.ADMIN)
+AUTOMATIC_MODES = (Mode.UP_ONLY, Mode.ON)
+"""Modes of pools whose size the rule sets."""
+HOUR_S = 3600.0
+MAX_OVERRIDE_S = 3600.0
+"""Maximum duration of a manual override. It can be set again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of changes without approval, and budgets."""
+
+    envelope_nodes: int = 2
+    """Maximum distance of a target from the rule's target in nodes,"""
+    envelope_share: float = 0.25
+    """or as a share of the rule's target, whichever is larger."""
+    changes_per_hour: int = 4
+    """Maximum number of plans applied to a pool within an hour."""
+    stale_after_s: float = 90.0
+    """Age of dataflow's report above which no node is retired."""
+    override_s: float = 600.0
+    """Duration of the manual override after a change above the rule's target, once its nodes are ready."""
+    rejected_s: float = 3600.0
+    """Time for which agents are refused a rejected plan."""
+    usd_per_hour_max: float | None = None
+    """Hourly budget of all pools together."""
+    usd_per_day_max: float | None = None
+    """Budget of all pools together for a UTC day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """An agent's plan for the pool that a person rejected."""
+
+    at: float
+    target: int
+    retire: tuple[LaunchId, ...] = ()
+    """Named nodes; empty for a plan of the pool's size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """State of a pool, as input of the guard."""
+
+    now: float
+    spec: PoolSpec
+    instances: tuple[Instance, ...]
+    """Instances of the pool that are not gone."""
+    target: int
+    """Target of the last applied plan."""
+    rule_target: int | None
+    report_age_s: float | None
+    """Seconds; None before the first report of dataflow."""
+    changed_at: tuple[float, ...]
+    """Unix seconds of the latest applied plans, oldest first."""
+    cool_down_s: float
+    override_until_at: float | None
+    breaker_until: float | None
+    kill: KillScope
+    usd_per_hour: float
+    usd_today: float
+    fleet_usd_per_hour: float
+    fleet_usd_today: float
+    unmanaged: int = 0
+    """Nodes of the pool that joined manually. They count towards its size, and no plan retires them."""
+    rejected: tuple[Rejection, ...] = ()
+    """Rejections within `Limits.rejected_s`."""
+
+    @property
+    def size(self) -> int:
+        """Present plus requested nodes."""
+        return self.unmanaged + sum(1 for instance in self.instances if instance.state in COUNTED_STATES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedChange:
+    """A change that an actor proposes."""
+
+    actor: Actor
+    target: int
+    launches: int
+    victims: tuple[Instance, ...]
+    usd_per_hour_change: float
+    is_kill: bool = False
+    is_named: bool = False
+    """The request names the victims; it does not ask for a size."""
+
+
+def judge(situation: Situation, proposal: ProposedChange, limits: Limits) -> tuple[Finding, ...]:
+    """Returns all findings against a change; empty when it is allowed."""
+    return (
+        *_switches(situation, proposal),
+        *_scope(situation, proposal),
+        *_bounds(situation, proposal),
+        *_budgets(situation, proposal, limits),
+        *_pace(situation, proposal, limits),
+        *_rejected(situation, proposal, limits),
+        *_retirements(situation, proposal, limits),
+        *_reversals(situation, proposal),
+        *_envelope(situation, proposal, limits),
+    )
+
+
+def verdict(findings: tuple[Finding, ...]) -> Verdict:
+    """Returns the strictest verdict of the findings."""
+    verdicts = {finding.verdict for finding in findings}
+    return next((strict for strict in (Verdict.REFUSED, Verdict.NEEDS_APPROVAL) if strict in verdicts), Verdict.ALLOWED)
+
+
+def is_replacement(situation: Situation, proposal: ProposedChange) -> bool:
+    """Returns whether a change only replaces lost nodes, which needs no cool-down."""
+    return proposal.launches > 0 and not proposal.victims and proposal.target <= situation.target
+
+
+def nodes_beyond_rule(situation: Situation, proposal: ProposedChange) -> int:
+    """Returns the distance of the target from the size that the rule would restore; 0 where the rule does not act.
+
+    In a pool that follows the rule, any other size does not last.
+    """
+    spec, rule = situation.spec, situation.rule_target
+    if rule is None or proposal.actor.role is Role.RULE or spec.mode not in AUTOMATIC_MODES:
+        return 0
+    beyond = proposal.target - min(max(rule, spec.min_nodes), spec.max_nodes)
+    return beyond if beyond < 0 or spec.mode is Mode.ON else 0  # an up-only pool keeps its nodes
+
+
+def override_s(situation: Situation, proposal: ProposedChange, limits: Limits, *, launch_delay_s: float) -> float:
+    """Returns the duration of the manual override that protects a change from the rule, in seconds; 0 for none.
+
+    launch_delay_s: time until new nodes are ready, from when on the rule can measure their effect.
+    """
+    if nodes_beyond_rule(situation, proposal) <= 0 or limits.override_s <= 0:
+        return 0.0
+    return min(MAX_OVERRIDE_S, limits.override_s + (launch_delay_s if proposal.launches else 0.0))
+
+
+def _switches(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+    role, mode = proposal.actor.role, situation.spec.mode
+    if situation.kill is KillScope.ALL:
+        yield refused("kill_switch", "the kill switch is on for all changes; an admin can turn it off")
+    if situation.kill is KillScope.AGENTS and role is Role.AGENT:
+        yield refused("kill_switch", "the kill switch is on for agents; do not retry until a person turns it off")
+    if role in HUMAN_ROLES:
+        return
+    if mode is Mode.OFF:
+        yield refused("mode", f"pool {situation.spec.id} is in mode off; only a person can change it")
+    is_free = mode is Mode.ON or (mode is Mode.UP_ONLY and not proposal.victims)
+    if mode is not Mode.OFF and not is_free:
+        yield unapproved("mode", f"pool {situation.spec.id} is in mode {mode.value}; a person must approve this change")
+
+
+def _scope(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+    own = {instance.id for instance in situation.instances if instance.state in LIVE_STATES}
+    strangers = [victim.id for victim in proposal.victims if victim.id not in own]
+    if strangers:
+        yield refused("scope", f"{strangers[0]} is not a live instance of pool {situation.spec.id}")
+    if proposal.is_kill and proposal.actor.role is not Role.ADMIN:
+        yield refused("kill", "only an admin can terminate nodes without a drain; plan with a drain")
+
+
+def _bounds(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+    spec = situation.spec
+    if (
+        proposal.target > spec.max_nodes and proposal.target >= situation.size
+    ):  # allowed on the way back into the bounds
+        message = f"{proposal.target} nodes exceed the maximum of {spec.max_nodes}"
+        yield refused("max_nodes", message, target=proposal.target, limit=spec.max_nodes)
+    if proposal.target < spec.min_nodes and proposal.target <= situation.size:
+        message = f"{proposal.target} nodes are below the minimum of {spec.min_nodes}"
+        yield refused("min_nodes", message, target=proposal.target, limit=spec.min_nodes)
+    if proposal.launches and situation.breaker_until is not None and situation.now < situation.breaker_until:
+        left_s = situation.breaker_until - situation.now
+        message = f"recent launches failed; the next attempt is in {left_s:.0f} s, or use another pool"
+        yield refused("breaker", message, left_s=left_s)
+
+
+def _budgets(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+    if proposal.usd_per_hour_change <= 0:
+        return
+    spec, change = situation.spec, proposal.usd_per_hour_change
+    rates = (
+        ("usd_per_hour", situation.usd_per_hour + change, spec.usd_per_hour_max),
+        ("fleet_usd_per_hour", situation.fleet_usd_per_hour + change, limits.usd_per_hour_max),
+    )
+    for code, usd, budget in rates:
+        if budget is not None and usd > budget + 1e-9:
+            message = f"the cost of {usd:.2f} $/h would exceed the hourly budget of {budget:.2f} $/h"
+            yield refused(code, message, usd_per_hour=usd, limit=budget)
+    # The daily budget must cover the cost so far and that of the next hour.
+    days = (
+        ("usd_per_day", situation.usd_today + situation.usd_per_hour + change, spec.usd_per_day_max),
+        (
+            "fleet_usd_per_day",
+            situation.fleet_usd_today + situation.fleet_usd_per_hour + change,
+            limits.usd_per_day_max,
+        ),
+    )
+    for code, usd, budget in days:
+        if budget is not None and usd > budget + 1e-9:
+            message = (
+                f"the cost of today and the next hour, {usd:.2f} $, would exceed the daily budget of {budget:.2f} $"
+            )
+            yield refused(code, message, usd=usd, limit=budget)
+
+
+def _pace(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+    """Limits the rate of changes: refuses agents, and asks for approval of changes by people.
+
+    The rule is exempt. It has its own limits (scale-ups and scale-downs in ten minutes, launches that count at once)
+    and was tested in the simulator with these alone.
+    """
+    if is_replacement(situation, proposal) or proposal.actor.role is Role.RULE:
+        return
+    finding = unapproved if proposal.actor.role in HUMAN_ROLES else refused
+    recent = [at for at in situation.changed_at if situation.now - at < HOUR_S]
+    if len(recent) >= limits.changes_per_hour:
+        left_s = HOUR_S - (situation.now - recent[-limits.changes_per_hour])
+        message = f"{len(recent)} plans were applied within the hour; the next is allowed in {left_s:.0f} s"
+        yield finding("rate", message, applied=len(recent), limit=limits.changes_per_hour, left_s=left_s)
+    if recent and situation.now - recent[-1] < situation.cool_down_s:
+        left_s = situation.cool_down_s - (situation.now - recent[-1])
+        message = f"the last change has not taken effect yet; retry in {left_s:.0f} s"
+        yield finding("cool_down", message, left_s=left_s, cool_down_s=situation.cool_down_s)
+
+
+def _rejected(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+    """Refuses agents a change that a person has rejected, or a larger one. The rule is not affected."""
+    if proposal.actor.role is not Role.AGENT or is_replacement(situation, proposal):
+        return
+    repeated = [
+        rejection
+        for rejection in situation.rejected
+        if situation.now - rejection.at < limits.rejected_s and _repeats_rejected(situation, proposal, rejection)
+    ]
+    if repeated:
+        left_s = limits.rejected_s - (situation.now - max(rejection.at for rejection in repeated))
+        message = f"a person rejected this change; agents can propose it again in {left_s:.0f} s"
+        yield refused("rejected", message, left_s=left_s)
+
+
+def _repeats_rejected(situation: Situation, proposal: ProposedChange, rejection: Rejection) -> bool:
+    """Returns whether a change equals the rejected one, or goes further in the same direction."""
+    if rejection.retire or proposal.is_named:
+        victims = {victim.id for victim in proposal.victims}
+        return proposal.is_named and bool(rejection.retire) and victims >= set(rejection.retire)
+    if proposal.target == rejection.target:
+        return True
+    if rejection.target > situation.size:
+        return proposal.target > rejection.target
+    return rejection.target < situation.size and proposal.target < rejection.target
+
+
+def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+    if not proposal.victims:
+        return
+    if situation.override_until_at is not None and situation.now < situation.override_until_at:
+        left_s = situation.override_until_at - situation.now
+        message = f"a manual override keeps all nodes for another {left_s:.0f} s"
+        yield refused("override", message, left_s=left_s, victims=len(proposal.victims))
+    ready = {instance.id for instance in situation.instances if instance.state is InstanceState.READY}
+    victims = {victim.id for victim in proposal.victims}
+    is_last = bool(ready) and ready <= victims
+    if is_last and not proposal.is_kill:
+        yield refused("last_ready", "the change would retire the last ready node", ready=len(ready))
+    age_s = situation.report_age_s
+    if proposal.actor.role not in HUMAN_ROLES and (age_s is None or age_s > limits.stale_after_s):
+        report = "no report yet" if age_s is None else f"the last report is {age_s:.0f} s old"
+        numbers = {} if age_s is None else {"report_age_s": age_s, "limit": limits.stale_after_s}
+        yield refused("stale", f"no node is retired without a current report of dataflow ({report})", **numbers)
+
+
+def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+    """Refuses programs a size below the rule's target, because the rule would order the nodes again."""
+    is_size = bool(proposal.victims) and not proposal.is_named
+    if not is_size or proposal.actor.role in HUMAN_ROLES or nodes_beyond_rule(situation, proposal) >= 0:
+        return
+    rule = situation.rule_target or 0
+    message = (
+        f"the rule's target is {rule} nodes, so the rule would order them again; name the nodes to retire, or ask a "
+        "person to set the pool's bounds or mode"
+    )
+    yield refused("undone", message, target=proposal.target, rule_target=rule)
+
+
+def _envelope(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+    if is_replacement(situation, proposal):
+        return
+    rule = situation.rule_target if situation.rule_target is not None else situation.size
+    limit = max(limits.envelope_nodes, limits.envelope_share * rule)
+    if abs(proposal.target - rule) > limit:
+        reference = "the rule's target of" if situation.rule_target is not None else "the current size of"
+        message = (
+            f"a target of {proposal.target} differs by more than {limit:g} nodes from {reference} {rule}; "
+            "a person must approve it"
+        )
+        yield unapproved("envelope", message, target=proposal.target, rule_target=rule, limit=limit)
+
+
+def refused(code: str, message: str, **numbers: float) -> Finding:
+    """Returns a finding that refuses the change."""
+    return Finding(code=code, verdict=Verdict.REFUSED, message=message, numbers=_rounded(numbers))
+
+
+def unapproved(code: str, message: str, **numbers: float) -> Finding:
+    """Returns a finding that requires approval by a person."""
+    return Finding(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message, numbers=_rounded(numbers))
+
+
+def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Rounds numbers to a thousandth."""
+    return {name: round(float(value), 3) for name, value in numbers.items()}

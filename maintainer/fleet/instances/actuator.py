@@ -1,0 +1,220 @@
+"""Carries out the ledger's intents: launches, drains and retires instances step by step, and resumes after a crash.
+
+It holds no state of its own. Each pass takes the next step of every launch with a pending step. A failed step is
+retried later, and a failing provider does not delay instances of other providers.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import TypeVar
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
+from astraflow.contract.fleet import InstanceState, KillScope, LaunchId
+from astraflow.contract.reports import NodeState
+from astraflow.runtime.logs import get_logger
+from maintainer.fleet.ledger.ledger import Changes, Ledger
+from maintainer.fleet.ledger.lifecycle import InstanceEvent
+from maintainer.fleet.ledger.records import LaunchRecord
+from maintainer.fleet.providers.base import Auth, Capacity, Invalid, Provider, ProviderError, Quota, RetireResult, Retry
+from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
+from maintainer.fleet.state.observation import DataflowControl
+
+T = TypeVar("T")
+log = get_logger()
+
+REFUSALS = (Quota, Capacity, Auth, Invalid)
+"""Errors after which no instance was started and a retry under the same id is useless."""
+
+_STATES_WITH_STEP = (InstanceState.INTENDED, InstanceState.DRAINING, InstanceState.RETIRING)
+"""States with a pending step of the actuator; in other states it waits."""
+
+MIN_TOKEN_S, MAX_TOKEN_S = 900.0, 86400.0
+"""Bounds of a join token's validity."""
+
+MAX_RETRY_S = 60.0
+RETIRE_RETRY_S = 1.0
+"""First delay before a terminating instance is checked again."""
+DRAIN_MARGIN_S = 5.0
+"""Additional time for dataflow and the node to report the end of a drain."""
+
+
+class Actuator:
+    """Executes launches, drains and retirements. One instance per service."""
+
+    def __init__(self, fleet: Fleet, dataflow: DataflowControl) -> None:
+        self._fleet = fleet
+        self._dataflow = dataflow
+        self._in_step: set[LaunchId] = set()
+        """Launches with a step in progress: a launch has one step at a time, and a slow one delays no other."""
+        self._launch_slots = {
+            name: asyncio.Semaphore(provider.capabilities().launches_at_once)
+            for name, provider in fleet.providers.items()
+        }
+
+    async def run(self, is_due: asyncio.Event) -> None:
+        """Runs until cancelled: at each tick, and at once when `is_due` is set."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                is_due.clear()
+                self._start_due_steps(tasks)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._fleet.config.times.tick_s):
+                        await is_due.wait()
+
+    async def run_due_steps(self) -> None:
+        """Takes the next step of every launch that is due; returns when all steps are done."""
+        async with asyncio.TaskGroup() as tasks:
+            self._start_due_steps(tasks)
+
+    def _start_due_steps(self, tasks: asyncio.TaskGroup) -> None:
+        if self._fleet.kill is KillScope.ALL:
+            return
+        now = self._fleet.clock.wall()
+        for record in self._fleet.ledger.alive():
+            if (
+                record.instance.state in _STATES_WITH_STEP
+                and record.next_try_at <= now
+                and record.id not in self._in_step
+            ):
+                self._in_step.add(record.id)
+                tasks.create_task(self._step(record))
+
+    async def _step(self, record: LaunchRecord) -> None:
+        """Takes the next step of a launch; a failure affects only this launch."""
+        try:
+            match record.instance.state:
+                case InstanceState.INTENDED:
+                    await self._launch(record)
+                case InstanceState.DRAINING:
+                    await self._drain(record)
+                case InstanceState.RETIRING:
+                    await self._retire(record)
+        except AstraFlowError as problem:
+            await self._try_later(record, problem)
+        except Exception as problem:  # a provider's defect must not stop other steps
+            log.exception("step_failed", launch=record.id)
+            await self._try_later(record, problem)
+        finally:
+            self._in_step.discard(record.id)
+
+    async def _launch(self, record: LaunchRecord) -> None:
+        fleet = self._fleet
+        if fleet.clock.wall() - record.instance.intended_at > fleet.config.times.start_timeout_s:
+            await fleet.record_event(
+                record.id, InstanceEvent.RETIRE, message="the instance could not be launched in time"
+            )
+            return
+        try:
+            async with self._launch_slot(record):
+                launch_request = replace(record.launch, token=await self._join_token(record))
+                handle = await self._with_timeout(self._provider(record).launch(launch_request, record.id))
+        except REFUSALS as problem:
+            await self._retire_refused(record, problem)
+        else:
+            await fleet.record_event(record.id, InstanceEvent.ACCEPTED, handle=handle.id)
+
+    async def _join_token(self, record: LaunchRecord) -> str:
+        """Returns a join token that is valid once, for this node of this pool, until the node should be ready."""
+        pool = record.instance.pool
+        delay_s = self._fleet.launch_delay_s(self._fleet.ledger.pools[pool].spec)
+        join_token = await self._dataflow.mint_join_token(
+            "node",
+            pool=pool,
+            name=record.id,
+            valid_s=min(MAX_TOKEN_S, max(MIN_TOKEN_S, 3 * delay_s)),
+            actor=FLEET_ACTOR.name,
+            reason=f"launch of an instance of pool {pool}",
+        )
+        return join_token.token
+
+    async def _retire_refused(self, record: LaunchRecord, problem: ProviderError) -> None:
+        """Retires a refused launch, because an earlier process may have started it and crashed."""
+        await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=f"{type(problem).__name__}: {problem}")
+
+    async def _drain(self, record: LaunchRecord) -> None:
+        """Requests the drain once; continues when the node has left, or its drain time has passed."""
+        fleet = self._fleet
+        node = fleet.observation.node(record.id)
+        since = record.instance.draining_at or fleet.clock.wall()
+        drain_s = fleet.ledger.pools[record.instance.pool].spec.drain_s
+        is_over = fleet.clock.wall() - since > drain_s + DRAIN_MARGIN_S
+        has_left = fleet.observation.is_fresh and (node is None or node.state is NodeState.LOST)
+        if is_over or has_left:
+            await fleet.record_event(record.id, InstanceEvent.RETIRE)
+        elif node is not None and not record.is_drain_requested:
+            left_s = max(1.0, since + drain_s - fleet.clock.wall())
+            reason = record.instance.message or "the pool is scaled down"
+            await self._dataflow.drain_node(node.id, actor=FLEET_ACTOR.name, reason=reason, deadline_s=left_s)
+            await fleet.record_event(record.id, InstanceEvent.DRAIN, is_drain_requested=True)
+
+    async def _retire(self, record: LaunchRecord) -> None:
+        fleet = self._fleet
+        async with self._launch_slot(record):
+            outcome = await self._with_timeout(self._provider(record).retire(record.id))
+        # A launch whose answer was lost may be listed some time after its provider reports no instance.
+        lag_s = self._provider(record).capabilities().listing_lag_s
+        is_settled = fleet.clock.wall() >= (record.instance.retiring_at or 0.0) + lag_s
+        if outcome is RetireResult.GONE and is_settled:
+            await self._revoke(record)
+            await fleet.record_event(record.id, InstanceEvent.RETIRED)
+        else:
+            await self._postpone(record, first_s=RETIRE_RETRY_S)
+
+    async def _revoke(self, record: LaunchRecord) -> None:
+        """Revokes the node's credential. The credential expires within a day, so a failure is not retried."""
+        try:
+            await self._dataflow.revoke_credential(
+                "node", record.id, actor=FLEET_ACTOR.name, reason="its instance was retired"
+            )
+        except InvalidInput:
+            return  # the node never joined, or it has left
+        except AstraFlowError as problem:
+            log.warning("credential_not_revoked", launch=record.id, problem=str(problem))
+
+    async def _try_later(self, record: LaunchRecord, problem: Exception) -> None:
+        """Postpones a failed step. After `Retry` and `Unknown` the step may have succeeded; the next attempt checks
+        this."""
+        log.warning("step_postponed", launch=record.id, state=record.instance.state.value, problem=str(problem))
+        first_s = self._fleet.config.times.retry_s
+        try:
+            await self._postpone(record, first_s=first_s, message=f"{type(problem).__name__}: {problem}")
+        except Unavailable as outage:  # without the ledger, the step is repeated at the next tick
+            log.warning("postponement_not_recorded", launch=record.id, problem=str(outage))
+
+    async def _postpone(self, record: LaunchRecord, *, first_s: float, message: str | None = None) -> None:
+        fleet = self._fleet
+        delay_s = min(MAX_RETRY_S, first_s * 2 ** min(record.tries, 10))
+
+        def decide(ledger: Ledger) -> tuple[Changes, None]:
+            current = ledger.records[record.id]
+            if current.instance.state is not record.instance.state:
+                return Changes(), None  # its state has changed since
+            new_message = current.instance.message if message is None else message
+            postponed = replace(
+                current,
+                tries=current.tries + 1,
+                next_try_at=fleet.clock.wall() + delay_s,
+                instance=replace(current.instance, message=new_message),
+            )
+            return Changes(records=(postponed,)), None
+
+        await fleet.ledger.change(decide)
+
+    def _provider(self, record: LaunchRecord) -> Provider:
+        return self._fleet.provider(record.instance.provider)
+
+    def _launch_slot(self, record: LaunchRecord) -> asyncio.Semaphore:
+        self._provider(record)  # raises for a provider that is not configured any more
+        return self._launch_slots[record.instance.provider]
+
+    async def _with_timeout(self, call: Awaitable[T]) -> T:
+        limit_s = self._fleet.config.times.call_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):  # up to Python 3.11, `wait_for` can lose a cancellation
+                return await call
+        except TimeoutError:
+            raise Retry(
+                f"cannot call the provider: no answer within {limit_s:g} s", code="provider.no_answer"
+            ) from None

@@ -1,0 +1,230 @@
+"""Converts records of the ledger to database rows and back."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from astraflow.contract.causes import Cause
+from astraflow.contract.fleet import (
+    Actor,
+    AppliedChange,
+    Decision,
+    Finding,
+    Instance,
+    InstanceState,
+    KillScope,
+    LaunchId,
+    Plan,
+    PlanId,
+    PlanRequest,
+    PoolSpec,
+    Role,
+    Verdict,
+)
+from astraflow.contract.ids import PoolId
+from astraflow.contract.maintainer import MaintainerMode, Proposal, ProposalState, TranscriptEntry
+from astraflow.contract.recommendations import Mode
+from maintainer.fleet.ledger.records import KillSwitch, LaunchRecord, MaintainerSetting, Orphan, PoolRecord, Reply
+from maintainer.fleet.ledger.tables import (
+    DecisionRow,
+    EntryRow,
+    InstanceRow,
+    MaintainerRow,
+    OrphanRow,
+    PoolRow,
+    ProposalRow,
+    ReplyRow,
+    SwitchRow,
+)
+from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
+
+_INSTANCE = (
+    *("provider", "handle", "type", "region", "is_spot", "usd_per_hour", "actor", "reason", "intended_at"),
+    *("expires_at", "launched_at", "ready_at", "draining_at", "retiring_at", "gone_at"),
+    "message",
+)
+_RECORD = ("tries", "next_try_at", "missed", "is_drain_requested", "suspect_at")
+_POOL = ("version", "target", "override_until_at", "override_reason", "failures", "breaker_until")
+_PROPOSAL = ("proposed_at", "decided_at", "decided_by", "decision_reason")
+_ENTRY = ("ordinal", "at", "wake", "kind", "previous", "hash")
+
+
+def pool_row(pool: PoolRecord) -> PoolRow:
+    """Pool -> row."""
+    spec = asdict(pool.spec) | {"mode": pool.spec.mode.value}
+    changed_at = json.dumps(pool.changed_at)
+    return PoolRow(
+        id=pool.spec.id, spec_json=json.dumps(spec), changed_at_json=changed_at, **_copied_fields(pool, _POOL)
+    )
+
+
+def pool(row: PoolRow) -> PoolRecord:
+    """Row -> pool."""
+    fields = json.loads(row.spec_json)
+    spec = PoolSpec(**fields | {"id": PoolId(fields["id"]), "mode": Mode(fields["mode"])})
+    return PoolRecord(spec=spec, changed_at=tuple(json.loads(row.changed_at_json)), **_copied_fields(row, _POOL))
+
+
+def record_row(record: LaunchRecord) -> InstanceRow:
+    """Launch -> row."""
+    instance = record.instance
+    return InstanceRow(
+        id=instance.id,
+        pool=instance.pool,
+        state=instance.state.value,
+        cause=instance.cause.value if instance.cause is not None else None,
+        launch_json=launch_json(record.launch),
+        **_copied_fields(instance, _INSTANCE),
+        **_copied_fields(record, _RECORD),
+    )
+
+
+def record(row: InstanceRow) -> LaunchRecord:
+    """Row -> launch."""
+    instance = Instance(
+        id=LaunchId(row.id),
+        pool=PoolId(row.pool),
+        state=InstanceState(row.state),
+        cause=Cause(row.cause) if row.cause is not None else None,
+        **_copied_fields(row, _INSTANCE),
+    )
+    return LaunchRecord(instance=instance, launch=_launch(row.launch_json), **_copied_fields(row, _RECORD))
+
+
+def launch_json(launch: LaunchSpec) -> str:
+    """Returns a launch request as JSON, without the token."""
+    fields = asdict(launch)
+    del fields["token"]
+    return json.dumps(fields)
+
+
+def decision_row(decision: Decision) -> DecisionRow:
+    """Audit log entry -> row."""
+    return DecisionRow(
+        actor=decision.actor.name,
+        role=decision.actor.role.value,
+        findings_json=json.dumps(
+            [asdict(finding) for finding in decision.findings], default=lambda choice: choice.value
+        ),
+        change_json=json.dumps(asdict(decision.change)) if decision.change is not None else None,
+        **_copied_fields(decision, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
+    )
+
+
+def decision(row: DecisionRow) -> Decision:
+    """Row -> audit log entry."""
+    return Decision(
+        actor=Actor(name=row.actor, role=Role(row.role)),
+        findings=_findings(json.loads(row.findings_json)),
+        change=AppliedChange(**json.loads(row.change_json)) if row.change_json is not None else None,
+        **_copied_fields(row, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
+    )
+
+
+def orphan_row(orphan: Orphan) -> OrphanRow:
+    """Orphan -> row."""
+    return OrphanRow(**asdict(orphan))
+
+
+def orphan(row: OrphanRow) -> Orphan:
+    """Row -> orphan."""
+    return Orphan(provider=row.provider, handle=row.handle, launch_id=row.launch_id, seen_at=row.seen_at)
+
+
+def switch_row(switch: KillSwitch) -> SwitchRow:
+    """Kill switch -> row."""
+    return SwitchRow(id=1, scope=switch.scope.value, reason=switch.reason)
+
+
+def switch(row: SwitchRow) -> KillSwitch:
+    """Row -> kill switch."""
+    return KillSwitch(scope=KillScope(row.scope), reason=row.reason)
+
+
+def reply_row(reply: Reply) -> ReplyRow:
+    """Reply -> row."""
+    return ReplyRow(**asdict(reply))
+
+
+def reply(row: ReplyRow) -> Reply:
+    """Row -> reply."""
+    return Reply(key=row.key, request_hash=row.request_hash, reply_json=row.reply_json, at=row.at)
+
+
+def proposal_row(proposal: Proposal) -> ProposalRow:
+    """Proposal -> row."""
+    plan = proposal.plan
+    return ProposalRow(
+        plan=plan.id,
+        pool=plan.request.pool,
+        state=proposal.state.value,
+        plan_json=json.dumps(asdict(plan), default=lambda choice: choice.value),
+        actor=proposal.proposed_by.name,
+        role=proposal.proposed_by.role.value,
+        **_copied_fields(proposal, _PROPOSAL),
+    )
+
+
+def proposal(row: ProposalRow) -> Proposal:
+    """Row -> proposal."""
+    return Proposal(
+        plan=_plan(row.plan_json),
+        state=ProposalState(row.state),
+        proposed_by=Actor(name=row.actor, role=Role(row.role)),
+        **_copied_fields(row, _PROPOSAL),
+    )
+
+
+def setting_row(setting: MaintainerSetting) -> MaintainerRow:
+    """Maintainer's setting -> row."""
+    return MaintainerRow(id=1, mode=setting.mode.value, **_copied_fields(setting, ("by", "reason", "at")))
+
+
+def setting(row: MaintainerRow) -> MaintainerSetting:
+    """Row -> maintainer's setting."""
+    return MaintainerSetting(mode=MaintainerMode(row.mode), **_copied_fields(row, ("by", "reason", "at")))
+
+
+def entry_row(entry: TranscriptEntry, chain: str) -> EntryRow:
+    """Transcript entry -> row."""
+    return EntryRow(chain=chain, body_json=json.dumps(dict(entry.body)), **_copied_fields(entry, _ENTRY))
+
+
+def entry(row: EntryRow) -> TranscriptEntry:
+    """Row -> transcript entry."""
+    return TranscriptEntry(body=json.loads(row.body_json), **_copied_fields(row, _ENTRY))
+
+
+def _plan(text: str) -> Plan:
+    fields = json.loads(text)
+    request_fields = fields["request"]
+    request = PlanRequest(
+        **request_fields
+        | {
+            "pool": PoolId(request_fields["pool"]),
+            "actor": Actor(name=request_fields["actor"]["name"], role=Role(request_fields["actor"]["role"])),
+            "retire": tuple(LaunchId(launch) for launch in request_fields["retire"]),
+        }
+    )
+    read = {
+        "id": PlanId(fields["id"]),
+        "request": request,
+        "victims": tuple(LaunchId(victim) for victim in fields["victims"]),
+        "verdict": Verdict(fields["verdict"]),
+        "findings": _findings(fields["findings"]),
+    }
+    return Plan(**fields | read)
+
+
+def _findings(fields: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    return tuple(Finding(**dict(finding) | {"verdict": Verdict(finding["verdict"])}) for finding in fields)
+
+
+def _launch(text: str) -> LaunchSpec:
+    fields = json.loads(text)
+    return LaunchSpec(**fields | {"tags": Tags(**fields["tags"]), "node": NodePlan(**fields["node"])})
+
+
+def _copied_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}

@@ -1,0 +1,1 @@
+"""Provider `ec2`: one instance of Amazon EC2 per node."""

@@ -1,0 +1,1 @@
+"""Provider `kubernetes`: one pod of a Kubernetes cluster per node."""

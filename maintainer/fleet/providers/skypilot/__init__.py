@@ -1,0 +1,1 @@
+"""Provider `skypilot`: one SkyPilot cluster of one machine per node."""

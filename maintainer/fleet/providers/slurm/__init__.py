@@ -1,0 +1,1 @@
+"""Provider `slurm`: one batch job of a Slurm cluster per node."""

@@ -1,0 +1,1 @@
+"""Provider `static_ssh`: nodes on a fixed set of hosts, over SSH."""

@@ -1,0 +1,332 @@
+"""Shared state of the fleet service: ledger, providers, observation of dataflow, and views of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from astraflow.contract.causes import Cause
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.fleet import (
+    Actor,
+    AppliedChange,
+    Decision,
+    Finding,
+    FleetStatus,
+    Instance,
+    InstanceState,
+    KillScope,
+    LaunchId,
+    Pool,
+    PoolSpec,
+    Role,
+)
+from astraflow.contract.ids import PoolId
+from astraflow.contract.maintainer import MaintainerMode, MaintainerStatus, Proposal
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from maintainer.fleet.config import FleetConfig
+from maintainer.fleet.guard.guard import Limits, Rejection, Situation
+from maintainer.fleet.ledger.ledger import Changes, Ledger, counts
+from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, STARTING_STATES, InstanceEvent
+from maintainer.fleet.ledger.records import LaunchIds, LaunchRecord, PoolRecord, spending_rate, spent_today
+from maintainer.fleet.ledger.termination_causes import losses, terminating
+from maintainer.fleet.ledger.transitions import apply_event
+from maintainer.fleet.providers.base import FaultInjectable, Provider
+from maintainer.fleet.state.observation import Observation
+
+log = get_logger()
+
+FLEET_ACTOR = Actor(name="fleet", role=Role.RULE)
+"""Actor of the service's own changes: replacements, sweeps, failed launches."""
+
+FAILURE_EVENTS = (InstanceEvent.RETIRE, InstanceEvent.PREEMPTING, InstanceEvent.GONE, InstanceEvent.MISSING)
+"""Events that count as a launch failure when the instance was never ready."""
+BREAKER_FAILURES = 3
+"""Consecutive failed launches that open a pool's circuit breaker."""
+
+_SAMPLES = 50
+"""Number of latest launch delays in the percentile."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MaintainerHeartbeat:
+    """Latest status of the maintainer, in memory only."""
+
+    status: MaintainerStatus | None = None
+    at: float = 0.0
+    """Time of the status, on the service's clock."""
+
+
+class KillSwitchFile:
+    """The kill switch as a file, without any service: while it exists, no instance is launched or retired."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def exists(self) -> bool:
+        """Returns whether the file exists, checked at each call, so that `touch` takes effect at once."""
+        return self.path.exists()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Shared state of all parts of the service."""
+
+    config: FleetConfig
+    ledger: Ledger
+    providers: Mapping[str, Provider]
+    observation: Observation
+    switch_file: KillSwitchFile
+    launch_ids: LaunchIds
+    clock: Clock
+    run: str
+    """Name of the run, for tags."""
+    join_address: str
+    """`HOST:PORT` where nodes join the run."""
+    maintainer_heartbeat: MaintainerHeartbeat = field(default_factory=MaintainerHeartbeat)
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of changes without approval, and budgets."""
+        return self.config.limits()
+
+    @property
+    def kill(self) -> KillScope:
+        """Scope of the kill switch: the wider one of the ledger's switch and the file."""
+        return KillScope.ALL if self.switch_file.exists() else self.ledger.switch.scope
+
+    def pool(self, name: PoolId) -> PoolRecord:
+        """Returns a pool. Raises: InvalidInput for an unknown one."""
+        if name not in self.ledger.pools:
+            pool_names = ", ".join(sorted(self.ledger.pools)) or "none yet"
+            raise InvalidInput(
+                f"cannot find the pool: no pool is named {name!r}; known pools: {pool_names}",
+                code="fleet.pool_not_found",
+            )
+        return self.ledger.pools[name]
+
+    def provider(self, name: str) -> Provider:
+        """Returns a provider. Raises: InvalidInput for an unknown one."""
+        if name not in self.providers:
+            provider_names = ", ".join(sorted(self.providers))
+            raise InvalidInput(
+                f"cannot find the provider: no provider is named {name!r}; known providers: {provider_names}",
+                code="fleet.unknown_provider",
+            )
+        return self.providers[name]
+
+    def instances(self, pool: PoolId) -> tuple[Instance, ...]:
+        """Returns the pool's instances that are not gone."""
+        return tuple(record.instance for record in self.ledger.alive(pool))
+
+    def unmanaged(self, pool: PoolId) -> int:
+        """Returns the number of present nodes of the pool that this service did not start."""
+        return sum(1 for name in self.observation.present(pool) if name not in self.ledger.records)
+
+    def size(self, pool: PoolId) -> int:
+        """Returns present plus requested nodes, including manually started ones, as the rule counts them."""
+        managed = sum(1 for instance in self.instances(pool) if instance.state in COUNTED_STATES)
+        return managed + self.unmanaged(pool)
+
+    def launch_delay_s(self, spec: PoolSpec) -> float:
+        """Returns the 90th percentile of recent launch delays in seconds; below three, the provider's estimate."""
+        instances = [record.instance for record in self.ledger.of_pool(spec.id)]
+        delays = [instance.ready_at - instance.intended_at for instance in instances if instance.ready_at is not None][
+            -_SAMPLES:
+        ]
+        if len(delays) < 3:
+            provider = self.providers.get(spec.provider)
+            return max([*delays, provider.capabilities().launch_delay_s if provider is not None else 60.0])
+        return quantiles(delays, n=10, method="inclusive")[-1]
+
+    def situation(self, pool: PoolRecord) -> Situation:
+        """Returns the guard's view of a pool."""
+        spec, now = pool.spec, self.clock.wall()
+        pool_records = self.ledger.of_pool(spec.id)
+        all_records = self.ledger.records.values()
+        cool_down_s = self.config.envelope.cool_down_s
+        return Situation(
+            now=now,
+            spec=spec,
+            instances=self.instances(spec.id),
+            unmanaged=self.unmanaged(spec.id),
+            target=pool.target,
+            rule_target=self.rule_target(spec.id),
+            report_age_s=self.observation.age_s,
+            changed_at=pool.changed_at,
+            cool_down_s=self.launch_delay_s(spec) if cool_down_s is None else cool_down_s,
+            override_until_at=pool.override_until_at,
+            breaker_until=pool.breaker_until,
+            kill=self.kill,
+            usd_per_hour=spending_rate(pool_records),
+            usd_today=spent_today(pool_records, now=now),
+            fleet_usd_per_hour=spending_rate(all_records),
+            fleet_usd_today=spent_today(all_records, now=now),
+            rejected=self._rejected(spec.id, now),
+        )
+
+    def _rejected(self, pool: PoolId, now: float) -> tuple[Rejection, ...]:
+        """Returns plans for the pool that people rejected recently."""
+        within_s = self.limits.rejected_s
+        return tuple(
+            Rejection(at=proposal.decided_at, target=proposal.plan.target, retire=proposal.plan.request.retire)
+            for proposal in self.ledger.rejected_proposals.values()
+            if proposal.plan.request.pool == pool
+            and proposal.decided_at is not None
+            and now - proposal.decided_at < within_s
+        )
+
+    def rule_target(self, pool: PoolId) -> int | None:
+        """Returns the rule's current target; None while it is unknown."""
+        recommendation = self.observation.recommendation(pool)
+        return None if recommendation is None else recommendation.target
+
+    def view(self, pool: PoolRecord) -> Pool:
+        """Returns a pool as clients see it."""
+        situation = self.situation(pool)
+        provider = self.providers.get(pool.spec.provider)
+        pool_records = self.ledger.of_pool(pool.spec.id)
+        return Pool(
+            spec=pool.spec,
+            version=pool.version,
+            target=pool.target,
+            nodes=counts(self.ledger.alive(pool.spec.id)),
+            terminating=terminating(pool_records),
+            losses=losses(pool_records, now=situation.now),
+            usd_per_hour=situation.usd_per_hour,
+            usd_today=situation.usd_today,
+            rule_target=situation.rule_target,
+            launch_delay_s=self.launch_delay_s(pool.spec),
+            override_until_at=pool.override_until_at if _is_ahead(pool.override_until_at, situation.now) else None,
+            override_reason=pool.override_reason if _is_ahead(pool.override_until_at, situation.now) else "",
+            breaker_until=pool.breaker_until if _is_ahead(pool.breaker_until, situation.now) else None,
+            last_change_at=pool.changed_at[-1] if pool.changed_at else None,
+            simulated=provider.capabilities().simulated if provider is not None else (),
+            can_inject_fault=isinstance(provider, FaultInjectable),
+        )
+
+    def status(self, *, last_sweep_at: float | None, problems: tuple[str, ...]) -> FleetStatus:
+        """Returns the service's status as clients see it."""
+        now, records = self.clock.wall(), self.ledger.records.values()
+        is_file = self.switch_file.exists()
+        return FleetStatus(
+            cluster=self.config.cluster,
+            at=now,
+            pools=tuple(self.view(pool) for _, pool in sorted(self.ledger.pools.items())),
+            kill=self.kill,
+            kill_reason=f"the file {self.switch_file.path} exists" if is_file else self.ledger.switch.reason,
+            usd_per_hour=spending_rate(records),
+            usd_today=spent_today(records, now=now),
+            last_sweep_at=last_sweep_at,
+            orphans=len(self.ledger.orphans),
+            waiting=sum(self._waits(proposal, now) for proposal in self.ledger.waiting_proposals.values()),
+            problems=problems,
+        )
+
+    def _waits(self, proposal: Proposal, now: float) -> bool:
+        """Returns whether the proposal can still be decided: it has not expired and its pool is unchanged."""
+        pool = self.ledger.pools.get(proposal.plan.request.pool)
+        is_current = pool is not None and pool.version == proposal.plan.observed_version
+        return is_current and proposal.plan.expires_at >= now
+
+    @property
+    def agents_mode(self) -> MaintainerMode | None:
+        """Mode of agents: the mode set by people, else the maintainer's own; None before either is known."""
+        if self.ledger.maintainer_setting is not None:
+            return self.ledger.maintainer_setting.mode
+        return self.maintainer_heartbeat.status.mode if self.maintainer_heartbeat.status is not None else None
+
+    def decision(
+        self,
+        kind: str,
+        *,
+        pool: str = "",
+        actor: Actor,
+        reason: str,
+        message: str,
+        key: str = "",
+        findings: tuple[Finding, ...] = (),
+        change: AppliedChange | None = None,
+    ) -> Decision:
+        """Returns an audit log entry with the next number. Call it inside `Ledger.change`."""
+        return Decision(
+            ordinal=self.ledger.next_decision,
+            at=self.clock.wall(),
+            kind=kind,
+            pool=pool,
+            actor=actor,
+            reason=reason,
+            message=message,
+            key=key,
+            findings=findings,
+            change=change,
+        )
+
+    async def record_event(
+        self,
+        launch: LaunchId,
+        event: InstanceEvent,
+        *,
+        cause: Cause | None = None,
+        message: str | None = None,
+        **changes: Any,
+    ) -> LaunchRecord | None:
+        """Applies an event to a launch; increments the pool's version if its size changed.
+
+        cause: known cause of a termination. message, handle: fields of the instance. changes: other fields of the
+        record. Returns the new record; None for an unknown launch.
+        """
+
+        def decide(ledger: Ledger) -> tuple[Changes, LaunchRecord | None]:
+            stored_record = ledger.records.get(launch)
+            if stored_record is None:
+                return Changes(), None
+            updated = apply_event(
+                stored_record, event, now=self.clock.wall(), cause=cause, message=message, changes=changes
+            )
+            if updated == stored_record:
+                return Changes(), stored_record
+            return self._changes(stored_record, updated, event), updated
+
+        before = self.ledger.records.get(launch)
+        updated = await self.ledger.change(decide)
+        if updated is not None and before is not None and updated.instance.state is not before.instance.state:
+            state, message = updated.instance.state.value, updated.instance.message
+            log.info(
+                "instance_changed",
+                launch=launch,
+                pool=updated.instance.pool,
+                state=state,
+                instance_event=event.value,
+                message=message,
+            )
+        return updated
+
+    def _changes(self, known: LaunchRecord, updated: LaunchRecord, event: InstanceEvent) -> Changes:
+        """Returns the changes of an event for the instance and its pool: size, successful or failed launch."""
+        pool = self.ledger.pools[updated.instance.pool]
+        is_counted, was_counted = (record.instance.state in COUNTED_STATES for record in (updated, known))
+        changed = replace(pool, version=pool.version + (is_counted != was_counted))
+        if updated.instance.state is InstanceState.READY and known.instance.ready_at is None:
+            changed = replace(changed, failures=0, breaker_until=None)
+        if not (event in FAILURE_EVENTS and known.instance.state in STARTING_STATES and not is_counted):
+            return Changes(records=(updated,), pools=(changed,) if changed != pool else ())
+        failures = pool.failures + 1
+        until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAKER_FAILURES else pool.breaker_until
+        decision = self.decision(
+            "launch_failed",
+            pool=pool.spec.id,
+            actor=FLEET_ACTOR,
+            reason=updated.instance.message or event.value,
+            message=f"launch {updated.id} failed, {failures} in a row",
+        )
+        log.warning("launch_failed", launch=updated.id, pool=pool.spec.id, problem=updated.instance.message)
+        return Changes(
+            records=(updated,), pools=(replace(changed, failures=failures, breaker_until=until),), decisions=(decision,)
+        )
+
+
+def _is_ahead(at: float | None, now: float) -> bool:
+    return at is not None and at > now

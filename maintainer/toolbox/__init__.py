@@ -1,1 +1,0 @@
-"""Executes tool calls: validates arguments, reads, plans through the fleet service, applies what the mode allows."""

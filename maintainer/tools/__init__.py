@@ -1,1 +1,0 @@
-"""Tools of the maintainer: one registry of typed tools for the model and for MCP."""

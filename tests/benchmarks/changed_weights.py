@@ -1,0 +1,75 @@
+"""Weights that a step changes, and bytes of a version, at several learning rates.
+
+    python -m tests.benchmarks.changed_weights [--recipe smollm] [--rates 1e-6 5e-6 1e-5] [--steps 50] [--limit-s 900]
+                                               [--set SETTING ...] [--json FILE]
+
+Each run is `astraflow run RECIPE --headless` at one learning rate, for a number of steps. The first version, which is a
+snapshot, does not count. Other work on the machine changes the seconds, not the figures of this table.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from astraflow.archive.reports import read_reports
+from astraflow.contract.weight_reports import VersionReport
+from astraflow.recipe.loading import load_recipe
+from tests.benchmarks.recipe_curves import finished_run
+
+HEAD = "{:>8} {:>6} {:>17} {:>8} {:>8} {:>8} {:>8} {:>7}\n"
+ROW = "{:>8.0e} {:>6} {:>17.4f} {:>8.4f} {:>8.4f} {:>8.2f} {:>8.1f} {:>7.0f}\n"
+
+
+def main() -> None:
+    """Prints a row for each learning rate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="smollm", help="with one policy")
+    parser.add_argument("--rates", nargs="+", type=float, default=[1e-6, 5e-6, 1e-5])
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--limit-s", type=float, default=900.0)
+    parser.add_argument("--set", action="append", default=[], metavar="SETTING", dest="settings")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    (policy,) = load_recipe(options.recipe, options.settings).policies
+    sys.stdout.write(HEAD.format("rate", "steps", "unchanged, median", "least", "most", "MB sent", "MB full", "x less"))
+    by_rate: dict[float, list[dict[str, float]]] = {}
+    for rate in options.rates:
+        settings = [f"policies.{policy}.backend.learning_rate={rate}", f"stop.steps={options.steps}"]
+        with finished_run(options.recipe, [*options.settings, *settings], limit_s=options.limit_s) as (_, archive):
+            versions = deltas_of(archive)
+        by_rate[rate] = [version.metrics() for version in versions]
+        sys.stdout.write(row(rate, versions))
+        sys.stdout.flush()
+    if options.json:
+        options.json.write_text(json.dumps(by_rate))
+
+
+def deltas_of(archive: Path) -> list[VersionReport]:
+    """Returns the versions of a run that were published as deltas, oldest first."""
+    versions = {
+        version.version: version
+        for resolution_s in (60, 1)
+        for report in read_reports(archive, resolution_s=resolution_s)
+        for weights in report.weights
+        for version in weights.versions
+    }
+    return [
+        versions[number] for number in sorted(versions) if 0 < versions[number].sent_bytes < versions[number].full_bytes
+    ]
+
+
+def row(rate: float, versions: Sequence[VersionReport]) -> str:
+    """Formats the line of a learning rate."""
+    unchanged = [1.0 - (version.changed_share or 0.0) for version in versions]
+    if not unchanged:
+        return f"{rate:>8.0e} no version was published as a delta\n"
+    sent, full = statistics.median(version.sent_bytes for version in versions), versions[-1].full_bytes
+    shares = statistics.median(unchanged), min(unchanged), max(unchanged)
+    return ROW.format(rate, len(versions), *shares, sent / 1e6, full / 1e6, full / sent)
+
+
+if __name__ == "__main__":
+    main()

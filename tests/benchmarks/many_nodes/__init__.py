@@ -1,0 +1,1 @@
+"""Load test of one dataflow process with thousands of simulated nodes."""

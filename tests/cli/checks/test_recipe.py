@@ -1,0 +1,120 @@
+"""The dry run of a recipe: every packaged recipe passes it, and settings that cannot work are refused with a remedy."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from astraflow.cli.checks.recipe import plan_values
+from astraflow.cli.main import app
+from astraflow.cli.recipes.plan import RecipePlan, plan_recipe
+from astraflow.recipe.files import packaged_recipes
+from astraflow.recipe.loading import Check, load_recipe
+
+GPU_BYTES = 79 * 2**30
+
+
+def planned(name: str, *overrides: str) -> RecipePlan:
+    return plan_recipe(load_recipe(name, overrides, check=Check.LIGHT), gpu_bytes=GPU_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def _home_without_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", packaged_recipes())
+def test_every_packaged_recipe_passes_the_dry_run(name: str) -> None:
+    plan = planned(name)
+    assert plan.problems == ()
+    assert json.dumps(plan_values(plan))
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "codes"),
+    [
+        ("math", ["nodes.engine.devices=['0','1','2','3']"], ["recipe.gpu_too_small"]),
+        ("math", ["policies.solver.backend.recompute='none'"], ["recipe.gpu_too_small"]),
+        (
+            "math",
+            ["policies.solver.algorithm.minibatches=512"],
+            ["recipe.too_many_minibatches", "recipe.too_many_ranks"],
+        ),
+        ("math", ["policies.solver.batch_groups=1"], ["recipe.too_many_ranks"]),
+        ("math", ["nodes.engine.context_tokens=8192"], ["recipe.context_too_short"]),
+        ("math", ["nodes.engine.servers=3"], ["recipe.devices_and_servers"]),
+        ("math", ["nodes.engine.memory_share=0.23"], ["recipe.cache_too_small"]),
+        ("math/moe", ["policies.solver.backend={kind='titan', ranks=4}"], ["recipe.titan_unsupported"]),
+        ("search", ["nodes.engine.tensor_parallel=3"], ["recipe.heads_not_divisible", "recipe.devices_and_servers"]),
+        (
+            "textcraft",
+            [f"policies.solver.backend.{option}" for option in ("ranks=3", "gpus=[0, 1, 2]", "sequence_ranks=3")],
+            ["recipe.heads_not_divisible"],
+        ),
+    ],
+)
+def test_impossible_settings_are_refused(name: str, overrides: Sequence[str], codes: list[str]) -> None:
+    assert set(codes) <= {problem.code for problem in planned(name, *overrides).problems}
+
+
+def test_two_trainers_on_the_same_gpus_are_refused_with_the_place_to_change() -> None:
+    (problem,) = planned("math_multi_agent", "policies.verifier.backend.gpus=[0, 1]").problems
+    assert problem.code == "recipe.gpu_too_small"
+    assert "policies.verifier.backend" in str(problem)
+
+
+def test_a_gpu_holds_the_parts_that_the_recipe_places_there() -> None:
+    uses = planned("math_multi_agent").uses
+    holders = {gpu: sorted({use.part.partition(",")[0] for use in uses if use.gpu == gpu}) for gpu in range(8)}
+    assert holders[0] == holders[1] == ["trainer of 'solver'"]
+    assert holders[2] == holders[3] == ["trainer of 'verifier'"]
+    assert holders[4] == holders[5] == ["sglang for 'solver'"]
+    assert holders[6] == holders[7] == ["sglang for 'verifier'"]
+
+
+def test_steps_prompts_and_epochs_follow_from_the_recipe() -> None:
+    plan = planned("math_efficient_data")
+    (flow,), (policy,) = plan.flows, plan.policies
+    assert (flow.prompts, flow.episodes, flow.epochs) == (800 * 32, 800 * 256, 3.2)
+    assert policy.batch_rows == 256
+    assert policy.longest_row == policy.context_tokens == 16_384
+
+
+def test_the_sizes_of_a_model_come_from_its_folder_where_it_is(tmp_path: Path) -> None:
+    config = {
+        "model_type": "qwen3",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+        "max_position_embeddings": 40_960,
+        "tie_word_embeddings": True,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (policy,) = planned("math", f"policies.solver.model.path='{tmp_path}'").policies
+    assert policy.parameters == 100 * 64 + 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64 + 2 * 16)
+
+
+def test_missing_downloads_have_a_command(tmp_path: Path) -> None:
+    (tmp_path / "models" / "Qwen3-8B").mkdir(parents=True)
+    (tmp_path / "models" / "Qwen3-8B" / "model.safetensors").touch()
+    states = {need.name: (need.is_here, need.command) for need in planned("math/offline").needs}
+    assert states["model ~/models/Qwen3-8B"][0] is True
+    assert states["data math aime25"] == (
+        False,
+        "hf download --repo-type dataset math-ai/aime25 --local-dir ~/data/aime25",
+    )
+
+
+def test_the_command_prints_json_and_ends_with_code_1_for_a_problem() -> None:
+    run = CliRunner().invoke(app, ["check", "recipe", "smoke", "--json"])
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout)["needs_gpu"] is False
+    run = CliRunner().invoke(app, ["check", "recipe", "math", "--gpu-gib", "24"])
+    assert run.exit_code == 1
+    assert "recipe.gpu_too_small" in run.stdout

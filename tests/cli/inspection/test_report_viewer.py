@@ -1,0 +1,110 @@
+import asyncio
+import json
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from astraflow.cli.inspection.report_viewer import report_tables
+from astraflow.cli.run_directory import RunDirectory
+from astraflow.cli.run_endpoints import find_run
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.reports import Event, NodeState
+from tests import make
+from tests.fakes.control_plane import TOKEN, FakeControlPlane
+
+
+def shown(*, width: int = 160, **parts: object) -> str:
+    console = Console(width=width, record=True, quiet=False, file=None)
+    with console.capture() as captured:
+        console.print(report_tables(make.report(**parts)))  # type: ignore[arg-type]  # parts of a report
+    return captured.get()
+
+
+async def command(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "astraflow.cli", "report", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+
+
+def test_tables_show_policies_flows_and_nodes() -> None:
+    text = shown(nodes=(make.node_report(counters={"weight_bytes_delta": 1e6}),))
+    for part in (
+        "evening, up 1 s",
+        "simulated: engine scripted",
+        "solver",
+        "train",
+        "informative 1",
+        "node-1",
+        "1.0 MB",
+    ):
+        assert part in text
+
+
+def test_departed_nodes_are_not_shown() -> None:
+    nodes = (make.node_report("node-1.1", state=NodeState.GONE), make.node_report("node-2.1"))
+    text = shown(nodes=nodes)
+    assert "node-2" in text
+    assert "node-1" not in text
+
+
+def test_a_repeated_event_shows_its_count() -> None:
+    once = Event(ordinal=1, at=1.0, kind="node_lost", subject="node-1", message="no heartbeat")
+    repeated = Event(ordinal=2, at=1.0, kind="push_refused", subject="node-2", message="stale", repeats=3)
+    console = Console(width=160, record=True, quiet=False, file=None)
+    with console.capture() as captured:
+        console.print(report_tables(replace(make.report(), events=(once, repeated))))
+    text = captured.get()
+    assert "no heartbeat (" not in text
+    assert "stale (4 times within a minute)" in text
+
+
+@pytest.mark.anyio
+async def test_once_prints_one_report() -> None:
+    async with FakeControlPlane(sequence=30).serving() as address:
+        reporting = await command(address, "--token", TOKEN, "--once")
+        out, _ = await reporting.communicate()
+    assert reporting.returncode == 0
+    assert "solver" in out.decode()
+
+
+@pytest.mark.anyio
+async def test_json_prints_one_report_per_line_until_a_signal() -> None:
+    fake = FakeControlPlane(sequence=30)
+    async with fake.serving() as address:
+        reporting = await command(address, "--token", TOKEN, "--json")
+        assert reporting.stdout is not None
+        first = json.loads(await reporting.stdout.readline())
+        await fake.advance()
+        second = json.loads(await reporting.stdout.readline())
+        reporting.send_signal(signal.SIGINT)
+        await reporting.wait()
+    assert (first["sequence"], second["sequence"]) == (30, 31)
+    assert first["nodes"][0]["state"] in {state.value for state in NodeState}
+    assert reporting.returncode == 0
+
+
+def test_the_active_run_of_this_machine_is_found_with_its_token() -> None:
+    with RunDirectory.opened(None, name="smoke", seed=0, recipe="{}") as directory:
+        directory.update_facts(dataflow="127.0.0.1:4711")
+        assert find_run("", "", None).address == "127.0.0.1:4711"
+        assert find_run("127.0.0.1:4711", "", None).token == directory.token
+        assert directory.token not in repr(find_run("", "", None))
+        with pytest.raises(InvalidInput) as caught:
+            find_run("127.0.0.1:4712", "", None)
+        assert caught.value.code == "cli.no_token"
+
+
+def test_a_token_can_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    monkeypatch.setenv("ASTRAFLOW_TOKEN", "from-environment")
+    assert find_run("h:1", "", file).token == "from-file"
+    assert find_run("h:1", "", None).token == "from-environment"
+    assert find_run("h:1", "given", None).token == "given"
+    file.write_text("\n")
+    with pytest.raises(InvalidInput, match="is empty"):
+        find_run("h:1", "", file)

@@ -1,0 +1,33 @@
+"""Decisions of a run on this machine: when a complete run ends."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from astraflow.cli.child_process import Program
+from astraflow.cli.running.local_run import JOINED_NODES_WAIT_S, waits_for_joined_nodes
+from astraflow.contract.reports import Completion, NodeState
+from tests import make
+
+COMPLETED_AT = 100.0
+OWN = [Program(name="node-1", argv=(), log=Path("node-1.log"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "after_s", "waits"),
+    [
+        ("elsewhere", NodeState.READY, 1.0, True),
+        ("elsewhere", NodeState.DRAINING, 1.0, True),
+        ("elsewhere", NodeState.GONE, 1.0, False),
+        ("elsewhere", NodeState.READY, JOINED_NODES_WAIT_S, False),
+        ("node-1", NodeState.READY, 1.0, False),  # the supervisor stops it
+    ],
+)
+def test_a_complete_run_waits_until_nodes_from_elsewhere_have_left(
+    name: str, state: NodeState, after_s: float, waits: bool
+) -> None:
+    node = make.node_report(f"{name}.1", state=state)
+    completion = Completion(reason="done", has_learned=True, at=COMPLETED_AT, ends_run=True)
+    report = replace(make.report(), at=COMPLETED_AT + after_s, nodes=(node,), completion=completion)
+    assert waits_for_joined_nodes(report, own=OWN) is waits

@@ -1,0 +1,401 @@
+"""Plans have no effect, applying a plan has one, and the journal records every change."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
+from astraflow.contract.fleet import (
+    Actor,
+    AppliedChange,
+    InstanceState,
+    KillScope,
+    LaunchId,
+    PlanId,
+    PlanRequest,
+    Role,
+    Verdict,
+)
+from astraflow.contract.ids import PoolId
+from astraflow.contract.maintainer import MaintainerMode
+from astraflow.contract.recommendations import Mode
+from maintainer.fleet.guard.inputs import GuardInputs
+from maintainer.fleet.ledger.ledger import Ledger
+from maintainer.fleet.state.fleet import FLEET_ACTOR
+from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, build, spec
+from tests.maintainer.fleet.test_maintainer_api import STATUS
+
+pytestmark = pytest.mark.anyio
+
+EVE = Actor(name="eve", role=Role.OPERATOR)
+VAL = Actor(name="val", role=Role.AGENT)
+
+
+def request(
+    target: int | None = 3, *, actor: Actor = ALICE, retire: tuple[str, ...] = (), kill: bool = False
+) -> PlanRequest:
+    victims = tuple(LaunchId(name) for name in retire)
+    return PlanRequest(pool=POOL, actor=actor, reason="a test", target=target, retire=victims, is_kill=kill)
+
+
+async def test_a_plan_states_its_effect_and_changes_nothing(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.fleet_manager.plans.make(request(3))
+    assert (plan.nodes, plan.target, plan.launches, plan.victims) == (0, 3, 3, ())
+    assert plan.usd_per_hour_change == 3.0
+    assert plan.eta_s == 60.0
+    assert plan.verdict is Verdict.ALLOWED
+    assert plan.expires_at == plan.created_at + 300
+    await parts.actuator.run_due_steps()
+    assert parts.cloud.starts == 0
+    assert parts.states() == {}
+
+
+async def test_an_applied_plan_is_stored_before_any_launch(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    applied = await parts.want(3)
+    assert parts.states() == {"intended": 3}
+    assert parts.cloud.starts == 0
+    again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock)
+    assert again.states() == {"intended": 3}
+    await again.actuator.run_due_steps()
+    assert parts.cloud.starts == 3
+    assert set(applied.launched) == {machine.instance.handle.launch_id for machine in parts.cloud.alive()}
+
+
+async def test_a_repeated_request_gets_the_first_answer_also_after_a_restart(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.fleet_manager.plans.make(request(3))
+    first = await parts.fleet_manager.apply(plan.id, key="k")
+    assert await parts.fleet_manager.apply(plan.id, key="k") == first
+    again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock)
+    assert await again.fleet_manager.apply(plan.id, key="k") == first
+    assert again.states() == {"intended": 3}
+
+
+async def test_an_idempotency_key_belongs_to_one_change(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    first, second = await parts.fleet_manager.plans.make(request(1)), await parts.fleet_manager.plans.make(request(2))
+    await parts.fleet_manager.apply(first.id, key="k")
+    with pytest.raises(Conflict, match="another change"):
+        await parts.fleet_manager.apply(second.id, key="k")
+    with pytest.raises(InvalidInput, match="idempotency key"):
+        await parts.fleet_manager.apply(second.id, key="")
+
+
+async def test_a_plan_for_a_pool_that_changed_is_a_conflict(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    first, second = await parts.fleet_manager.plans.make(request(1)), await parts.fleet_manager.plans.make(request(2))
+    await parts.fleet_manager.apply(first.id, key="one")
+    with pytest.raises(Conflict, match="plan again"):
+        await parts.fleet_manager.apply(second.id, key="other")
+
+
+async def test_a_plan_expires(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.fleet_manager.plans.make(request(1))
+    parts.clock.advance(301.0)
+    with pytest.raises(Conflict) as caught:
+        await parts.fleet_manager.apply(plan.id, key="k")
+    assert caught.value.code == "fleet.unknown_plan"
+    with pytest.raises(Conflict) as caught:
+        await parts.fleet_manager.apply(PlanId("unknown"), key="l")
+    assert caught.value.code == "fleet.unknown_plan"
+
+
+async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.fleet_manager.plans.make(request(1, actor=HAL))
+    await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="it talks too much")
+    with pytest.raises(PlanRefused, match="kill switch") as refused:
+        await parts.fleet_manager.apply(plan.id, key="k")
+    inputs = GuardInputs.parse(refused.value.guard_json)
+    assert [finding.code for finding in inputs.findings()] == ["kill_switch"]
+    assert inputs.application is not None
+    assert inputs.application.applier == HAL
+    assert parts.states() == {}
+    newest = (await parts.ledger.decisions(pool="", before=None, limit=1))[0][0]
+    assert (newest.kind, newest.actor) == ("refuse", HAL)
+
+
+async def test_a_plan_that_needs_approval_waits_for_a_person(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(mode=Mode.ADVISE))
+    plan = await parts.fleet_manager.plans.make(request(2, actor=HAL))
+    assert plan.needs_approval
+    with pytest.raises(PlanRefused, match="do not retry", check=lambda problem: problem.code == "fleet.plan_refused"):
+        await parts.fleet_manager.apply(plan.id, key="k")
+    with pytest.raises(PlanRefused, match=HAL.name, check=lambda problem: problem.code == "fleet.plan_refused"):
+        await parts.fleet_manager.apply(plan.id, key="k", approver=HAL)
+    applied = await parts.fleet_manager.apply(plan.id, key="k", approver=OTTO)
+    assert "approved by otto" in applied.message
+
+
+async def test_a_plan_is_applied_by_its_planner_or_a_person_of_no_lower_role(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    fleet_manager = parts.fleet_manager
+    for planner, applier in [(ALICE, OTTO), (ALICE, HAL), (OTTO, HAL), (HAL, VAL), (FLEET_ACTOR, HAL)]:
+        plan = await fleet_manager.plans.make(request(1, actor=planner))
+        with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused"):
+            await fleet_manager.apply(plan.id, key="k", applier=applier)
+        (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
+        assert (refused.kind, refused.actor) == ("refuse", applier)
+        assert [finding.code for finding in refused.findings] == ["planner"]
+    assert parts.states() == {}
+    for number, (planner, applier) in enumerate([(HAL, OTTO), (OTTO, OTTO), (OTTO, EVE), (EVE, ALICE), (HAL, HAL)], 1):
+        plan = await fleet_manager.plans.make(request(number, actor=planner))
+        applied = await fleet_manager.apply(plan.id, key=f"k{number}", applier=applier)
+        assert applied.message.endswith(f", applied by {applier.name}") is (planner != applier)
+
+
+async def test_an_actor_of_one_pool_cannot_change_another_pool(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    fleet_manager, us = parts.fleet_manager, PoolId("us")
+    await fleet_manager.put_pool(replace(spec(), id=us), observed_version=0, actor=ALICE, key="us", reason="another")
+    otto_here, alice_here = replace(OTTO, pool=POOL), replace(ALICE, pool=POOL)
+    there = await fleet_manager.plans.make(replace(request(1, actor=OTTO), pool=us))
+    for number, applier in enumerate((otto_here, alice_here)):
+        with pytest.raises(PlanRefused, match=applier.name, check=lambda problem: problem.code == "fleet.plan_refused"):
+            await fleet_manager.apply(there.id, key=f"fooled{number}", approver=applier)
+    (refused,), _ = await parts.ledger.decisions(pool="us", before=None, limit=1)
+    assert (refused.kind, refused.actor.name) == ("refuse", alice_here.name)
+    assert [finding.code for finding in refused.findings] == ["scope"]
+    with pytest.raises(NotPermitted) as caught:
+        await fleet_manager.plans.make(replace(request(1, actor=otto_here), pool=us))
+    assert caught.value.code == "fleet.other_pool"
+    with pytest.raises(NotPermitted) as caught:
+        await fleet_manager.set_override(us, minutes=1, actor=otto_here, key="h", reason="r")
+    assert caught.value.code == "fleet.other_pool"
+    with pytest.raises(NotPermitted) as caught:
+        await fleet_manager.put_pool(replace(spec(), id=us), observed_version=1, actor=alice_here, key="p", reason="r")
+    assert caught.value.code == "fleet.other_pool"
+    with pytest.raises(NotPermitted) as caught:
+        await parts.faults.inject(us, share=0.5, actor=alice_here, key="l", reason="r")
+    assert caught.value.code == "fleet.other_pool"
+    for scope in (KillScope.ALL, KillScope.NONE):
+        with pytest.raises(NotPermitted) as caught:
+            await fleet_manager.kill_switch(scope, actor=alice_here, key=f"k{scope}", reason="r")
+        assert caught.value.code == "fleet.other_pool"
+    with pytest.raises(NotPermitted) as caught:
+        await parts.maintainer_api.set_mode(MaintainerMode.OFF, actor=otto_here, key="m", reason="r")
+    assert caught.value.code == "fleet.other_pool"
+    with pytest.raises(NotPermitted) as caught:
+        await parts.preflight_checks.preflight("cloud", actor=otto_here)
+    assert caught.value.code == "fleet.other_pool"
+    assert parts.states() == {}
+
+    here = await fleet_manager.plans.make(request(2, actor=otto_here))
+    assert len((await fleet_manager.apply(here.id, key="own", approver=otto_here)).launched) == 2
+    assert (
+        "for 5 minutes"
+        in (await fleet_manager.set_override(POOL, minutes=5, actor=otto_here, key="override", reason="r")).message
+    )
+
+
+async def test_agents_apply_plans_only_in_auto_mode(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.fleet_manager.plans.make(request(1, actor=HAL))
+    assert plan.verdict is Verdict.ALLOWED
+    for mode in (MaintainerMode.OFF, MaintainerMode.SHADOW, MaintainerMode.PROPOSE):
+        await parts.maintainer_api.set_mode(mode, actor=OTTO, key=mode.value, reason="a test")
+        with pytest.raises(PlanRefused, match=mode.value, check=lambda problem: problem.code == "fleet.plan_refused"):
+            await parts.fleet_manager.apply(plan.id, key="k", applier=HAL)
+        (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
+        assert [finding.code for finding in refused.findings] == ["maintainer_mode"]
+    await parts.maintainer_api.set_mode(MaintainerMode.AUTO, actor=OTTO, key="auto", reason="a test")
+    await parts.fleet_manager.apply(plan.id, key="k", applier=HAL)
+    assert parts.states() == {"intended": 1}
+    await parts.maintainer_api.set_mode(MaintainerMode.PROPOSE, actor=OTTO, key="back", reason="a test")
+    more = await parts.fleet_manager.plans.make(request(2, actor=HAL))
+    await parts.fleet_manager.apply(more.id, key="l", approver=OTTO)
+    assert parts.states() == {"intended": 2}
+
+
+async def test_the_maintainers_own_mode_counts_until_people_set_one(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.fleet_manager.plans.make(request(1, actor=HAL))
+    parts.maintainer_api.receive_status(replace(STATUS, mode=MaintainerMode.PROPOSE))
+    with pytest.raises(PlanRefused, match="propose", check=lambda problem: problem.code == "fleet.plan_refused"):
+        await parts.fleet_manager.apply(plan.id, key="k")
+    (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
+    assert [finding.code for finding in refused.findings] == ["maintainer_mode"]
+    parts.maintainer_api.receive_status(replace(STATUS, mode=MaintainerMode.AUTO))
+    await parts.fleet_manager.apply(plan.id, key="k")
+
+
+async def test_the_guards_findings_are_stored_with_the_decision(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(max_nodes=4, usd_per_hour_max=10.0))
+    plan = await parts.fleet_manager.plans.make(request(40))
+    with pytest.raises(NotPermitted):
+        await parts.fleet_manager.apply(plan.id, key="k")
+    again = await Ledger(parts.database).load(now=parts.clock.wall())
+    (refused,), _ = await again.decisions(pool=POOL, before=None, limit=1)
+    assert refused.findings == plan.findings
+    assert {finding.code: dict(finding.numbers) for finding in refused.findings} == {
+        "max_nodes": {"target": 40.0, "limit": 4.0},
+        "usd_per_hour": {"usd_per_hour": 40.0, "limit": 10.0},
+    }
+
+
+async def test_the_approved_findings_are_stored_with_the_decision(tmp_path: Path) -> None:
+    parts = await build(tmp_path, envelope={"nodes": 2, "cool_down_s": 0.0})
+    plan = await parts.fleet_manager.plans.make(request(9, actor=HAL))
+    await parts.fleet_manager.apply(plan.id, key="k", approver=OTTO)
+    (applied,), _ = await parts.ledger.decisions(pool=POOL, before=None, limit=1)
+    assert [finding.code for finding in applied.findings] == ["envelope"]
+    assert applied.findings[0].numbers == {"target": 9.0, "rule_target": 0.0, "limit": 2.0}
+    assert applied.change is not None
+    assert applied.change.is_approved
+
+
+async def test_the_journal_has_an_applied_change_in_numbers(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(3)
+    await parts.pass_time(60.0)
+    await parts.want(1)
+    shrunk, grown = [
+        entry for entry in (await parts.ledger.decisions(pool=POOL, before=None, limit=10))[0] if entry.kind == "apply"
+    ]
+    assert grown.change == AppliedChange(
+        nodes_before=0, nodes_after=3, launched=3, retired=0, override_s=0.0, is_approved=False
+    )
+    assert shrunk.change == AppliedChange(
+        nodes_before=3, nodes_after=1, launched=0, retired=2, override_s=0.0, is_approved=False
+    )
+
+
+async def test_instances_that_are_not_ready_are_retired_first(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    await parts.pass_time(60.0)
+    await parts.want(4)
+    fresh = {record.id for record in parts.ledger.alive() if record.instance.state is InstanceState.INTENDED}
+    plan = await parts.fleet_manager.plans.make(request(2))
+    assert set(plan.victims) == fresh
+
+
+async def test_nodes_drain_before_they_are_retired(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(3)
+    await parts.pass_time(60.0)
+    plan = await parts.fleet_manager.plans.make(request(2))
+    assert plan.eta_s == 30.0
+    await parts.fleet_manager.apply(plan.id, key="down")
+    assert parts.states() == {"draining": 1, "ready": 2}
+    assert len(parts.cloud.alive()) == 3
+    await parts.pass_time(30.0)
+    assert parts.run.drained == {plan.victims[0]: "fleet"}
+    assert parts.states() == {"ready": 2}
+    assert len(parts.cloud.alive()) == 2
+
+
+async def test_an_admin_can_terminate_nodes_without_a_drain(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    await parts.pass_time(60.0)
+    victim = parts.ledger.alive()[0].id
+    plan = await parts.fleet_manager.plans.make(request(None, retire=(victim,), kill=True))
+    await parts.fleet_manager.apply(plan.id, key="kill")
+    await parts.actuator.run_due_steps()
+    assert parts.run.drained == {}
+    parts.clock.advance(10.0)
+    await parts.actuator.run_due_steps()
+    assert len(parts.cloud.alive()) == 1
+
+
+async def test_a_node_of_another_pool_cannot_be_retired(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    with pytest.raises(InvalidInput, match="unknown", check=lambda problem: problem.code == "fleet.instance_not_found"):
+        await parts.fleet_manager.plans.make(request(None, retire=("unknown",)))
+
+
+@pytest.mark.parametrize("wrong", [{"target": None}, {"target": 1, "retire": (LaunchId("a"),)}, {"target": -1}])
+def test_a_request_has_a_target_or_names(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        PlanRequest(pool=POOL, actor=ALICE, reason="r", **wrong)  # type: ignore[arg-type]  # invalid on purpose
+
+
+async def test_admins_change_a_pools_spec_for_the_version_they_read(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    wider = spec(max_nodes=60)
+    with pytest.raises(NotPermitted, match="admin"):
+        await parts.fleet_manager.put_pool(wider, observed_version=1, actor=OTTO, key="k", reason="more")
+    with pytest.raises(Conflict, match="version 1"):
+        await parts.fleet_manager.put_pool(wider, observed_version=7, actor=ALICE, key="k", reason="more")
+    pool = await parts.fleet_manager.put_pool(wider, observed_version=1, actor=ALICE, key="k", reason="more")
+    assert (pool.version, pool.spec.max_nodes) == (2, 60)
+    assert await parts.fleet_manager.put_pool(wider, observed_version=1, actor=ALICE, key="k", reason="more") == pool
+    us = replace(wider, id=PoolId("us"), min_nodes=2)
+    assert (await parts.fleet_manager.put_pool(us, observed_version=0, actor=ALICE, key="l", reason="new")).target == 2
+    with pytest.raises(InvalidInput, match="no provider"):
+        await parts.fleet_manager.put_pool(
+            replace(us, provider="moon"), observed_version=1, actor=ALICE, key="m", reason="x"
+        )
+
+
+async def test_an_override_survives_a_restart_and_ends(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(3)
+    await parts.pass_time(60.0)
+    await parts.fleet_manager.set_override(POOL, minutes=10, actor=HAL, key="override", reason="a long episode")
+    parts = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
+    with pytest.raises(NotPermitted, match="manual override"):
+        await parts.want(2)
+    parts.clock.advance(601.0)
+    await parts.want(2)
+    with pytest.raises(InvalidInput, match="60 minutes"):
+        await parts.fleet_manager.set_override(POOL, minutes=61, actor=HAL, key="again", reason="longer")
+
+
+async def test_only_admins_reduce_the_scope_of_the_kill_switch(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    scopes = [parts.fleet.kill]
+    await parts.fleet_manager.kill_switch(KillScope.ALL, actor=HAL, key="a", reason="smoke")
+    scopes.append(parts.fleet.kill)
+    with pytest.raises(NotPermitted, match="admin"):
+        await parts.fleet_manager.kill_switch(KillScope.NONE, actor=OTTO, key="b", reason="it is fine")
+    scopes.append(parts.fleet.kill)
+    await parts.fleet_manager.kill_switch(KillScope.NONE, actor=ALICE, key="c", reason="it is fine")
+    scopes.append(parts.fleet.kill)
+    assert scopes == [KillScope.NONE, KillScope.ALL, KillScope.ALL, KillScope.NONE]
+
+
+async def test_the_kill_file_stops_launches_at_once(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    (tmp_path / "KILL").touch()
+    await parts.pass_time(120.0)
+    assert parts.cloud.starts == 0
+    with pytest.raises(NotPermitted, match="kill switch"):
+        await parts.want(3)
+    (tmp_path / "KILL").unlink()
+    await parts.actuator.run_due_steps()
+    assert parts.cloud.starts == 2
+
+
+async def test_every_change_is_in_the_audit_log_with_actor_and_reason(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    await parts.fleet_manager.set_override(POOL, minutes=5, actor=OTTO, key="h", reason="lunch")
+    await parts.fleet_manager.escalate("warning", actor=HAL, key="e", reason="prices rise")
+    decisions, has_older = await parts.ledger.decisions(pool="", before=None, limit=10)
+    assert [(entry.kind, entry.actor.name, entry.reason) for entry in decisions] == [
+        ("escalate", "hal", "prices rise"),
+        ("override", "otto", "lunch"),
+        ("apply", "alice", "a test"),
+    ]
+    assert [entry.ordinal for entry in decisions] == [3, 2, 1]
+    assert not has_older
+    assert (await parts.ledger.decisions(pool="", before=3, limit=1))[1]
+
+
+async def test_a_note_repeated_under_one_key_is_one_entry(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    first = await parts.fleet_manager.escalate("info", actor=HAL, key="e", reason="look")
+    assert await parts.fleet_manager.escalate("info", actor=HAL, key="e", reason="look") == first
+    assert len((await parts.ledger.decisions(pool="", before=None, limit=10))[0]) == 1
+
+
+async def test_an_actor_needs_a_name() -> None:
+    with pytest.raises(InvalidInput, match="actor"):
+        Actor(name="", role=Role.ADMIN)

@@ -1,0 +1,344 @@
+"""The guard's guarantees hold for every proposal and every actor."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract.fleet import Actor, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role, Verdict
+from astraflow.contract.ids import PoolId
+from astraflow.contract.recommendations import Mode
+from maintainer.fleet.guard.approval import may_approve
+from maintainer.fleet.guard.guard import (
+    AUTOMATIC_MODES,
+    HUMAN_ROLES,
+    MAX_OVERRIDE_S,
+    Limits,
+    ProposedChange,
+    Rejection,
+    Situation,
+    judge,
+    nodes_beyond_rule,
+    override_s,
+    verdict,
+)
+from maintainer.fleet.ledger.lifecycle import COUNTED_STATES
+
+NOW = 10_000.0
+LIVE_STATES = [state for state in InstanceState if state is not InstanceState.GONE]
+
+
+def instance(ordinal: int, state: InstanceState = InstanceState.READY, usd: float = 1.0) -> Instance:
+    return Instance(
+        id=LaunchId(f"L{ordinal}"),
+        pool=PoolId("eu"),
+        state=state,
+        provider="cloud",
+        usd_per_hour=usd,
+        actor="a",
+        reason="r",
+        intended_at=0.0,
+        expires_at=1e9,
+    )
+
+
+def situation(nodes: int = 8, **changes: Any) -> Situation:
+    instances = changes.pop("instances", tuple(instance(ordinal) for ordinal in range(nodes)))
+    calm = Situation(
+        now=NOW,
+        spec=PoolSpec(id=PoolId("eu"), provider="cloud", mode=Mode.ON, max_nodes=20),
+        instances=instances,
+        target=len(instances),
+        rule_target=len(instances),
+        report_age_s=1.0,
+        changed_at=(),
+        cool_down_s=60.0,
+        override_until_at=None,
+        breaker_until=None,
+        kill=KillScope.NONE,
+        usd_per_hour=float(len(instances)),
+        usd_today=0.0,
+        fleet_usd_per_hour=float(len(instances)),
+        fleet_usd_today=0.0,
+    )
+    return replace(calm, **changes)
+
+
+def proposal(pool_situation: Situation, target: int, *, role: Role = Role.AGENT, **changes: Any) -> ProposedChange:
+    counted = [instance for instance in pool_situation.instances if instance.state in COUNTED_STATES]
+    launches = max(0, target - len(counted))
+    victims = tuple(counted[: max(0, len(counted) - target)])
+    plain = ProposedChange(
+        actor=Actor(name="x", role=role),
+        target=target,
+        launches=launches,
+        victims=victims,
+        usd_per_hour_change=float(launches - len(victims)),
+    )
+    return replace(plain, **changes)
+
+
+def codes(pool_situation: Situation, wanted: ProposedChange, limits: Limits | None = None) -> set[str]:
+    return {finding.code for finding in judge(pool_situation, wanted, limits or Limits())}
+
+
+def verdict_of(pool_situation: Situation, wanted: ProposedChange, limits: Limits | None = None) -> Verdict:
+    return verdict(judge(pool_situation, wanted, limits or Limits()))
+
+
+situations = st.builds(
+    situation,
+    instances=st.lists(st.sampled_from(LIVE_STATES), max_size=12).map(
+        lambda states: tuple(instance(ordinal, state) for ordinal, state in enumerate(states))
+    ),
+    spec=st.builds(
+        lambda low, room, mode, usd: PoolSpec(
+            id=PoolId("eu"), provider="cloud", mode=mode, min_nodes=low, max_nodes=low + room, usd_per_hour_max=usd
+        ),
+        st.integers(0, 5),
+        st.integers(0, 15),
+        st.sampled_from(Mode),
+        st.none() | st.floats(0, 30),
+    ),
+    target=st.integers(0, 20),
+    rule_target=st.none() | st.integers(0, 20),
+    report_age_s=st.none() | st.floats(0, 1000),
+    changed_at=st.lists(st.floats(NOW - 7200, NOW), max_size=6).map(lambda at: tuple(sorted(at))),
+    override_until_at=st.none() | st.floats(NOW - 100, NOW + 100),
+    breaker_until=st.none() | st.floats(NOW - 100, NOW + 100),
+    kill=st.sampled_from(KillScope),
+    usd_today=st.floats(0, 100),
+)
+wanted_sizes = st.integers(0, 25)
+roles = st.sampled_from(Role)
+
+
+@given(situations, wanted_sizes, roles)
+def test_an_allowed_plan_is_inside_every_bound(pool_situation: Situation, target: int, role: Role) -> None:
+    wanted = proposal(pool_situation, target, role=role)
+    if verdict_of(pool_situation, wanted) is Verdict.REFUSED:
+        return
+    spec = pool_situation.spec
+    assert target <= max(spec.max_nodes, pool_situation.size - 1)
+    assert target >= min(spec.min_nodes, pool_situation.size + 1)
+    assert pool_situation.kill is not KillScope.ALL
+    if spec.usd_per_hour_max is not None and wanted.usd_per_hour_change > 0:
+        assert pool_situation.usd_per_hour + wanted.usd_per_hour_change <= spec.usd_per_hour_max + 1e-6
+
+
+@given(situations, wanted_sizes, roles)
+def test_the_last_ready_node_is_never_removed(pool_situation: Situation, target: int, role: Role) -> None:
+    ready = {member.id for member in pool_situation.instances if member.state is InstanceState.READY}
+    wanted = proposal(pool_situation, target, role=role)
+    if ready and verdict_of(pool_situation, wanted) is not Verdict.REFUSED:
+        assert ready - {victim.id for victim in wanted.victims}
+
+
+@given(situations, wanted_sizes)
+def test_agents_and_the_rule_are_limited_by_the_mode(pool_situation: Situation, target: int) -> None:
+    for role in (Role.AGENT, Role.RULE):
+        wanted = proposal(pool_situation, target, role=role)
+        if verdict_of(pool_situation, wanted) is Verdict.ALLOWED:
+            assert pool_situation.spec.mode in (Mode.ON, Mode.UP_ONLY)
+            assert pool_situation.spec.mode is Mode.ON or not wanted.victims
+
+
+@given(situations, wanted_sizes)
+def test_without_a_fresh_report_only_people_remove_nodes(pool_situation: Situation, target: int) -> None:
+    stale = replace(pool_situation, report_age_s=None)
+    for role in (Role.AGENT, Role.RULE):
+        wanted = proposal(stale, target, role=role)
+        assert not wanted.victims or verdict_of(stale, wanted) is Verdict.REFUSED
+
+
+@given(situations, wanted_sizes, roles)
+def test_verdicts_are_deterministic(pool_situation: Situation, target: int, role: Role) -> None:
+    wanted = proposal(pool_situation, target, role=role)
+    assert judge(pool_situation, wanted, Limits()) == judge(pool_situation, wanted, Limits())
+
+
+@given(situations, wanted_sizes)
+def test_an_agent_without_approval_stays_in_the_envelope(pool_situation: Situation, target: int) -> None:
+    wanted = proposal(pool_situation, target)
+    if verdict_of(pool_situation, wanted) is Verdict.ALLOWED and not (
+        target <= pool_situation.target and wanted.launches
+    ):
+        rule = pool_situation.rule_target if pool_situation.rule_target is not None else pool_situation.size
+        assert abs(target - rule) <= max(2, 0.25 * rule)
+
+
+def test_inside_the_envelope_an_agent_needs_no_approval() -> None:
+    assert verdict_of(situation(8), proposal(situation(8), 10)) is Verdict.ALLOWED
+    larger = situation(12, rule_target=10)
+    assert verdict_of(larger, proposal(larger, 10)) is Verdict.ALLOWED
+    assert verdict_of(situation(8), proposal(situation(8), 6, is_named=True)) is Verdict.ALLOWED
+
+
+def test_outside_the_envelope_a_person_approves() -> None:
+    assert codes(situation(8), proposal(situation(8), 11)) == {"envelope"}
+    assert verdict_of(situation(8), proposal(situation(8), 11)) is Verdict.NEEDS_APPROVAL
+
+
+def test_the_envelope_is_relative_to_the_rules_target() -> None:
+    pool_situation = situation(8, rule_target=12)
+    assert verdict_of(pool_situation, proposal(pool_situation, 14)) is Verdict.ALLOWED
+    assert codes(pool_situation, proposal(pool_situation, 8, role=Role.AGENT)) == {"envelope"}
+
+
+def test_a_fifth_change_within_an_hour_needs_approval() -> None:
+    pool_situation = situation(8, changed_at=(NOW - 3500, NOW - 2000, NOW - 1000, NOW - 500))
+    assert codes(pool_situation, proposal(pool_situation, 9)) == {"rate"}
+    later = replace(pool_situation, now=NOW + 101)
+    assert verdict_of(later, proposal(later, 9)) is Verdict.ALLOWED
+
+
+def test_a_change_waits_until_the_previous_one_takes_effect() -> None:
+    pool_situation = situation(8, changed_at=(NOW - 30,))
+    assert codes(pool_situation, proposal(pool_situation, 9)) == {"cool_down"}
+    assert verdict_of(pool_situation, proposal(pool_situation, 9, role=Role.OPERATOR)) is Verdict.NEEDS_APPROVAL
+
+
+def test_the_rule_has_no_rate_limit_and_no_cool_down() -> None:
+    pool_situation = situation(changed_at=(NOW - 4, NOW - 3, NOW - 2, NOW - 1))
+    assert codes(pool_situation, proposal(pool_situation, 9)) == {"rate", "cool_down"}
+    assert codes(pool_situation, proposal(pool_situation, 9, role=Role.RULE)) == set()
+
+
+def test_lost_nodes_are_replaced_without_waiting() -> None:
+    pool_situation = situation(5, target=8, rule_target=8, changed_at=(NOW - 3, NOW - 2, NOW - 1.5, NOW - 1))
+    assert verdict_of(pool_situation, proposal(pool_situation, 8)) is Verdict.ALLOWED
+
+
+def test_the_kill_switch_for_agents_stops_agents_only() -> None:
+    pool_situation = situation(8, kill=KillScope.AGENTS)
+    assert verdict_of(pool_situation, proposal(pool_situation, 9, role=Role.AGENT)) is Verdict.REFUSED
+    assert verdict_of(pool_situation, proposal(pool_situation, 9, role=Role.RULE)) is Verdict.ALLOWED
+    assert verdict_of(pool_situation, proposal(pool_situation, 9, role=Role.OPERATOR)) is Verdict.ALLOWED
+
+
+def test_an_override_stops_removals_only() -> None:
+    pool_situation = situation(8, override_until_at=NOW + 60)
+    assert codes(pool_situation, proposal(pool_situation, 7, is_named=True)) == {"override"}
+    assert verdict_of(pool_situation, proposal(pool_situation, 9)) is Verdict.ALLOWED
+
+
+def test_budgets_stop_launches_and_never_removals() -> None:
+    spec = replace(situation().spec, usd_per_hour_max=8.5)
+    pool_situation = situation(8, spec=spec)
+    assert codes(pool_situation, proposal(pool_situation, 9)) == {"usd_per_hour"}
+    assert verdict_of(pool_situation, proposal(pool_situation, 7, role=Role.OPERATOR)) is Verdict.ALLOWED
+    day = situation(8, usd_today=95.0, fleet_usd_today=95.0)
+    assert codes(day, proposal(day, 9), Limits(usd_per_day_max=100.0)) == {"fleet_usd_per_day"}
+    assert codes(day, proposal(day, 9), Limits(usd_per_hour_max=8.0)) == {"fleet_usd_per_hour"}
+
+
+def test_only_admins_terminate_nodes_without_a_drain() -> None:
+    pool_situation = situation(8)
+    assert codes(pool_situation, proposal(pool_situation, 7, role=Role.OPERATOR, is_kill=True)) == {"kill"}
+    assert verdict_of(pool_situation, proposal(pool_situation, 7, role=Role.ADMIN, is_kill=True)) is Verdict.ALLOWED
+
+
+def test_instances_outside_the_pool_are_out_of_scope() -> None:
+    pool_situation = situation(4)
+    assert codes(pool_situation, proposal(pool_situation, 3, victims=(instance(99),), is_named=True)) == {"scope"}
+
+
+def test_a_pool_outside_its_bounds_may_return_inside() -> None:
+    pool_situation = situation(24, rule_target=20)
+    assert verdict_of(pool_situation, proposal(pool_situation, 21, role=Role.OPERATOR)) is not Verdict.REFUSED
+
+
+def test_admins_approve_every_plan_and_operators_those_of_agents_and_the_rule() -> None:
+    agent, rule, otto, otto2, admin = (
+        Actor(name=name, role=role)
+        for name, role in zip("abcde", (Role.AGENT, Role.RULE, Role.OPERATOR, Role.OPERATOR, Role.ADMIN), strict=True)
+    )
+    assert may_approve(agent, otto, pool="eu")
+    assert may_approve(rule, otto, pool="eu")
+    assert may_approve(admin, admin, pool="eu")
+    assert may_approve(otto, admin, pool="eu")
+    assert not may_approve(otto, otto2, pool="eu")
+    assert not may_approve(otto, agent, pool="eu")
+    assert not may_approve(agent, agent, pool="eu")
+    assert not may_approve(agent, rule, pool="eu")
+    of_eu, of_us = (Actor(name="ada", role=Role.ADMIN, pool=pool) for pool in ("eu", "us"))
+    assert may_approve(agent, of_eu, pool="eu")
+    assert not may_approve(agent, of_us, pool="eu")
+
+
+@given(situations, wanted_sizes, roles, st.floats(0, 7200))
+def test_only_nodes_above_the_rules_target_set_an_override(
+    pool_situation: Situation, target: int, role: Role, delay_s: float
+) -> None:
+    wanted = proposal(pool_situation, target, role=role)
+    found_s = override_s(pool_situation, wanted, Limits(), launch_delay_s=delay_s)
+    rule = pool_situation.rule_target
+    bounded_target = (
+        None if rule is None else min(max(rule, pool_situation.spec.min_nodes), pool_situation.spec.max_nodes)
+    )
+    is_undone = (
+        bounded_target is not None
+        and target > bounded_target
+        and pool_situation.spec.mode is Mode.ON
+        and role is not Role.RULE
+    )
+    assert (found_s > 0) == is_undone
+    assert found_s <= MAX_OVERRIDE_S
+    assert override_s(pool_situation, wanted, Limits(override_s=0.0), launch_delay_s=delay_s) == 0.0
+
+
+@given(situations, wanted_sizes, roles)
+def test_only_people_shrink_a_pool_below_the_rules_target(pool_situation: Situation, target: int, role: Role) -> None:
+    wanted = proposal(pool_situation, target, role=role)
+    is_undone = "undone" in codes(pool_situation, wanted)
+    if is_undone:
+        assert pool_situation.spec.mode in AUTOMATIC_MODES
+        assert role is Role.AGENT
+        assert verdict_of(pool_situation, wanted) is Verdict.REFUSED
+    assert is_undone == (
+        role not in HUMAN_ROLES and bool(wanted.victims) and nodes_beyond_rule(pool_situation, wanted) < 0
+    )
+    assert "undone" not in codes(pool_situation, replace(wanted, is_named=True))
+
+
+def test_an_override_lasts_until_the_rule_can_measure_the_launched_nodes() -> None:
+    pool_situation = situation(6)
+    assert override_s(pool_situation, proposal(pool_situation, 8), Limits(), launch_delay_s=240.0) == 840.0
+    grown = replace(situation(8), rule_target=6)
+    assert override_s(grown, proposal(grown, 7), Limits(), launch_delay_s=240.0) == 600.0  # nothing is launched
+    assert override_s(pool_situation, proposal(pool_situation, 6), Limits(), launch_delay_s=240.0) == 0.0
+
+
+FREE = Limits(envelope_nodes=100)
+
+
+def test_a_rejected_or_larger_change_is_refused_to_agents_for_a_while() -> None:
+    more = situation(4, rejected=(Rejection(at=NOW - 60.0, target=6),))
+    for target, is_refused in ((5, False), (6, True), (9, True), (3, False), (2, False)):
+        assert ("rejected" in codes(more, proposal(more, target), FREE)) is is_refused, target
+    for role in (Role.RULE, Role.OPERATOR, Role.ADMIN):
+        assert "rejected" not in codes(more, proposal(more, 6, role=role), FREE), role
+    assert "rejected" in codes(replace(more, now=NOW + 3539.0), proposal(more, 6), FREE)
+    assert "rejected" not in codes(replace(more, now=NOW + 3541.0), proposal(more, 6), FREE), (
+        "an hour later a proposal is allowed"
+    )
+    assert "rejected" not in codes(replace(more, target=6), proposal(more, 6), FREE), "lost nodes are replaced"
+    fewer = situation(4, rejected=(Rejection(at=NOW - 60.0, target=2),))
+    for target, is_refused in ((3, False), (2, True), (1, True), (5, False)):
+        assert ("rejected" in codes(fewer, proposal(fewer, target), FREE)) is is_refused, target
+
+
+def test_nodes_of_a_rejected_plan_are_not_retired_by_agents() -> None:
+    pool_situation = situation(6, rejected=(Rejection(at=NOW - 60.0, target=5, retire=(LaunchId("L1"),)),))
+
+    def names(*ordinals: int, is_named: bool = True) -> ProposedChange:
+        victims = tuple(instance(ordinal) for ordinal in ordinals)
+        return proposal(pool_situation, 6 - len(victims), victims=victims, is_named=is_named)
+
+    assert "rejected" in codes(pool_situation, names(1), FREE)
+    assert "rejected" in codes(pool_situation, names(1, 2), FREE)
+    assert "rejected" not in codes(pool_situation, names(2), FREE)
+    assert "rejected" not in codes(pool_situation, names(1, is_named=False), FREE), (
+        "changes of the size are judged separately"
+    )

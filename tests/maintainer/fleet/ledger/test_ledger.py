@@ -1,0 +1,310 @@
+"""The ledger restores all writes completely after a restart or a crash."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine
+from sqlmodel import Session, SQLModel
+from sqlmodel import text as statement
+
+from astraflow.contract.causes import Cause
+from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
+from astraflow.contract.fleet import Instance, InstanceState, KillScope, LaunchId
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.recommendations import Mode
+from astraflow.runtime.database import Database
+from maintainer.fleet.ledger import migrations, rows
+from maintainer.fleet.ledger.ledger import Changes, Ledger, open_ledger
+from maintainer.fleet.ledger.lifecycle import InstanceEvent
+from maintainer.fleet.ledger.ownership import DirectoryLock
+from maintainer.fleet.ledger.records import LaunchRecord, PoolRecord
+from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags, fingerprint, join_arguments
+from tests.errors import raises_code
+from tests.maintainer.fleet.parts import ALICE, POOL, START, build, spec
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+MIGRATIONS = Path(migrations.__file__).parent
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of an empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'fleet.sqlite'}"
+    address: str = request.getfixturevalue("empty_postgres")
+    return address
+
+
+async def test_migrations_create_the_declared_tables(tmp_path: Path, url: str) -> None:
+    open_ledger(tmp_path, url).close()
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        ours = {name for name in SQLModel.metadata.tables if name.startswith("fleet_")}
+        context = MigrationContext.configure(
+            connection, opts={"include_name": lambda name, kind, _: kind != "table" or name in ours}
+        )
+        differences = [
+            difference for difference in compare_metadata(context, SQLModel.metadata) if "fleet_" in repr(difference)
+        ]
+    engine.dispose()
+    assert differences == []
+    assert len(ours) == 10
+
+
+async def test_the_policies_of_a_pool_are_stored_and_reach_its_nodes(tmp_path: Path) -> None:
+    solvers = spec(mode=Mode.ADVISE, policies=(PolicyId("solver"), PolicyId("verifier")))
+    stored = PoolRecord(spec=solvers, version=1, target=2)
+    assert rows.pool(rows.pool_row(stored)) == stored
+    plans = (await build(tmp_path, pool=solvers)).fleet_manager.plans
+    arguments = join_arguments(plans.launch(solvers), "node-1")
+    assert arguments[arguments.index("--policies") + 1] == "solver,verifier"
+    assert "--policies" not in join_arguments(plans.launch(spec()), "node-1")
+    assert fingerprint(plans.launch(solvers)) != fingerprint(plans.launch(replace(solvers, policies=())))
+
+
+async def test_earlier_failed_launches_are_read_from_the_audit_log(tmp_path: Path, url: str) -> None:
+    open_ledger(tmp_path, url).close()
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    launches = (
+        "insert into fleet_instances (id, pool, state, provider, handle, launch_json, type, region, is_spot, "
+        "usd_per_hour, actor, reason, intended_at, expires_at, message, tries, next_try_at, missed, is_told) values "
+        "(:id, 'eu', 'gone', 'p', '', '{}', '', '', false, 1, 'a', 'r', 1, 9, '', 0, 0, 0, false)"
+    )
+    journal = (
+        "insert into fleet_decisions (ordinal, at, kind, pool, actor, role, reason, message, key) "
+        "values (1, 7.5, 'launch_failed', 'eu', 'fleet', 'rule', 'boot', 'launch 01B failed, 1 in a row', '')"
+    )
+    with engine.connect() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0004")
+        for launch in ("01A", "01B"):
+            connection.execute(statement(launches).bindparams(id=launch))
+        connection.execute(statement(journal))
+        command.upgrade(config, "head")
+        instance_rows = connection.execute(statement("select id, cause from fleet_instances order by id")).all()
+    engine.dispose()
+    assert [tuple(row) for row in instance_rows] == [("01A", None), ("01B", "failed")]
+
+
+async def test_a_ledger_of_the_first_release_is_upgraded_with_its_data(tmp_path: Path) -> None:
+    launch_row = rows.record_row(_record("01READY", InstanceState.READY)).model_dump(exclude={"cause", "suspect_at"})
+    launch_row["is_told"] = launch_row.pop("is_drain_requested")  # revision 0006 renames it
+    pool = (
+        "insert into fleet_pools (id, spec_json, version, target, hold_reason, failures, changed_at_json) "
+        "values (:id, :spec, 3, 2, '', 0, '[]')"
+    )
+    spec_json = rows.pool_row(PoolRecord(spec=spec(), version=3, target=2)).spec_json
+    columns = ", ".join(launch_row)
+    insert = f"INSERT INTO fleet_instances ({columns}) VALUES ({', '.join(f':{name}' for name in launch_row)})"  # noqa: S608 (only constant names)
+    engine = create_engine(f"sqlite:///{tmp_path / 'fleet.sqlite'}")
+    with engine.connect() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(statement(insert).bindparams(**launch_row))
+        connection.execute(statement(pool).bindparams(id=POOL, spec=spec_json))
+        connection.commit()
+    engine.dispose()
+    database = open_ledger(tmp_path)
+    ledger = (await build(tmp_path, database=database)).ledger
+    assert [record.instance.state for record in ledger.records.values()] == [InstanceState.READY]
+    assert (ledger.pools[POOL].version, ledger.pools[POOL].target) == (3, 2)
+    database.close()
+
+
+async def test_a_ledger_without_causes_is_upgraded_and_stores_new_ones(tmp_path: Path, url: str) -> None:
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+        launch_row = rows.record_row(_record("01READY", InstanceState.READY)).model_dump(exclude={"cause"})
+        launch_row["is_told"] = launch_row.pop("is_drain_requested")  # revision 0006 renames it
+        gone_row = launch_row | {"id": "01GONE", "state": "gone", "gone_at": START, "draining_at": START - 60.0}
+        going_row = launch_row | {"id": "01GOING", "state": "draining", "draining_at": START}
+        columns = ", ".join(launch_row)
+        values = ", ".join(f":{name}" for name in launch_row)
+        insert = statement(f"INSERT INTO fleet_instances ({columns}) VALUES ({values})")  # noqa: S608 (only constant names)
+        for row in (launch_row, gone_row, going_row):
+            connection.execute(insert.bindparams(**row))
+        connection.commit()
+    engine.dispose()
+    database = open_ledger(tmp_path, url)
+    parts = await build(tmp_path, database=database)
+    assert {record.id: record.instance.cause for record in parts.ledger.records.values()} == {
+        "01READY": None,
+        "01GONE": None,
+        "01GOING": None,
+    }
+    for launch in ("01READY", "01GOING"):
+        await parts.fleet.record_event(LaunchId(launch), InstanceEvent.PREEMPTING)
+    again = await build(tmp_path, database=database)
+    assert again.ledger.records[LaunchId("01READY")].instance.cause is Cause.PREEMPTED
+    assert again.ledger.records[LaunchId("01GOING")].instance.cause is None, (
+        "the cause of an earlier departure is unknown"
+    )
+    database.close()
+
+
+def _record(launch: str, state: InstanceState) -> LaunchRecord:
+    tags = Tags(cluster="tests", pool=POOL, run="run-1", expires_at=START + 1e6)
+    instance = Instance(
+        id=LaunchId(launch),
+        pool=POOL,
+        state=state,
+        provider="cloud",
+        handle="i-1",
+        actor="alice",
+        reason="a test",
+        intended_at=START - 600.0,
+        expires_at=START + 1e6,
+        launched_at=START - 600.0,
+        ready_at=START - 500.0,
+    )
+    return LaunchRecord(instance=instance, launch=LaunchSpec(tags=tags, node=NodePlan(dataflow="127.0.0.1:1")))
+
+
+async def test_every_commit_is_durable_before_its_answer(tmp_path: Path) -> None:
+    database = open_ledger(tmp_path)
+
+    def pragma(session: Session, name: str) -> object:
+        return session.connection().execute(statement(f"PRAGMA {name}")).scalar()
+
+    assert database.write_sync(lambda session: pragma(session, "synchronous")) == 2
+    assert database.write_sync(lambda session: pragma(session, "journal_mode")) == "wal"
+    database.close()
+
+
+async def test_a_ledger_has_one_owner(tmp_path: Path) -> None:
+    with (
+        DirectoryLock(tmp_path),
+        pytest.raises(Conflict, check=lambda problem: problem.code == "ledger.directory_in_use"),
+        DirectoryLock(tmp_path),
+    ):
+        pass
+    with DirectoryLock(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense://someone:secret@there/db", "someone:secret@there", "sqlite:////no/such/secret"]
+)
+async def test_an_unusable_database_is_refused_without_its_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidInput, check=lambda problem: problem.code == "database.unusable") as caught:
+        open_ledger(tmp_path, url.replace("/secret", "/x"))
+    assert "secret" not in str(caught.value)
+
+
+async def test_the_newest_process_owns_the_ledger_and_the_older_one_ends(tmp_path: Path, url: str) -> None:
+    database, other = open_ledger(tmp_path, url), open_ledger(tmp_path, url)
+    first, second = await Ledger(database).load(now=START), await Ledger(other).load(now=START)
+    pool = PoolRecord(spec=spec(), version=1, target=0)
+    await first.take_ownership()
+    await first.change(lambda _: (Changes(pools=(pool,)), None))
+    await second.take_ownership()
+    with pytest.raises(Conflict) as caught:
+        await first.change(lambda _: (Changes(pools=(replace(pool, version=2),)), None))
+    assert caught.value.code == "ledger.other_owner"
+    with pytest.raises(Conflict) as caught:
+        await first.check_owner()
+    assert caught.value.code == "ledger.other_owner"
+    assert first.pools[POOL].version == 1
+    await second.check_owner()
+    await second.change(lambda _: (Changes(pools=(replace(pool, version=3),)), None))
+    assert (await Ledger(database).load(now=START)).pools[POOL].version == 3
+    database.close()
+    other.close()
+
+
+async def test_everything_stored_is_read_unchanged(tmp_path: Path, url: str) -> None:
+    parts = await build(tmp_path, database=open_ledger(tmp_path, url))
+    await parts.want(3)
+    await parts.pass_time(90.0)
+    await parts.fleet_manager.set_override(
+        POOL, minutes=5, actor=ALICE, key="h", reason="umlauts äöü, quotes ' and \u2028"
+    )
+    await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=ALICE, key="k", reason="a test")
+    await parts.fleet.record_event(parts.ledger.alive()[0].id, InstanceEvent.PENDING)
+    reloaded_ledger = await Ledger(parts.database).load(now=parts.clock.wall())
+    assert (reloaded_ledger.pools, reloaded_ledger.records, reloaded_ledger.switch) == (
+        parts.ledger.pools,
+        parts.ledger.records,
+        parts.ledger.switch,
+    )
+    assert reloaded_ledger.next_decision == parts.ledger.next_decision
+    page, has_older = await reloaded_ledger.instances(pool=POOL, with_gone=True, before="", limit=2)
+    assert ([record.id for record in page], has_older) == (sorted(reloaded_ledger.records, reverse=True)[:2], True)
+    parts.database.close()
+
+
+class LossyDatabase(Database):
+    """Database whose connection ends right after a commit, while `is_cut`."""
+
+    is_cut = False
+
+    async def write(self, work: Callable[[Session], T]) -> T:
+        result = await super().write(work)
+        if self.is_cut:
+            raise Unavailable("cannot reach the database", code="database.unreachable")
+        return result
+
+
+async def test_a_change_that_was_stored_in_an_outage_is_loaded_afterwards(tmp_path: Path) -> None:
+    open_ledger(tmp_path).close()
+    database = LossyDatabase(create_engine(f"sqlite:///{tmp_path / 'fleet.sqlite'}"))
+    ledger = await Ledger(database).load(now=START)
+    await ledger.take_ownership()
+    pool = PoolRecord(spec=spec(), version=1, target=0)
+    database.is_cut = True
+    with raises_code(Unavailable, "database.unreachable"):
+        await ledger.change(lambda _: (Changes(pools=(pool,)), None))
+    await ledger.check_owner()  # the outage lasts
+    database.is_cut = False
+    assert POOL not in ledger.pools
+    await ledger.check_owner()
+    assert ledger.pools[POOL] == pool
+    await ledger.change(lambda current: (Changes(pools=(replace(current.pools[POOL], version=2),)), None))
+    assert (await Ledger(database).load(now=START)).pools[POOL].version == 2
+    database.close()
+
+
+@pytest.mark.parametrize("text", ["nul \x00 inside", "half of a pair \ud800"])
+async def test_values_that_a_database_cannot_store_are_refused_first(tmp_path: Path, url: str, text: str) -> None:
+    parts = await build(tmp_path, database=open_ledger(tmp_path, url))
+    with pytest.raises(InvalidInput, match="text"):
+        await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason=text)
+    assert (
+        await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason="fine")
+    ).kind == "override"
+    parts.database.close()
+
+
+async def test_a_cancelled_change_leaves_memory_and_disk_equal(tmp_path: Path, url: str) -> None:
+    database = open_ledger(tmp_path, url)
+    ledger = await Ledger(database).load(now=START)
+    pool = PoolRecord(spec=spec(), version=1, target=0)
+    for version in range(2, 40):
+        changed = replace(pool, version=version)
+        task = asyncio.create_task(ledger.change(lambda _, changed=changed: (Changes(pools=(changed,)), None)))  # type: ignore[misc]  # binds the loop variable
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+    await ledger.change(lambda _: (Changes(), None))  # waits for all of them
+    reloaded_ledger = await Ledger(database).load(now=START)
+    assert reloaded_ledger.pools == ledger.pools
+    assert ledger.pools[POOL].version == 39
+    database.close()

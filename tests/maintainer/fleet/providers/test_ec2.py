@@ -1,0 +1,456 @@
+"""EC2 provider suite: boto3 over HTTP, an extended moto server, and processes as instances."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.clock import SystemClock
+from maintainer.fleet.providers import providers
+from maintainer.fleet.providers.base import (
+    Auth,
+    Capacity,
+    Invalid,
+    LaunchSpec,
+    Provider,
+    ProviderError,
+    Quota,
+    RetireResult,
+    Retry,
+    State,
+    Unknown,
+)
+from maintainer.fleet.providers.ec2.calls import explained
+from maintainer.fleet.providers.ec2.provider import Ec2, Ec2Options
+from tests.fakes.ec2_instances import InstanceRunner, Machine, running_instances
+from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
+from tests.maintainer.fleet.providers.test_local_process import SLEEPER
+from tests.suites.provider_suite import (
+    CANARY,
+    GIVE_UP_S,
+    ProviderHarness,
+    ProviderSuite,
+    launch_id,
+    launches,
+    listed,
+    retire,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+REGION, OTHER_REGION = "eu-west-1", "us-east-1"
+IMAGE = "ami-12c6146b"
+
+CODES = {
+    Quota: ("VcpuLimitExceeded", 400),
+    Capacity: ("InsufficientInstanceCapacity", 500),
+    Auth: ("UnauthorizedOperation", 403),
+    Invalid: ("InvalidParameterValue", 400),
+    Retry: ("RequestLimitExceeded", 503),
+    Unknown: ("SomethingNobodyKnows", 400),
+}
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Ec2Server]:
+    with serving_ec2() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def runner(server: Ec2Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstanceRunner]:
+    with running_instances(server.client(REGION), tmp_path_factory.mktemp("instances")) as runner:
+        yield runner
+
+
+class Ec2World(ProviderHarness):
+    """Separate cluster on the account that all tests share."""
+
+    def __init__(self, server: Ec2Server, runner: InstanceRunner) -> None:
+        self.server = server
+        self.runner = runner
+        self.cluster = f"tests-{next(_numbers)}"
+        self._made: list[Ec2] = []
+
+    async def provider(self, **options: Any) -> Ec2:
+        defaults = {
+            "regions": (REGION,),
+            "types": {"t3.micro": 1.0, "m5.large": 4.0},
+            "machine": {"image_id": IMAGE},
+            "boot": {"program": SLEEPER, "end": ("true",)},
+            "endpoint_url": self.server.url,
+            "listing_lag_s": 0.0,
+        }
+        provider = Ec2(Ec2Options.parse(defaults | options, where=""), clock=SystemClock(), directory=Path())
+        self._made.append(provider)
+        return provider
+
+    async def lose(self, launch_id: str) -> None:
+        self.server.client(REGION).terminate_instances(InstanceIds=self.ids(launch_id))
+
+    async def failing(self, error: type[ProviderError]) -> Provider | None:
+        return await self.provider(endpoint_url=self.server.failing(*CODES[error]))
+
+    async def duplicate(self, launch_id: str) -> bool:
+        """Launches twice without a client token, as two processes at once would; moto creates both instances."""
+        self.server.has_client_tokens = False
+        try:
+            provider, spec = await self.provider(), self.spec()
+            region, request = provider._region(spec), provider._request(spec, launch_id)
+            await provider._run(region, request, launch_id)
+        finally:
+            self.server.has_client_tokens = True
+        return True
+
+    def wrong_spec(self) -> LaunchSpec | None:
+        return self.spec(type="enormous")
+
+    def captured_output(self) -> str:
+        """Returns all output except the user data, which only the instance and account administrators can read."""
+        texts = [
+            repr(self.server.client(REGION).describe_instances()),
+            repr(self.server.client(REGION).describe_tags()),
+        ]
+        for machine in tuple(self.runner.machines.values()):  # an instance may start during the loop
+            texts += [machine.log, *machine.command_lines()]
+        return "\n".join(texts)
+
+    def ids(self, launch_id: str) -> list[str]:
+        wanted: Any = [{"Name": "tag:astraflow:launch-id", "Values": [launch_id]}]
+        pages = self.server.client(REGION).describe_instances(Filters=wanted)["Reservations"]
+        return [instance["InstanceId"] for page in pages for instance in page["Instances"]]
+
+    def machine(self, launch_id: str) -> Machine:
+        """Waits for the process behind an instance and returns it."""
+        (instance_id,) = self.ids(launch_id)
+        deadline = time.monotonic() + GIVE_UP_S
+        while instance_id not in self.runner.machines:
+            assert time.monotonic() < deadline, self.runner.problems
+            time.sleep(0.02)
+        return self.runner.machines[instance_id]
+
+    async def end(self) -> None:
+        """Terminates all instances that a test left running."""
+        self.server.has_client_tokens, self.server.lag_s = True, 0.0
+        for region in (REGION, OTHER_REGION):
+            ec2 = self.server.client(region)
+            living: Any = [{"Name": "instance-state-name", "Values": ["running", "stopped"]}]
+            reservations = ec2.describe_instances(Filters=living)["Reservations"]
+            left = [instance["InstanceId"] for group in reservations for instance in group["Instances"]]
+            if left:
+                ec2.terminate_instances(InstanceIds=left)
+        for provider in self._made:
+            await provider.close()
+
+
+@pytest.fixture
+async def harness(
+    server: Ec2Server, runner: InstanceRunner, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Ec2World]:
+    for key, value in CREDENTIALS.items():
+        monkeypatch.setenv(key, value)
+    harness = Ec2World(server, runner)
+    try:
+        yield harness
+    finally:
+        await harness.end()
+
+
+class TestEc2(ProviderSuite):
+    """Runs the provider suite with sleeping processes as instances."""
+
+
+async def test_an_instance_runs_its_node_with_the_token_in_a_private_file(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    await provider.launch(harness.spec(), launch)
+    machine = harness.machine(launch)
+    secret = machine.directory / "secrets" / "token"
+    await _holds(lambda: any("join 127.0.0.1:1" in line for line in machine.command_lines()))
+    assert (secret.read_text(), secret.stat().st_mode & 0o777) == (f"{CANARY}\n", 0o600)
+    (line,) = {line for line in machine.command_lines() if "--name" in line and not line.split()[0].endswith("timeout")}
+    assert f"--name {launch} --pool eu" in line
+    assert f"--token-file {secret}" in line
+    await retire(harness, provider, launch)
+    await _holds(lambda: not machine.pids())
+    assert not secret.exists()
+
+
+async def test_an_instance_whose_node_ends_is_gone(harness: Ec2World) -> None:
+    provider = await harness.provider(boot={"program": ("/bin/false",), "end": ("true",)})
+    launch = launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
+    assert await provider.retire(launch) is RetireResult.GONE
+
+
+async def test_a_launch_that_is_not_listed_yet_is_not_repeated(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    harness.server.lag_s = 3600.0
+    first = await provider.launch(harness.spec(), launch)
+    assert await (await harness.provider()).launch(harness.spec(), launch) == first  # EC2 recognizes the client token
+    with pytest.raises(Retry, check=lambda problem: problem.code == "provider.not_listed_yet"):
+        await provider.launch(harness.spec(token="another"), launch)
+    harness.server.lag_s = 0.0
+    assert await provider.launch(harness.spec(token="another"), launch) == first
+    assert await launches(harness, provider) == [launch]
+
+
+async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(harness: Ec2World) -> None:
+    deaf, launch = await harness.provider(endpoint_url=harness.server.losing_answers()), launch_id()
+    with pytest.raises(Retry, match="InternalError"):
+        await deaf.launch(harness.spec(), launch)
+    harness.server.has_client_tokens = False  # only the tag identifies the launch
+    provider = await harness.provider()
+    handle = await provider.launch(harness.spec(), launch)
+    assert harness.ids(launch) == [handle.id.partition("/")[2]]
+
+
+async def test_without_client_tokens_one_of_two_concurrent_instances_is_terminated(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await harness.duplicate(launch)
+    assert len(await listed(harness, provider)) == 2
+    second_handle = await provider.launch(harness.spec(), launch)
+    assert second_handle.id.partition("/")[2] in harness.ids(launch)
+    assert (
+        await (await harness.provider()).launch(harness.spec(), launch) == second_handle
+    )  # same result from another process
+    await retire(harness, provider, launch, keep=handle)
+    (left,) = await listed(harness, provider)
+    assert left.handle == handle
+
+
+async def test_instances_of_other_regions_are_listed_and_retired_too(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(regions=(REGION, OTHER_REGION)), launch_id()
+    handle = await provider.launch(harness.spec(region=OTHER_REGION), launch)
+    assert handle.id.startswith(f"{OTHER_REGION}/i-")
+    (instance,) = await listed(harness, provider)
+    assert (instance.handle, instance.region) == (handle, OTHER_REGION)
+    assert await provider.launch(harness.spec(region=OTHER_REGION), launch) == handle
+    await retire(harness, provider, launch)
+    assert await launches(harness, provider, wait_for=0) == []
+
+
+async def test_a_zone_is_accepted_and_an_unconfigured_region_is_refused(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    instance = await provider.describe(await provider.launch(harness.spec(region=f"{REGION}b"), launch))
+    assert instance.region == f"{REGION}b"
+    wanted: Any = harness.ids(launch)
+    (group,) = harness.server.client(REGION).describe_instances(InstanceIds=wanted)["Reservations"]
+    assert group["Instances"][0]["Placement"]["AvailabilityZone"] == f"{REGION}b"
+    for wrong in ("eu-central-1", "nowhere"):
+        with pytest.raises(Invalid, match="regions"):
+            await provider.launch(harness.spec(region=wrong), launch_id())
+
+
+async def test_a_launch_template_supplies_the_remaining_options(harness: Ec2World) -> None:
+    data: Any = {"ImageId": IMAGE, "InstanceType": "m5.xlarge"}
+    name = f"{harness.cluster}-template"
+    created = harness.server.client(REGION).create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
+    for template in (name, created["LaunchTemplate"]["LaunchTemplateId"]):
+        provider, launch = await harness.provider(machine={"launch_template": template}), launch_id()
+        instance = await provider.describe(await provider.launch(harness.spec(type="m5.large"), launch))
+        assert instance.type == "m5.large"
+
+
+async def test_a_pools_options_override_the_providers(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    await provider.launch(harness.spec(options={"image_id": "ami-760aaa0f"}), launch)
+    (group,) = harness.server.client(REGION).describe_instances(InstanceIds=harness.ids(launch))["Reservations"]
+    assert group["Instances"][0]["ImageId"] == "ami-760aaa0f"
+    with pytest.raises(
+        Invalid, match="image_id", check=lambda problem: problem.code == "provider.invalid_pool_options"
+    ):
+        await provider.launch(harness.spec(options={"image": "x"}), launch_id())
+    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.no_image"):
+        await (await harness.provider(machine={})).launch(harness.spec(), launch_id())
+
+
+async def test_a_spot_instance_gets_a_notice_two_minutes_before_its_end(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(is_spot=True), launch)
+    assert (await provider.describe(handle)).is_spot
+    machine = harness.machine(launch)
+    script = (machine.directory / "user-data").read_text()
+    assert f"{machine.metadata.url}/latest/meta-data/spot/instance-action" in script
+    harness.runner.interrupt(harness.ids(launch)[0], in_s=0.5)
+    await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
+    await _holds(lambda: not machine.pids())
+
+
+async def test_only_spot_instances_look_for_a_notice(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    await provider.launch(harness.spec(), launch)
+    assert "--preemption" not in (harness.machine(launch).directory / "user-data").read_text()
+
+
+async def test_an_instance_is_launched_with_hardened_settings(harness: Ec2World) -> None:
+    request = (await harness.provider())._request(harness.spec(is_spot=True), "01X")
+    assert request["MetadataOptions"]["HttpTokens"] == "required"
+    assert request["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert request["InstanceMarketOptions"]["SpotOptions"]["InstanceInterruptionBehavior"] == "terminate"
+    assert {kind["ResourceType"] for kind in request["TagSpecifications"]} == {"instance", "volume"}
+    assert CANARY not in repr({key: value for key, value in request.items() if key != "UserData"})
+
+
+async def test_a_list_reads_all_pages(harness: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maintainer.fleet.providers.ec2.provider._PAGE", 5)
+    provider, wanted = await harness.provider(), sorted(launch_id() for _ in range(12))
+    await asyncio.gather(*(provider.launch(harness.spec(), launch) for launch in wanted))
+    before = len(harness.server.calls)
+    assert sorted(instance.handle.launch_id for instance in await provider.list(harness.cluster)) == wanted
+    assert harness.server.calls[before:].count("DescribeInstances") >= 3
+
+
+async def test_spot_prices_are_requested_once_in_five_minutes(harness: Ec2World) -> None:
+    provider = await harness.provider()
+    before = harness.server.calls.count("DescribeSpotPriceHistory")
+    quotes = [await provider.quote(harness.spec(is_spot=True)) for _ in range(3)]
+    assert quotes[0] == quotes[1] == quotes[2]
+    assert quotes[0].usd_per_hour <= 1.0
+    assert "spot price" in quotes[0].source
+    assert harness.server.calls.count("DescribeSpotPriceHistory") == before + 1
+
+
+async def test_a_preflight_check_starts_nothing(harness: Ec2World) -> None:
+    provider = await harness.provider()
+    answer = await provider.preflight(harness.spec())
+    assert REGION in answer
+    assert "t3.micro" in answer
+    assert await provider.list(harness.cluster) == ()
+    for error in (Auth, Quota):
+        failing = await harness.failing(error)
+        assert isinstance(failing, Ec2)
+        with pytest.raises(error):
+            await failing.preflight(harness.spec())
+
+
+async def test_a_boot_script_that_is_too_long_is_refused(harness: Ec2World) -> None:
+    provider = await harness.provider(boot={"program": ("/bin/true", "x" * 16_384)})
+    with pytest.raises(Invalid, match="16384"):
+        await provider.launch(harness.spec(), launch_id())
+    assert await provider.list(harness.cluster) == ()
+
+
+async def test_a_missing_endpoint_or_missing_credentials_are_reported(
+    harness: Ec2World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Retry, match="no answer"):
+        await (await harness.provider(endpoint_url="http://127.0.0.1:1")).list(harness.cluster)
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(key)
+    with pytest.raises(Auth, match="credentials"):
+        await (await harness.provider()).list(harness.cluster)
+    with pytest.raises(Auth, match="unknown-profile"):
+        await (await harness.provider(profile="unknown-profile")).list(harness.cluster)
+
+
+async def test_calls_use_no_more_threads_than_allowed(harness: Ec2World) -> None:
+    provider = await harness.provider(calls_at_once=2)
+    await asyncio.gather(*(provider.list(harness.cluster) for _ in range(12)))
+    assert len(provider._calls._threads._threads) <= 2
+
+
+async def test_cancelled_calls_end_immediately_and_their_instances_are_found_later(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await provider.launch(harness.spec(), launch)
+    assert (await provider.launch(harness.spec(), launch)).launch_id == launch
+    assert await launches(harness, provider) == [launch]
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("InstanceLimitExceeded", 400, Quota),
+        ("MaxSpotInstanceCountExceeded", 400, Quota),
+        ("InsufficientFreeAddressesInSubnet", 400, Capacity),
+        ("SpotMaxPriceTooLow", 400, Capacity),
+        ("AuthFailure", 401, Auth),
+        ("InvalidClientTokenId", 403, Auth),
+        ("OptInRequired", 403, Auth),
+        ("InvalidAMIID.NotFound", 400, Invalid),
+        ("Unsupported", 400, Invalid),
+        ("MissingParameter", 400, Invalid),
+        ("Throttling", 400, Retry),
+        ("InternalError", 500, Retry),
+        ("Unavailable", 503, Retry),
+        ("Odd", 503, Retry),
+        ("Odd", 500, Unknown),
+    ],
+)
+def test_each_error_of_ec2_has_a_provider_error(code: str, status: int, error: type[ProviderError]) -> None:
+    reply: Any = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    provider_error = explained(ClientError(reply, "RunInstances"), REGION)
+    assert type(provider_error) is error
+    assert code in str(provider_error)
+
+
+def test_each_failure_before_ec2_has_a_provider_error() -> None:
+    assert type(explained(NoCredentialsError(), REGION)) is Auth
+    assert type(explained(ReadTimeoutError(endpoint_url="x"), REGION)) is Retry
+
+
+def test_an_invalid_configuration_is_refused_with_valid_values() -> None:
+    good: dict[str, Any] = {
+        "kind": "ec2",
+        "regions": [REGION],
+        "types": {"t3.micro": 1.0},
+        "boot": {"program": ["/opt/astraflow/bin/astraflow"]},
+    }
+    providers.check(good)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"regions": []}, "regions"),
+        ({"regions": ["eu-west-1b"]}, "eu-west-1"),
+        ({"types": {}}, "types"),
+        ({"boot": {}}, "wheel, image, program"),
+        ({"boot": {"program": ["/x"], "image": "y"}}, "program"),
+        ({"machine": {"ami": "x"}}, "image_id"),
+    ]
+    for change, message in wrong:
+        with pytest.raises(InvalidInput, match=message):
+            providers.check(good | change)
+
+
+@pytest.mark.parametrize("wrong", ["", "a*", "a?", "a b", "x" * 65])
+async def test_an_invalid_launch_id_is_refused(harness: Ec2World, wrong: str) -> None:
+    provider = await harness.provider()
+    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+        await provider.launch(harness.spec(), wrong)
+    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+        await provider.retire(wrong)
+
+
+async def test_a_manually_stopped_instance_is_terminating(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    harness.machine(launch)
+    harness.server.client(REGION).stop_instances(InstanceIds=harness.ids(launch))
+    assert (await provider.describe(handle)).state is State.TERMINATING
+    assert await provider.retire(launch) in (RetireResult.TERMINATING, RetireResult.GONE)
+
+
+async def test_incomplete_tags_are_ignored(harness: Ec2World) -> None:
+    provider, spec = await harness.provider(), harness.spec()
+    handle = await provider.launch(replace(spec, tags=replace(spec.tags, pool="p" * 64)), launch_id())
+    key: Any = [{"Key": "astraflow:run"}]
+    harness.server.client(REGION).delete_tags(Resources=[handle.id.partition("/")[2]], Tags=key)
+    assert (await provider.describe(handle)).tags is None
+
+
+async def _holds(claim: Any) -> None:
+    deadline = time.monotonic() + GIVE_UP_S
+    while not claim():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)

@@ -1,0 +1,281 @@
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astraflow.contract.agent_calls import MAX_EPISODE_CHARACTERS
+from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.generation import Finish
+from astraflow.contract.ids import GroupId, PolicyId, Version
+from astraflow.contract.tasks import Prompt, Task
+from astraflow.contract.trajectories import Trajectory
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.served_policies import ServedPolicies
+from astraflow.raas.tasks.runner import is_sampled, with_limited_calls
+from astraflow.rewards import rewards
+from astraflow.runtime.config import Config
+from astraflow.workflows import workflows
+from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.reward_scorer import RewardScorer
+from tests import make
+from tests.fakes.agent_session import agent_trajectories
+from tests.fakes.dataflow import FakeDataflow, flow
+from tests.fakes.engine import FakeEngine
+from tests.raas.parts import SOLVER, runner, serving
+
+pytestmark = pytest.mark.anyio
+
+
+class NoOptions(Config):
+    """No options."""
+
+
+@workflows.register("test_misbehaving", options=NoOptions)
+class Misbehaving:
+    """Behaves as the prompt's id specifies."""
+
+    def __init__(self, options: NoOptions) -> None:
+        self.policies = (SOLVER,)
+
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> tuple[Trajectory, ...]:
+        match str(task.flow):
+            case "raises":
+                raise KeyError("no such thing")
+            case "returns_nothing":
+                return ()
+            case "times_out_by_itself":
+                raise TimeoutError("the tool did not answer")
+            case "hangs":
+                await asyncio.Event().wait()
+        return (make.trajectory(policy="stranger"),)
+
+
+@workflows.register("test_agent", options=NoOptions)
+class Agent:
+    """Returns the trajectories of an agent's session, with its recorded calls."""
+
+    def __init__(self, options: NoOptions) -> None:
+        self.policies = (SOLVER,)
+
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> tuple[Trajectory, ...]:
+        return agent_trajectories()
+
+
+@rewards.register("test_broken", options=NoOptions)
+class Broken:
+    """Fails to compute a score."""
+
+    def __init__(self, options: NoOptions) -> None:
+        pass
+
+    def score(self, prompt: Prompt, completion: str, finish: Finish) -> float:
+        raise ZeroDivisionError("division by zero")
+
+
+async def failure(name: str, engine: FakeEngine | None = None, **changes: Any) -> Failure:
+    """Returns the failure of a task of that flow."""
+    names = ("raises", "returns_nothing", "times_out_by_itself", "hangs", "returns_strangers")
+    misbehaving = (flow(name, workflow={"kind": "test_misbehaving"}) for name in names)
+    specs = (flow(), flow("broken_reward", reward={"kind": "test_broken"}), *misbehaving)
+    counters = NodeCounters()
+    run = runner(
+        FakeDataflow(flows=specs), serving(engine or FakeEngine(version=0)), counters, timeout_s=0.05, **changes
+    )
+
+    episode = await run.run(make.task(flow=name), RolloutRecorder())
+
+    assert episode.failure is not None
+    assert episode.trajectories == ()
+    assert counters.counters()["episodes_failed"] == 1
+    assert counters.errors()[-1] == f"{episode.failure.boundary.value}: {episode.failure.message}"
+    return episode.failure
+
+
+@pytest.mark.parametrize(
+    ("name", "boundary", "message"),
+    [
+        ("raises", Boundary.WORKFLOW, "KeyError: 'no such thing'"),
+        ("returns_nothing", Boundary.WORKFLOW, "cannot use the episode: the workflow returned no trajectories"),
+        (
+            "returns_strangers",
+            Boundary.WORKFLOW,
+            "cannot use the episode: the workflow returned a trajectory of 'stranger'",
+        ),
+        ("times_out_by_itself", Boundary.WORKFLOW, "TimeoutError: the tool did not answer"),
+        ("hangs", Boundary.ENGINE, "cannot finish the episode: no result after 0.05 s"),
+        ("broken_reward", Boundary.REWARD, "ZeroDivisionError: division by zero"),
+        ("unheard_of", Boundary.WORKFLOW, "cannot run the task: this node has no flow 'unheard_of'"),
+    ],
+)
+async def test_failures_have_the_boundary_where_they_occurred(name: str, boundary: Boundary, message: str) -> None:
+    problem = await failure(name)
+
+    assert problem.boundary is boundary
+    assert problem.message.startswith(message)
+
+
+async def test_engine_errors_fail_at_the_engine_boundary() -> None:
+    raising, odd, idle = (FakeEngine(version=0) for _ in range(3))
+    raising.problem = RuntimeError("broken")
+    odd.logprob = np.nan
+
+    assert await failure("train", raising) == Failure(boundary=Boundary.ENGINE, message="RuntimeError: broken")
+    assert "not finite" in (await failure("train", odd)).message
+    idle.gate.clear()
+    cut = asyncio.create_task(failure("train", idle))
+    await idle.until_requested(1)
+    await idle.pause(PauseMode.ABORT)
+    assert "aborted" in (await cut).message
+
+
+async def test_failure_messages_are_truncated() -> None:
+    engine = FakeEngine(version=0)
+    engine.problem = RuntimeError("x" * 10_000)
+
+    assert len((await failure("train", engine)).message) == 500
+
+
+async def test_a_sampled_episode_has_node_duration_and_text() -> None:
+    counters = NodeCounters()
+    run = runner(FakeDataflow(), serving(FakeEngine(version=2)), counters, text_share=1.0)
+
+    episode = await run.run(make.task(attempt=2), RolloutRecorder())
+
+    (trajectory,) = episode.trajectories
+    assert (episode.node, episode.failure, episode.attempt) == ("node.1", None, 2)
+    assert trajectory.prompt_text == "<|im_start|>user\nrev abcd=<|im_end|>\n<|im_start|>assistant\n"
+    assert trajectory.completion_text == "dcba"
+    assert trajectory.span_s[0] == 0.0
+    assert 0.0 < trajectory.span_s[1] <= episode.duration_s
+    assert counters.counters()["tokens_generated"] == 5
+    assert [hop.name for hop in episode.hops] == ["rl.episode", "rl.generate", "rl.reward"]
+    whole, generate, _ = episode.hops
+    assert generate.detail == "policy solver, prompt_tokens 28"
+    assert whole.began_at <= generate.began_at <= generate.ended_at <= whole.ended_at + 0.01
+
+
+async def test_the_hops_of_a_failed_episode_show_the_error() -> None:
+    engine = FakeEngine(version=2)
+    engine.problem = ValueError("no memory")
+    run = runner(FakeDataflow(), serving(engine), NodeCounters(), text_share=1.0)
+    whole, generate = (await run.run(make.task(), RolloutRecorder())).hops
+    assert (generate.name, generate.error) == ("rl.generate", "ValueError: no memory")
+    assert "no memory" in whole.error
+
+
+async def test_an_unsampled_episode_has_no_text_and_no_times() -> None:
+    run = runner(FakeDataflow(), serving(FakeEngine(version=2)), NodeCounters())
+
+    episode = await run.run(make.task(), RolloutRecorder())
+    (trajectory,) = episode.trajectories
+
+    assert episode.hops == ()
+    assert (trajectory.prompt_text, trajectory.completion_text) == ("", "")
+    assert (trajectory.text_ends, trajectory.span_s) == ((), ())
+
+
+def test_the_sampled_share_of_groups_does_not_depend_on_the_node() -> None:
+    groups = [GroupId(f"train:{number}") for number in range(2000)]
+
+    sampled = [group for group in groups if is_sampled(group, 0.25)]
+
+    assert len(sampled) / len(groups) == pytest.approx(0.25, abs=0.03)
+    assert not any(is_sampled(group, 0.0) for group in groups)
+    assert all(is_sampled(group, 1.0) for group in groups)
+
+
+async def test_every_trajectory_of_a_flow_with_a_group_reward_has_a_text_and_only_samples_have_times() -> None:
+    specs = (flow(), replace(flow("compared"), attaches_texts=True))
+    run = runner(FakeDataflow(flows=specs), serving(FakeEngine(version=0)), NodeCounters(), text_share=0.0)
+    episodes = [await run.run(make.task(flow=name), RolloutRecorder()) for name in ("train", "compared")]
+    (plain,), (compared,) = (episode.trajectories for episode in episodes)
+    assert (plain.completion_text, plain.span_s) == ("", ())
+    assert compared.completion_text
+    assert compared.span_s == ()
+
+
+@pytest.mark.parametrize(("text_share", "attaches_texts"), [(1.0, False), (0.0, False), (0.0, True)])
+async def test_recorded_calls_are_sent_with_sampled_groups_only(text_share: float, attaches_texts: bool) -> None:
+    specs = (replace(flow("agents", workflow={"kind": "test_agent"}), attaches_texts=attaches_texts),)
+    run = runner(FakeDataflow(flows=specs), serving(FakeEngine(version=0)), NodeCounters(), text_share=text_share)
+    episode = await run.run(make.task(flow="agents"), RolloutRecorder())
+    trajectories = agent_trajectories()
+    assert [trajectory.calls for trajectory in episode.trajectories] == [
+        trajectory.calls if text_share else () for trajectory in trajectories
+    ]
+
+
+def test_the_calls_of_an_episode_are_cut_at_one_length_beyond_its_limit() -> None:
+    (main, *rest) = agent_trajectories()
+    calls = tuple(replace(main.calls[0], request="q" * 9000, reply="r" * 10) for _ in range(256))
+    small = (replace(main, calls=calls[:10]), *rest)
+    assert with_limited_calls(small) == small
+    limited = with_limited_calls((replace(main, calls=calls), *rest))
+    bodies = [body for trajectory in limited for call in trajectory.calls for body in (call.request, call.reply)]
+    assert MAX_EPISODE_CHARACTERS / 4 < sum(map(len, bodies)) <= MAX_EPISODE_CHARACTERS
+    assert [len(trajectory.calls) for trajectory in limited] == [256, *(len(other.calls) for other in rest)]
+    assert limited[0].calls[0].reply == "r" * 10
+
+
+class PinnedTo(PinnedEngines):
+    """Provides the same policies for any pinned versions."""
+
+    def __init__(self, policies: ServedPolicies) -> None:
+        self._pinned_policies = policies
+
+    @asynccontextmanager
+    async def use_versions(self, pinned: Mapping[PolicyId, Version]) -> AsyncIterator[ServedPolicies]:
+        yield self._pinned_policies
+
+
+def judged_by_a_policy() -> FakeDataflow:
+    judge = {"kind": "llm_judge", "policy": "judge", "lowest": 0, "highest": 1, "attempts": 1}
+    return FakeDataflow(flows=(flow(reward=judge),), policies=("solver", "judge"))
+
+
+async def test_a_policy_judges_the_episode_and_its_tokens_are_in_no_trajectory() -> None:
+    solver, judge = FakeEngine(1), FakeEngine(0)
+    judge.reply = "SCORE: 0.25"
+    run = runner(judged_by_a_policy(), serving(solver, judge=judge), NodeCounters())
+
+    (trajectory,) = (await run.run(make.task(), RolloutRecorder())).trajectories
+    judge.problem = RuntimeError("out of memory")
+    failed = (await run.run(make.task(), RolloutRecorder())).failure
+
+    assert (trajectory.policy, trajectory.reward, len(judge.prompts)) == (SOLVER, 0.25, 2)
+    assert failed is not None
+    assert failed.boundary is Boundary.REWARD
+
+
+async def test_a_verdict_is_recalled_when_another_node_continues_the_task() -> None:
+    judge, recorder = FakeEngine(0), RolloutRecorder()
+    judge.reply = "SCORE: 0.25"
+    await runner(judged_by_a_policy(), serving(FakeEngine(1), judge=judge), NodeCounters()).run(make.task(), recorder)
+
+    idle, resumed = FakeEngine(0), RolloutRecorder(recorder.generations_to_hand_back())
+    run = runner(judged_by_a_policy(), serving(FakeEngine(1), judge=idle), NodeCounters())
+    (trajectory,) = (await run.run(make.task(), resumed)).trajectories
+
+    assert (trajectory.reward, idle.prompts) == (0.25, [])
+
+
+async def test_an_evaluation_is_judged_by_the_version_for_training() -> None:
+    judge, pinned = FakeEngine(0), FakeEngine(7)
+    judge.reply = "SCORE: 1"
+    policies = serving(FakeEngine(9), judge=judge)
+    run = runner(judged_by_a_policy(), policies, NodeCounters(), pinned=PinnedTo(serving(pinned)))
+
+    (trajectory,) = (await run.run(make.task(pinned=7), RolloutRecorder())).trajectories
+
+    assert (trajectory.reward, len(pinned.prompts), len(judge.prompts)) == (1, 1, 1)
