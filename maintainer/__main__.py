@@ -18,7 +18,6 @@ from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
 from maintainer.agent.service import open_maintainer, serve
 from maintainer.agent.transcript.replay import replay_transcript
-from maintainer.evals.arguments import add_arguments
 from maintainer.mcp.oncall import command, settings
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
@@ -258,10 +257,29 @@ def _parser() -> argparse.ArgumentParser:
     claude.add_argument("what", choices=("settings", "command"))
     evaluate = commands.add_parser("eval", help="score a model, or the scripted characters, against the rule")
     evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; default: the scripted characters")
-    add_arguments(evaluate)
+    _add_evaluation_arguments(evaluate)
     replay = commands.add_parser("replay", help="judge the plans of a transcript with today's guard")
     replay.add_argument("file", type=Path)
     return parser
+
+
+def _add_evaluation_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="", help="name of a model of the Messages API, instead of a configuration")
+    parser.add_argument("--kind", default="messages_api", help="kind of --model: messages_api or chat_completions")
+    parser.add_argument("--base-url", default="", help="alternative URL of the service of --model")
+    parser.add_argument(
+        "--prices", default="", metavar="IN,OUT", help="prices of --model, US dollars per million tokens"
+    )
+    parser.add_argument("--simulated", action="store_true", help="mark the results as simulated")
+    parser.add_argument("--case", action="append", default=[], help="case to run, repeatable; default: all")
+    parser.add_argument("--seeds", type=int, help="number of held-out seeds; default: all")
+    parser.add_argument("--tuning", action="store_true", help="use the tuning seeds instead")
+    parser.add_argument("--encounters", type=int, help="number of encounters with a random adversary; default: 200")
+    parser.add_argument("--usd-max", type=float, help="budget per model, US dollars; results so far are written")
+    parser.add_argument("--minutes-max", type=float, help="time budget per model, minutes")
+    parser.add_argument(
+        "--output", type=Path, default=Path("leaderboard.json"), help="JSON file; a Markdown file is written beside it"
+    )
 
 
 def _token() -> str:

@@ -23,7 +23,7 @@ from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.datasets.base import QUESTION
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox.base import Outcome
 from astraflow.workflows import workflows

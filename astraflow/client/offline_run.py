@@ -1,9 +1,10 @@
-"""Read-only queries on a run's folder, with the interface of its dataflow; no service is needed."""
+"""Read-only queries on the folder of a run, with the interface of its dataflow, and its recorded reports."""
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from google.protobuf.message import DecodeError
 from astraflow.archive.connection import ARCHIVE_PATH, open_recorded, run_query
 from astraflow.archive.evaluation_rounds import find_rounds
 from astraflow.archive.events import find_events
+from astraflow.archive.reports import read_reports
 from astraflow.archive.samples import find_rewards, find_trajectories
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
 from astraflow.contract.evaluations import EvaluationReport
@@ -23,8 +25,10 @@ from astraflow.contract.queries import (
     TrajectoryPage,
     TrajectoryQuery,
 )
+from astraflow.contract.reports import Report
 
 T = TypeVar("T")
+SECOND_S, MINUTE_S = 1, 60
 
 
 class OfflineRun:
@@ -77,3 +81,24 @@ class OfflineRun:
                 f"cannot read the archive {str(self._file)!r}: {problem}; use the release that wrote it",
                 code="archive.unreadable",
             ) from problem
+
+
+def offline_reports(folder: Path, *, on_skipped: Callable[[CorruptData], None]) -> Iterator[Report]:
+    """Yields the one-minute points before the oldest one-second report, then the one-second reports; by sequence.
+
+    on_skipped: called for each unreadable row. Raises: InvalidInput for a folder without reports, CorruptData for an
+    unreadable file.
+    """
+    file = folder / ARCHIVE_PATH
+    try:
+        seconds = read_reports(file, resolution_s=SECOND_S, on_skipped=on_skipped)
+        first = next(seconds, None)
+        for point in read_reports(file, resolution_s=MINUTE_S, on_skipped=on_skipped):
+            if first is None or point.sequence < first.sequence:
+                yield point
+        yield from chain([first] if first else [], seconds)
+    except sqlite3.Error as problem:
+        raise CorruptData(
+            f"cannot read the reports in {str(file)!r}: {problem}; restore the file from a copy",
+            code="archive.unreadable",
+        ) from problem

@@ -14,7 +14,7 @@ from astraflow.dataflow.admission.group_scoring import GroupScoring, without_uns
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.dataflow.run import Run
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.retries import Backoff
 
 FIRST_PAUSE_S = 0.5

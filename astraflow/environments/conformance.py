@@ -13,8 +13,7 @@ from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, act, begin, play, play_on, total_reward
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import plugin_cause
+from astraflow.runtime.plugins import plugin_cause, start_managed
 
 WORKS = "says that it works on this machine"
 WINS = "is won by the expert, with a total reward of 1"

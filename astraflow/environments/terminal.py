@@ -18,7 +18,7 @@ from astraflow.environments.terminal_containers import ContainerRunner
 from astraflow.environments.terminal_kubernetes import KubernetesRunner, PodOptions
 from astraflow.environments.terminal_runners import SandboxRunner, TerminalRunner, TerminalSession
 from astraflow.runtime.config import Config
-from astraflow.runtime.managed_plugins import ManagedPlugin
+from astraflow.runtime.plugins import ManagedPlugin
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError

@@ -20,8 +20,7 @@ from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.host import EnvironmentHost
 from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
 from astraflow.environments.two_player import GameFactory
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import Registry, plugin_cause
+from astraflow.runtime.plugins import Registry, plugin_cause, start_managed
 
 MAX_LINE_BYTES = 32 * 2**20
 """Longest request or answer."""

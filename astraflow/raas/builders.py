@@ -14,7 +14,7 @@ from astraflow.raas.engines import engines
 from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
 from astraflow.raas.tasks.runner import BuiltFlow
 from astraflow.rewards import judging_policies, rewards
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer
 

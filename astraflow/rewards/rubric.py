@@ -15,7 +15,7 @@ from astraflow.contract.tasks import Prompt
 from astraflow.rewards import judging_policies, rewards
 from astraflow.rewards.base import JudgePolicy, PolicyReward, Reward, Score, score_completion
 from astraflow.runtime.config import Config
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.setting_permissions import SettableBy
 
 

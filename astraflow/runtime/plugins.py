@@ -1,9 +1,10 @@
 """Registry of plugins by kind: built-in plugins from a table, third-party plugins by entry point or from the modules
-that the environment names, with validated options."""
+that the environment names, with validated options; and the lifecycle of plugins that own resources."""
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -12,7 +13,7 @@ from inspect import getdoc, signature
 from pathlib import Path
 from sysconfig import get_path
 from traceback import extract_tb
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime.config import Config, suggest_name
@@ -260,3 +261,23 @@ def _specs_in(value: object) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any
 
 def _options_of(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "kind"}
+
+
+@runtime_checkable
+class ManagedPlugin(Protocol):
+    """A plugin with resources. Its constructor is cheap and acquires nothing, because recipes are checked by building
+    their plugins; the owner calls `start` before the first use and `close` at the end."""
+
+    async def start(self) -> None:
+        """Acquires the resources, or raises an error that says what is missing."""
+
+    async def close(self) -> None:
+        """Releases them. Idempotent; also called after a failed start."""
+
+
+async def start_managed(plugins: Iterable[object], resources: AsyncExitStack) -> None:
+    """Starts those of the plugins that are managed, in order; `resources` closes them in reverse order."""
+    for plugin in plugins:
+        if isinstance(plugin, ManagedPlugin):
+            resources.push_async_callback(plugin.close)
+            await plugin.start()

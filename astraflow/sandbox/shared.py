@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from astraflow.runtime.managed_plugins import ManagedPlugin
+from astraflow.runtime.plugins import ManagedPlugin
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Sandbox, SandboxError, Session
 

@@ -9,8 +9,7 @@ from typing import Any
 from astraflow.contract.checks import CheckResult, Outcome
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import plugin_cause
+from astraflow.runtime.plugins import plugin_cause, start_managed
 from astraflow.tools.base import TOOL_NAME, Tool, ToolError, ToolSource
 
 READABLE = "has tools with a name, a description and a schema that a policy can read"

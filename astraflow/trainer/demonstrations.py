@@ -17,7 +17,7 @@ from astraflow.datasets.base import Dataset
 from astraflow.models.base import EpisodeOptions, Transcript
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards import rewards
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import Workflow
 from astraflow.workflows.experts import Expert, Situation, expert_named, fixed_turns

@@ -21,8 +21,7 @@ from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
 from astraflow.rewards.base import Reward
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import plugin_cause
+from astraflow.runtime.plugins import plugin_cause, start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import Workflow
 from astraflow.workflows.reward_scorer import RewardScorer

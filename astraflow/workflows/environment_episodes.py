@@ -12,8 +12,7 @@ from astraflow.contract.tasks import Prompt
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, Observation
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import plugin_cause
+from astraflow.runtime.plugins import plugin_cause, start_managed
 from astraflow.runtime.tracing import span
 
 log = get_logger()

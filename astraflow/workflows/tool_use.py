@@ -13,7 +13,7 @@ from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Ending, Trajectory
 from astraflow.models.tokenizers import Message
 from astraflow.rewards.base import Score
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool

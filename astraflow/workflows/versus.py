@@ -18,7 +18,7 @@ from astraflow.environments import games
 from astraflow.environments.base import Observation
 from astraflow.environments.two_player import PLAYERS, Game, GameTurn
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.runtime.tracing import span
 from astraflow.workflows import workflows

@@ -9,8 +9,8 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
-from maintainer.agent.scorecard.cost_model import WAIT_WEIGHT
 from maintainer.agent.scorecard.leaderboard import leaderboard_stamp
+from maintainer.agent.scorecard.live_run import WAIT_WEIGHT
 from maintainer.evals.adversary.encounters import Encounter
 from maintainer.evals.cases.case import Group
 from maintainer.evals.evaluation import EvaluationResult

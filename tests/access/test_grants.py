@@ -2,8 +2,7 @@
 
 import pytest
 
-from astraflow.access.callers import Caller, Role
-from astraflow.access.grants import check_grant
+from astraflow.access.callers import Caller, Role, check_grant
 from astraflow.contract.errors import NotPermitted
 
 ANYWHERE: dict[Role, str] = {

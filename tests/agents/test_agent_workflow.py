@@ -22,8 +22,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.tasks.runner import Runner
 from astraflow.runtime.clock import SystemClock
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins
+from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins, start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import SessionSource, Workflow
 from astraflow.workflows.conformance import WorkflowCheck

@@ -13,8 +13,7 @@ from astraflow.contract.spans import Author
 from astraflow.contract.trajectories import Trajectory
 from astraflow.recipe.files import EXAMPLES, PACKAGED
 from astraflow.rewards import rewards
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins
+from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins, start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.scripted_policies import EpisodeRecord, Reply, ScriptedPolicy, in_order

@@ -22,7 +22,7 @@ from astraflow.agents.programs.commands import CommandFields, command_of
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.trajectories import Ending, Trajectory
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.sandbox import forwarding
 from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.isolation import find_python

@@ -7,8 +7,7 @@ import pytest
 from zstandard import ZstdCompressor
 
 from astraflow.archive.reports import compress_report
-from astraflow.client.offline_reports import offline_reports
-from astraflow.client.offline_run import OfflineRun
+from astraflow.client.offline_run import OfflineRun, offline_reports
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
 from astraflow.contract.queries import EventQuery, RewardQuery, TrajectoryQuery
 from astraflow.dataflow.reporting.archive import Archive

@@ -20,7 +20,7 @@ from astraflow.datasets.terminal import SAMPLE_TASKS
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentFactory
 from astraflow.environments.episodes import Expert, play, total_reward
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import Workflow
 from astraflow.workflows.conformance import ConstantReward

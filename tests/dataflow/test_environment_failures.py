@@ -18,8 +18,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.tasks.runner import Runner
 from astraflow.runtime.clock import SystemClock
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import PLUGINS_VARIABLE
+from astraflow.runtime.plugins import PLUGINS_VARIABLE, start_managed
 from tests import make
 from tests.dataflow.running import config, facts, running
 from tests.dataflow.test_service import assert_balanced

@@ -26,8 +26,7 @@ from astraflow.environments.messages import ActRequest, BeginRequest, CloseReque
 from astraflow.environments.process import ProcessFactory
 from astraflow.environments.serve import serving_environment
 from astraflow.runtime.json_service import ServiceAddress
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import PLUGINS_VARIABLE
+from astraflow.runtime.plugins import PLUGINS_VARIABLE, start_managed
 from tests.errors import raises_code
 from tests.fakes import environments as fakes
 from tests.suites.environment_suite import EnvironmentSuite

@@ -25,7 +25,7 @@ from astraflow.environments.alfworld import normalized
 from astraflow.environments.alfworld_problems import problem_of
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, plan_of_answer, play
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from tests import make
 from tests.errors import raises_code
 from tests.suites.environment_suite import EnvironmentSuite

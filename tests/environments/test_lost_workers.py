@@ -26,8 +26,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.tasks.runner import BuiltFlow, Runner
 from astraflow.runtime.clock import SystemClock
-from astraflow.runtime.managed_plugins import start_managed
-from astraflow.runtime.plugins import PLUGINS_VARIABLE
+from astraflow.runtime.plugins import PLUGINS_VARIABLE, start_managed
 from tests import make
 from tests.environments.experts import recorded_plan, solver
 from tests.environments.test_webshop import shopper

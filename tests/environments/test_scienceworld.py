@@ -19,7 +19,7 @@ from astraflow.datasets.scienceworld import VARIATIONS
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.episodes import Expert, play, total_reward
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from tests import make
 from tests.environments.experts import recorded_plan
 from tests.errors import raises_code

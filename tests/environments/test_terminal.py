@@ -21,7 +21,7 @@ from astraflow.environments.base import Environment, EnvironmentFactory, Observa
 from astraflow.environments.episodes import Expert
 from astraflow.environments.terminal import command_of
 from astraflow.environments.terminal_runners import copied_files
-from astraflow.runtime.managed_plugins import ManagedPlugin
+from astraflow.runtime.plugins import ManagedPlugin
 from tests import make
 from tests.environments.experts import solver
 from tests.errors import raises_code

@@ -10,7 +10,7 @@ from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
 from astraflow.rewards.base import Reward, score_completion
 from astraflow.rewards.conformance import check_reward
-from astraflow.runtime.managed_plugins import ManagedPlugin, start_managed
+from astraflow.runtime.plugins import ManagedPlugin, start_managed
 
 
 class RewardSuite:

@@ -17,7 +17,7 @@ from astraflow.contract.spans import Author
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import episode_seed
 from astraflow.workflows.conformance import WorkflowCheck

@@ -9,7 +9,7 @@ from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending, Trajectory
 from astraflow.datasets import datasets
 from astraflow.rewards import rewards
-from astraflow.runtime.managed_plugins import ManagedPlugin
+from astraflow.runtime.plugins import ManagedPlugin
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make

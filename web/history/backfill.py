@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from astraflow.client.offline_reports import offline_reports
-from astraflow.client.offline_run import OfflineRun
+from astraflow.client.offline_run import OfflineRun, offline_reports
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput
 from astraflow.contract.queries import EventQuery
 from astraflow.contract.reports import Event, Report

@@ -40,7 +40,7 @@ def calibrate(
 async def _report(spec: dict[str, Any], examples: "list[LabelledExample]", threshold: float) -> "CalibrationReport":
     from astraflow.rewards import rewards
     from astraflow.rewards.calibration import calibrate as calibration
-    from astraflow.runtime.managed_plugins import start_managed
+    from astraflow.runtime.plugins import start_managed
 
     built = rewards.build(spec)
     async with AsyncExitStack() as resources:

@@ -98,7 +98,7 @@ async def _check_reward(spec: dict[str, Any], prompt: "Prompt", completions: lis
 
     from astraflow.rewards import rewards
     from astraflow.rewards.conformance import check_reward
-    from astraflow.runtime.managed_plugins import start_managed
+    from astraflow.runtime.plugins import start_managed
 
     plugin = rewards.build(spec)
     answer = _answer_of(prompt)

@@ -61,7 +61,7 @@ def track(
 
 
 def _export_ended_run(run_dir: Path, tracker: str, options: list[str], out: Path) -> None:
-    from astraflow.client.offline_reports import offline_reports
+    from astraflow.client.offline_run import offline_reports
     from astraflow.runtime.run_folders import RunFolder
 
     run = RunFolder(run_dir).facts.run

@@ -24,10 +24,9 @@ from astraflow.cli.inspection.screen import Screen, summary_table, waiting_line
 from astraflow.cli.inspection.tally import Summary, Tally
 from astraflow.cli.maintainer.settings import maintainer_values
 from astraflow.cli.run_directory import RunDirectory, storage_error
-from astraflow.cli.running.export_addresses import keda_address, traces_destination
 from astraflow.cli.running.preparation import check_models
 from astraflow.cli.running.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, trainer_name
-from astraflow.cli.running.service_addresses import ServiceAddresses, choose_addresses
+from astraflow.cli.running.service_addresses import ServiceAddresses, choose_addresses, keda_address, traces_destination
 from astraflow.cli.running.supervisor import ProcessEvent, RoleFailed, Supervisor
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId

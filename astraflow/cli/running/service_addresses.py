@@ -1,10 +1,15 @@
-"""Listen addresses and advertised addresses of the services of a run."""
+"""Addresses of a run: those of its services, of its metrics for KEDA, and of its traces."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from astraflow.cli.ports import free_ports, is_free
 from astraflow.contract.errors import InvalidInput
+from astraflow.dataflow.keda_config import KedaConfig
+from astraflow.recipe.config import Recipe
 from astraflow.runtime.hosts import WILDCARDS, host_port, is_loopback, require_reachable_host
+from astraflow.runtime.tracing import TRACES, format_tracing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,3 +118,24 @@ def _require_free(port: int, *, host: str, option: str) -> None:
             f"cannot listen on port {port}: it is in use; stop the process that uses it, or choose another {option}",
             code="cli.port_in_use",
         )
+
+
+def keda_address(recipe: Recipe) -> str:
+    """Returns the `HOST:PORT` where dataflow serves KEDA; empty when it does not. Raises: InvalidInput."""
+    values = recipe.dataflow.get("keda")
+    if values is None:
+        return ""
+    config = KedaConfig.parse(values, where="dataflow.keda")
+    return f"{config.host}:{config.port}"
+
+
+def traces_destination(recipe: Recipe, directory: Path) -> str:
+    """Returns the destination of spans in the form of ASTRAFLOW_TRACES; empty for none.
+
+    A relative folder of the recipe is below the run directory.
+    """
+    if TRACES in os.environ:
+        return os.environ[TRACES]
+    to = recipe.tracing.to
+    destination = to if "://" in to else str(directory / to)
+    return format_tracing(recipe.tracing.model_copy(update={"to": destination})) if to else ""

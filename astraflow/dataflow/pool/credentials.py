@@ -4,9 +4,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from astraflow.access.authority import Authority, key_digest
-from astraflow.access.callers import POOL_SCOPED_ROLES, Caller, Role, current_caller
+from astraflow.access.callers import POOL_SCOPED_ROLES, Caller, Role, check_grant, current_caller
 from astraflow.access.credentials import CredentialSigner, digest, new_id
-from astraflow.access.grants import check_grant
 from astraflow.access.revocations import Revocations
 from astraflow.contract.access import KnownJoinToken
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, NotAuthenticated, NotPermitted

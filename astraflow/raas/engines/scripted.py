@@ -1,11 +1,12 @@
 """Simulated engine: replies to a cue in the prompt, with configured accuracy per version and configured speed."""
 
 import asyncio
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -19,7 +20,6 @@ from astraflow.contract.values import Json
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import UNLIMITED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.concurrent_requests import ConcurrentRequests
-from astraflow.raas.engines.distributions import Distribution
 from astraflow.raas.engines.scripted_replies import TOKENIZER, replies_for, split_reply
 from astraflow.raas.engines.timeline import Timeline, TokenSchedule
 from astraflow.runtime.clock import Clock, SystemClock
@@ -33,6 +33,31 @@ _MAX_LENGTH_DRAWS = 1000
 
 class ScriptedFailure(AstraFlowError):
     """Failure injected by the option `failure_rate`."""
+
+
+class Distribution(Config):
+    """Distribution of a non-negative amount: a duration or a length."""
+
+    kind: Literal["constant", "uniform", "exponential", "lognormal"] = "lognormal"
+    """Lognormal has a long tail, as the replies of language models do."""
+    mean: float = Field(ge=0)
+    spread: float = Field(default=0.5, ge=0)
+    """Lognormal: standard deviation of the logarithm. Uniform: half the width as a share of the mean, at most 1."""
+
+    def draw(self, source: random.Random) -> float:
+        """Draws one amount."""
+        if self.mean == 0:
+            return 0.0
+        match self.kind:
+            case "constant":
+                return self.mean
+            case "uniform":
+                half_width = self.mean * min(self.spread, 1.0)
+                return source.uniform(self.mean - half_width, self.mean + half_width)
+            case "exponential":
+                return source.expovariate(1 / self.mean)
+            case "lognormal":
+                return source.lognormvariate(math.log(self.mean) - self.spread**2 / 2, self.spread)
 
 
 class ScriptedEngineOptions(Config):

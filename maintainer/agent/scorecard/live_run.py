@@ -14,8 +14,9 @@ from astraflow.contract.fleet import Actor, Decision, Pool
 from astraflow.contract.maintainer import LiveScore
 from astraflow.contract.recommendations import WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.values import Json
-from maintainer.agent.scorecard.cost_model import cost
 
+WAIT_WEIGHT = 32.0
+"""k: a waiting trainer leaves four machines of eight accelerators idle; a node has one accelerator."""
 MAX_AGE_S = 86400.0
 """Maximum age of a change that is scored."""
 SECOND_RESOLUTION_S = 900.0
@@ -84,3 +85,11 @@ def _question(pools: Sequence[Pool], since_s: float) -> WhatIfQuestion:
     if since_s <= SECOND_RESOLUTION_S:
         return WhatIfQuestion(pools=bounds, resolution_s=1, limit=math.ceil(since_s))
     return WhatIfQuestion(pools=bounds, resolution_s=60, limit=math.ceil(since_s / 60))
+
+
+def cost(*, node_hours: float, wait_hours: float) -> float:
+    """J = node-hours + k * wait-hours, with node-hours weighted by price over one dollar an hour.
+
+    AstraFlow's rule is tuned for J; k is the value of one hour of a waiting trainer in nodes.
+    """
+    return node_hours + WAIT_WEIGHT * wait_hours

@@ -1,6 +1,6 @@
 """Scores of cases: cost relative to the rule over several seeds, flaps, violations, and cited numbers without a source.
 
-The cost J is `maintainer.agent.scorecard.cost_model`: nodes and weighted waiting.
+The cost J is `maintainer.agent.scorecard.live_run.cost`: nodes and weighted waiting.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from operator import add
 from statistics import fmean, stdev
 
 from astraflow.scaling.simulation.result import SimulationResult
-from maintainer.agent.scorecard.cost_model import cost
+from maintainer.agent.scorecard.live_run import cost
 from maintainer.evals.cases.case import Group
 from maintainer.evals.scoring.usage import MaintainerUse
 

@@ -11,7 +11,7 @@ import pytest
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.spans import Ending
-from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.plugins import start_managed
 from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.isolation import check_readable, find_python
 from astraflow.workflows import workflows

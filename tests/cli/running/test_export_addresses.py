@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.cli.running.export_addresses import keda_address, traces_destination
+from astraflow.cli.running.service_addresses import keda_address, traces_destination
 from astraflow.contract.errors import InvalidInput
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import Check, load_recipe

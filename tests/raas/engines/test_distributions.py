@@ -3,7 +3,7 @@ from typing import Literal
 
 import pytest
 
-from astraflow.raas.engines.distributions import Distribution
+from astraflow.raas.engines.scripted import Distribution
 
 
 @pytest.mark.parametrize("kind", ["constant", "uniform", "exponential", "lognormal"])

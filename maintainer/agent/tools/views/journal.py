@@ -7,10 +7,9 @@ from astraflow.contract.fleet import Decision
 from astraflow.contract.reports import Event
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import EventsInput
-from maintainer.agent.tools.views.figures import rounded
 from maintainer.agent.tools.views.pools import pool_view
 from maintainer.agent.tools.views.redacted_texts import redact
-from maintainer.agent.tools.views.view_context import ViewContext
+from maintainer.agent.tools.views.view_context import ViewContext, rounded
 
 _KINDS: Mapping[str, frozenset[str]] = {
     "changes": frozenset({"apply", "spec"}),

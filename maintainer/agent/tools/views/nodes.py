@@ -8,9 +8,8 @@ from astraflow.contract.node_metrics import NODE_GAUGES
 from astraflow.contract.reports import NodeState
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import NodesInput
-from maintainer.agent.tools.views.figures import rounded, rounded_or_none
 from maintainer.agent.tools.views.redacted_texts import redact
-from maintainer.agent.tools.views.view_context import ViewContext
+from maintainer.agent.tools.views.view_context import ViewContext, rounded, rounded_or_none
 
 MOST_ERRORS = 3
 

@@ -5,8 +5,7 @@ from typing import get_args
 
 from astraflow.contract.fleet import Plan
 from maintainer.agent.tools import outputs
-from maintainer.agent.tools.views.figures import rounded
-from maintainer.agent.tools.views.view_context import ViewContext
+from maintainer.agent.tools.views.view_context import ViewContext, rounded
 from maintainer.fleet.guard.inputs import GuardInputs
 
 

@@ -11,9 +11,8 @@ from astraflow.contract.reports import NodeState
 from maintainer.agent.observation.signals import SignalKind, launch_failures
 from maintainer.agent.observation.snapshot import Snapshot
 from maintainer.agent.tools import outputs
-from maintainer.agent.tools.views.figures import rounded, rounded_or_none, seconds_left
 from maintainer.agent.tools.views.redacted_texts import cause_of
-from maintainer.agent.tools.views.view_context import ViewContext
+from maintainer.agent.tools.views.view_context import ViewContext, rounded, rounded_or_none, seconds_left
 
 FAILURES_S = 3600.0
 PROPOSALS_S = 3600.0

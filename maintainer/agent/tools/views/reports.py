@@ -6,10 +6,9 @@ from astraflow.contract.fleet import Pool
 from astraflow.contract.maintainer import MaintainerMode
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import ReportInput
-from maintainer.agent.tools.views.figures import rounded, rounded_or_none
 from maintainer.agent.tools.views.pools import pool_details, pool_view
 from maintainer.agent.tools.views.redacted_texts import redact
-from maintainer.agent.tools.views.view_context import ViewContext
+from maintainer.agent.tools.views.view_context import ViewContext, rounded, rounded_or_none
 
 MOST_POOLS = 6
 """Pools in one concise report; those with signals come first."""

@@ -14,8 +14,7 @@ from astraflow.contract.reports import Report
 from astraflow.scaling.options import Spec
 from astraflow.scaling.what_if import changed_spec, replay
 from maintainer.agent.observation.snapshot import Snapshot
-from maintainer.agent.scorecard.cost_model import WAIT_WEIGHT, cost
-from maintainer.agent.scorecard.live_run import MAX_AGE_S, applied_changes, live_score
+from maintainer.agent.scorecard.live_run import MAX_AGE_S, WAIT_WEIGHT, applied_changes, cost, live_score
 from maintainer.agent.scorecard.scorecard import NO_CHANGES, REFRESH_S, Scorecard
 from tests.fakes.clock import ManualClock
 from tests.maintainer.agent.scorecard.test_leaderboard import board
