@@ -61,7 +61,7 @@ TARGETS = {
         [f"astraflow/dataflow/issuing/{name}.py" for name in ("issuer", "leases", "partial_rollouts")],
         _tests("dataflow", "issuer", "leases", "partial_rollouts"),
     ),
-    "losses": Target(["astraflow/algorithms/losses/*.py"], _tests("algorithms", "losses", "m2po", "dpo")),
+    "losses": Target(["astraflow/algorithms/losses/*.py"], _tests("algorithms", "losses", "m2po", "dpo", "checks")),
     "sizer": Target(
         ["astraflow/scaling/rule/*.py", "astraflow/scaling/measurement/*.py"],
         _tests("scaling", "sizer", "golden_decisions", "observation", "fleet_constraints", "staleness_gate", "safety"),
@@ -84,8 +84,8 @@ def main() -> int:
     def note(mutant: Mutant, verdict: Verdict, tests: int) -> None:
         verdicts[mutant.key] = verdict
         if verdict is Verdict.SURVIVED:
-            place = f"{mutant.path}:{max(mutant.lines)} {mutant.function}"
-            sys.stdout.write(f"\nsurvived {tests} tests: {place}\n{mutant.diff()}\n")
+            location = f"{mutant.path}:{max(mutant.lines)} {mutant.function}"
+            sys.stdout.write(f"\nsurvived {tests} tests: {location}\n{mutant.diff()}\n")
             sys.stdout.flush()
 
     _run_pytest(target, [sample[key] for key, verdict in verdicts.items() if verdict is Verdict.SURVIVED], note)

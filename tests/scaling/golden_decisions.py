@@ -155,18 +155,18 @@ class _Run:
         """Lets nodes and trainer work for a tick."""
         self.now += TICK_S
         self.nodes = self.nodes[self.lost :]
-        self.lost, made = 0, 0.0
+        self.lost, produced = 0, 0.0
         for row, node in enumerate(self.nodes):
             seconds = min(TICK_S, max(0.0, self.now - node.ready_at)) * (not self.is_paused)
             groups = node.rate * seconds * (1 - self.idle) * (0.2 if row < self.slow else 1.0) * (not self.is_hung)
             node.done += GROUP * groups
             node.busy_s += seconds * (1 - self.idle)
             node.blocked_s += seconds * self.idle
-            made += groups
-        usable = made * (1 - self.dropped_share)
+            produced += groups
+        usable = produced * (1 - self.dropped_share)
         self.admitted, self.dropped, self.buffered = (
             self.admitted + usable,
-            self.dropped + made - usable,
+            self.dropped + produced - usable,
             self.buffered + usable,
         )
         steps = min(TICK_S / self.step_s, self.buffered / BATCH) * (not self.is_paused)
@@ -292,7 +292,7 @@ def _figures(signals: Signals, result: SizerResult) -> float:
         figures += [*launch.delays_s, launch.failures]
     for advice in result.recommendations:
         figures += [advice.band_low, advice.band_high, *(value for _, value in sorted(advice.inputs.items()))]
-    return sum((1 + 0.1 * place) * math.asinh(100 * value) for place, value in enumerate(figures))
+    return sum((1 + 0.1 * number) * math.asinh(100 * value) for number, value in enumerate(figures))
 
 
 if __name__ == "__main__":
