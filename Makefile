@@ -11,7 +11,7 @@ NOT_CORE := $(addprefix --ignore=tests/,client/test_model_server.py maintainer/f
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo demo-llm test test-long test-lowest engines system-packages helm soak soak-cluster recipes gpu agent-clients containers check audit release sbom docs format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long test-lowest engines system-packages helm soak soak-cluster mutants recipes gpu agent-clients containers check audit release sbom docs format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,6 +55,9 @@ soak: $(VENV)/.installed-dev ## run the soak test with random faults: make soak 
 
 soak-cluster: $(VENV)/.installed-dev ## run two hosts with PostgreSQL, a bucket and a mirror under faults, as root: make soak-cluster ARGS="--minutes 10 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.cluster $(ARGS)
+
+mutants: $(VENV)/.installed-dev ## change code and list the changes that no test notices: make mutants ARGS="losses --sample 60"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation $(ARGS)
 
 recipes: $(VENV)/.installed-dev ## run all tiny recipes, one after the other, to their goals: make recipes ARGS="math/tiny --seeds 3"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.recipe_curves $(ARGS)

@@ -187,7 +187,6 @@ def decayed_sums(values: Tensor, decay: Tensor) -> Tensor:
     while step < len(sums):
         sums[:-step] += factors[:-step] * sums[step:].clone()
         factors[:-step] = factors[:-step] * factors[step:]
-        factors[-step:] = 0
         step *= 2
     return sums
 

@@ -148,6 +148,9 @@ def test_the_overlong_penalty_grows_over_the_last_stretch(length: int, expected:
 def test_a_penalty_over_more_than_the_limit_is_refused() -> None:
     with raises_code(InvalidInput, "config.invalid", "buffer_tokens"):
         advantages.build({"kind": "overlong_penalty", "max_tokens": 100})
+    whole = advantages.build({"kind": "overlong_penalty", "max_tokens": 100, "buffer_tokens": 100, "penalty": 2.0})
+    half = replace(row_data([0], [True]), lengths=torch.tensor([50]))
+    assert_close(whole(torch.tensor([1.0], dtype=torch.float64), half), [0.0])
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest() -> None:

@@ -69,6 +69,8 @@ def test_metrics_are_means_over_pairs() -> None:
 
     assert result.metrics["dpo_accuracy"] / batch.statistics.tokens == pytest.approx(1)
     assert result.metrics["dpo_margin"] / batch.statistics.tokens == pytest.approx(0.1 * (3 * 0.5 + 1.0))
+    undecided = outcome(losses.build({"kind": "dpo"}), batch_of([[Token(advantage=1.0)], [Token(advantage=0.0)]]))
+    assert undecided.metrics["dpo_accuracy"] == 0, "equal implied rewards are not right"
 
 
 def test_a_batch_without_pairs_has_no_gradient() -> None:

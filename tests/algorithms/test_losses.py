@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.base import Loss
 from astraflow.algorithms.losses.critic import explained_variance
+from astraflow.algorithms.losses.ppo import is_clipped
 from astraflow.algorithms.tokens import Pass, SingleRank
 from astraflow.contract.errors import InvalidInput
 from tests.algorithms.data import Rows, Token, assert_close, batch_of, close, on_ranks, outcome, rows
@@ -297,15 +298,61 @@ def test_ratios_that_would_overflow_stay_finite(kind: str, logprob: float) -> No
 
 
 def test_clipped_tokens_are_counted() -> None:
-    token_rows = [
-        [Token(behaviour=-2.0), Token(behaviour=-2.0, advantage=-1.0), Token(-2.0, -1.0, -1.0), Token(-2.0, -2.0)]
-    ]
+    plain = [Token(behaviour=-2.0), Token(behaviour=-2.0, advantage=-1.0), Token(-2.0, -1.0, -1.0), Token(-2.0, -2.0)]
+    batch = batch_of([[*plain, Token(behaviour=-2.0, advantage=0.0), Token(-2.0, -1.0, 0.0)]])
 
-    assert outcome(losses.build({"kind": "ppo"}), batch_of(token_rows)).metrics["clip_fraction"] == 2
-    assert (
-        outcome(losses.build({"kind": "cispo", "clip_high": 0.2}), batch_of(token_rows)).metrics["clip_fraction"] == 2
-    )
-    assert outcome(losses.build({"kind": "dppo"}), batch_of(token_rows)).metrics["clip_fraction"] == 2
+    def clipped_tokens(**spec: Any) -> float:
+        return outcome(losses.build(spec), batch).metrics["clip_fraction"]
+
+    assert clipped_tokens(kind="ppo") == clipped_tokens(kind="dppo") == 2
+    assert clipped_tokens(kind="cispo", clip_high=0.2) == 3, "the weight is clipped for any advantage"
+    assert clipped_tokens(kind="cispo", clip_high=0.2, clip_low=0.5) == 5
+    assert clipped_tokens(kind="sapo") == clipped_tokens(kind="reinforce", anchor="behaviour") == 0
+
+
+def test_tokens_at_the_edges_of_the_range_are_inside() -> None:
+    ratio = torch.tensor([0.75, 1.25, 0.7, 1.3, 0.7, 1.3, 0.7, 1.3])
+    advantages = torch.tensor([-1.0, 1.0, -0.5, 0.5, 0.0, 0.0, 1.0, -1.0])
+
+    assert is_clipped(ratio, advantages, low=0.75, high=1.25).nonzero()[:, 0].tolist() == [2, 3]
+
+
+def test_cispo_has_a_lower_bound_of_the_weight_if_it_is_set() -> None:
+    spec = {"kind": "cispo", "clip_low": 0.5}
+
+    result = outcome(losses.build(spec), batch_of([[Token(logprob=-2.0, behaviour=-1.0, advantage=3.0)]]))
+
+    assert close(result.loss, -0.5 * 3.0 * -2.0)
+
+
+def test_ratio_metrics_leave_out_tokens_without_recorded_logprob() -> None:
+    batch = batch_of([[Token(behaviour=-2.0), Token(behaviour=math.nan)]])
+    adaptive = {"entropy_coefficient": 0.01, "entropy_target": 4.0}
+
+    result = outcome(losses.build({"kind": "reinforce", "anchor": "behaviour"}), batch)
+    bonus = outcome(losses.build({"kind": "reinforce", **adaptive}), batch)
+
+    assert close(result.loss, -math.e / 2)
+    assert close(result.metrics["ratio_mean"], math.e)
+    assert close(result.metrics["kl_behaviour"], math.e - 1 - 1)
+    assert close(bonus.metrics["entropy_coefficient"], 0.01 * (1 - 2.0 / 4.0))
+
+
+def test_sapo_reports_the_slope_of_its_gate() -> None:
+    gate = 1 / (1 + math.exp(-(math.e - 1)))
+
+    result = outcome(losses.build({"kind": "sapo"}), batch_of([[Token(behaviour=-2.0), Token()]]))
+
+    assert close(result.metrics["gate_slope"], 4 * gate * (1 - gate) + 1.0)
+
+
+def test_the_critic_reports_its_error_and_where_the_clip_raises_it() -> None:
+    clipped_value, raised = Token(value=1.0, target=0.0), Token(value=1.0, target=1.0)
+
+    result = outcome(losses.build({"kind": "critic"}), batch_of([[clipped_value, raised, Token(value=0.1)]]))
+
+    assert close(result.metrics["value_error"], 1.0 + 0.0 + 0.01)
+    assert result.metrics["value_clip_fraction"] == 1
 
 
 def test_losses_declare_only_the_passes_that_they_read() -> None:

@@ -60,16 +60,20 @@ def test_the_loss_is_ppo_with_the_range_of_the_batch(token_rows: Rows) -> None:
 
     result = outcome(losses.build({"kind": "m2po"}), batch)
 
-    slopes = []
+    slopes, clipped = [], 0
     for t in (t for row in token_rows for t in row):
         ratio, log_ratio = math.exp(t.logprob - t.behaviour), t.logprob - t.behaviour
         is_clipped = (t.advantage > 0 and log_ratio > math.log(high) + 1e-12) or (
             t.advantage < 0 and log_ratio < math.log(low) - 1e-12
         )
         slopes.append(0.0 if is_clipped else -ratio * t.advantage / len(batch.logprobs))
+        clipped += is_clipped
     assert_close(result.logprob_grad, slopes)
     assert close(result.metrics["m2po_ratio_high"] / len(slopes), high)
     assert close(result.metrics["m2po_ratio_low"] / len(slopes), low)
+    assert result.metrics["clip_fraction"] == clipped
+    squares = [leaving**2 for leaving in candidates(token_rows)]
+    assert close(result.metrics["m2po_second_moment"] / len(slopes), math.fsum(squares) / max(len(squares), 1))
 
 
 @given(rows)

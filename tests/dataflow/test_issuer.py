@@ -113,6 +113,36 @@ def test_a_selector_observes_a_reward_that_branches_share_once(
     assert selector.heard == [(3, {"solver/solver": observed})]
 
 
+class WithRows(Listening):
+    """Selector with a state of two parts: a number and rows."""
+
+    loaded: Any = None
+
+    def state_dict(self) -> dict[str, Json]:
+        return {"count": 7}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.loaded = state
+
+    def changed_rows(self) -> dict[int, Json]:
+        return {}
+
+    def all_rows(self) -> Mapping[int, Json]:
+        return {}
+
+    def load_rows(self, rows: Mapping[int, Json]) -> None:
+        pass
+
+
+def test_the_state_and_the_rows_of_a_selector_are_its_own() -> None:
+    first, second = WithRows(), WithRows()
+    before, after = issuer(first), issuer(second)
+    after.load_state_dict(before.state_dict())
+    assert second.loaded == {"count": 7}
+    assert after.rows == ("listening", second)
+    assert issuer(Listening()).rows is None
+
+
 def test_a_cursor_is_refused_for_other_data() -> None:
     before = issuer(Listening())
     before.next_group()

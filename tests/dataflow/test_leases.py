@@ -91,6 +91,24 @@ def test_a_requeued_task_is_leased_next() -> None:
     assert leases.lease(BOB, 1, now=0) == ids(1)
 
 
+def test_only_holders_of_a_task_may_push_its_result() -> None:
+    leases, (task, unconfirmed) = queued([0]), ids(0, 1)
+    first, second = NodeId("ada.1"), NodeId("bob.2")
+    leases.add_unconfirmed([unconfirmed], now=0, grace_s=3)
+    assert not leases.may_push(task, "ada")
+    leases.lease(first, 1, now=0)
+    assert [leases.may_push(task, owner) for owner in ("ada", "bob")] == [True, False]
+    leases.requeue(task)
+    leases.lease(second, 1, now=1)
+    assert [leases.may_push(task, owner) for owner in ("ada", "bob", "eve")] == [True, True, False]
+    assert leases.may_push(unconfirmed, "eve"), "its holder is unknown"
+    leases.requeue(unconfirmed)
+    assert not leases.may_push(unconfirmed, ""), "it had no known holder"
+    leases.complete(task)
+    leases.add([task])
+    assert not leases.may_push(task, "ada"), "a completed task has no holders"
+
+
 STEPS = ["lease", "renew", "claim", "expire", "return", "give back", "complete"]
 
 

@@ -1,5 +1,7 @@
 """Every stored partial rollout ends exactly once, and is counted under that end."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +60,20 @@ def test_partial_rollouts_are_dropped_when_they_become_too_stale() -> None:
     assert partial_rollouts.get(TaskId("train:0/3")) is None
     counts = partial_rollouts.report()
     assert (counts["stale"], counts["stored"], counts["handed_back"]) == (2, 2, 4)
+
+
+def test_a_rollout_with_a_stale_beginning_is_stale() -> None:
+    partial_rollouts, generation = PartialRollouts(), make.generation("ab", versions=(2, 3))
+    partial_rollouts.store(make.partial(TASK, replace(make.recorded(), generation=generation)), floors(3))
+    assert partial_rollouts.get(TASK) is None
+
+
+def test_restored_rollouts_are_stored_with_their_size() -> None:
+    first, second = PartialRollouts(), PartialRollouts()
+    first.store(make.partial(TASK), floors())
+    second.restore([make.partial(TASK)])
+    second.load_state_dict({"handed_back": 1})
+    assert second.report() == first.report()
 
 
 @given(

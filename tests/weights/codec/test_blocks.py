@@ -10,6 +10,7 @@ from astraflow.weights.codec.blocks import apply_block, encode_block
 from astraflow.weights.codec.kernels.base import Kernels
 from astraflow.weights.codec.payload_codec import encode_varint
 from astraflow.weights.tensors import BITS
+from tests.errors import raises_code
 from tests.weights.bit_pairs import BitPair, bit_pairs
 from tests.weights.codec.kernels.each import WITH_EACH
 
@@ -142,7 +143,7 @@ ALL_OF_100 = (1, 1)
 )
 def test_payloads_with_false_sizes_are_refused_without_large_allocations(kernels: Kernels, payload: bytes) -> None:
     bits = np.arange(100, dtype="<u2")
-    with pytest.raises(CorruptData):
+    with raises_code(CorruptData, "weights.malformed_delta"):
         apply_block(memoryview(payload), bits, kernels=kernels)  # compiled
     tracemalloc.start()
     try:

@@ -131,6 +131,24 @@ def test_truncated_and_extended_deltas_are_refused(cut: float, extra: bytes) -> 
             apply_delta(damaged, target, buffer.copy())
 
 
+def test_each_part_that_is_cut_or_changed_is_named() -> None:
+    old = snapshot(0, {"w": (Dtype.BFLOAT16, (100,))})
+    base, buffer = layout(old, 0)
+    target, new = layout(stepped(old, 1, density=0.3), 1)
+    encoded = encode_delta(base, buffer, target, new).data
+    changed = encoded[:-1] + bytes([encoded[-1] ^ 1])
+    for damaged, code in (
+        (encoded[: HEAD_BYTES - 1], "weights.malformed_delta"),
+        (b"X" + encoded[1:], "weights.malformed_delta"),
+        (encoded[: HEAD_BYTES + BLOCK_HEAD_BYTES - 1], "weights.malformed_delta"),
+        (encoded[:-1], "weights.checksum_mismatch"),
+        (changed, "weights.checksum_mismatch"),
+        (encoded + b"X", "weights.malformed_delta"),
+    ):
+        with raises_code(CorruptData, code):
+            apply_delta(damaged, target, buffer.copy())
+
+
 def _resealed(encoded: bytes, **fields: int) -> bytes:
     """Returns a delta of one block with a changed head and a matching checksum, as an attacker would send it."""
     names = ("level", "width", "zero", "elements", "offset", "payload_bytes", "zero2")
@@ -165,7 +183,7 @@ def test_a_block_with_invalid_fields_is_refused(fields: dict[str, int]) -> None:
     encoded = encode_delta(base, buffer, target, new).data
     assert _resealed(encoded) == encoded
 
-    with pytest.raises(CorruptData):
+    with raises_code(CorruptData, "weights.unknown_level" if "level" in fields else "weights.malformed_delta"):
         apply_delta(_resealed(encoded, **fields), target, buffer.copy())
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -342,3 +343,138 @@ def test_nodes_of_a_rejected_plan_are_not_retired_by_agents() -> None:
     assert "rejected" not in codes(pool_situation, names(1, is_named=False), FREE), (
         "changes of the size are judged separately"
     )
+
+
+def on(mode: Mode = Mode.ON, **bounds: Any) -> PoolSpec:
+    return replace(situation().spec, mode=mode, **bounds)
+
+
+RECENT = (NOW - 3550, NOW - 3500, NOW - 2000, NOW - 1000, NOW - 500)
+REFUSED, NEEDS_APPROVAL = Verdict.REFUSED, Verdict.NEEDS_APPROVAL
+PERSON = Role.OPERATOR
+
+
+@pytest.mark.parametrize(
+    ("pool_situation", "target", "changes", "limits", "expected"),
+    [
+        (situation(spec=on(Mode.OFF)), 9, {}, {}, [("mode", REFUSED, {})]),
+        (situation(spec=on(Mode.ADVISE)), 9, {}, {}, [("mode", NEEDS_APPROVAL, {})]),
+        (situation(spec=on(Mode.UP_ONLY)), 7, {"is_named": True}, {}, [("mode", NEEDS_APPROVAL, {})]),
+        (situation(spec=on(Mode.UP_ONLY)), 9, {}, {}, []),
+        (situation(20), 21, {}, {}, [("max_nodes", REFUSED, {"target": 21, "limit": 20})]),
+        (situation(24, rule_target=20), 24, {}, {}, [("max_nodes", REFUSED, {"target": 24, "limit": 20})]),
+        (
+            situation(4, spec=on(min_nodes=3)),
+            2,
+            {"role": PERSON},
+            {},
+            [("min_nodes", REFUSED, {"target": 2, "limit": 3})],
+        ),
+        (situation(4, spec=on(min_nodes=3)), 3, {"role": PERSON}, {}, []),
+        (situation(2, spec=on(min_nodes=3)), 2, {}, {}, [("min_nodes", REFUSED, {"target": 2, "limit": 3})]),
+        (situation(1, spec=on(min_nodes=3)), 2, {}, {}, []),
+        (situation(breaker_until=NOW + 30), 9, {}, {}, [("breaker", REFUSED, {"left_s": 30})]),
+        (situation(breaker_until=NOW + 30), 7, {"is_named": True}, {}, []),
+        (situation(breaker_until=NOW), 9, {}, {}, []),
+        (
+            situation(spec=on(usd_per_hour_max=8.25)),
+            9,
+            {"usd_per_hour_change": 0.5},
+            {},
+            [("usd_per_hour", REFUSED, {"usd_per_hour": 8.5, "limit": 8.25})],
+        ),
+        (situation(spec=on(usd_per_hour_max=9.0)), 9, {}, {}, []),
+        (
+            situation(fleet_usd_per_hour=20.0),
+            9,
+            {},
+            {"usd_per_hour_max": 20.5},
+            [("fleet_usd_per_hour", REFUSED, {"usd_per_hour": 21, "limit": 20.5})],
+        ),
+        (
+            situation(spec=on(usd_per_day_max=98.0), usd_today=90.0),
+            9,
+            {},
+            {},
+            [("usd_per_day", REFUSED, {"usd": 99, "limit": 98})],
+        ),
+        (situation(spec=on(usd_per_day_max=99.0), usd_today=90.0), 9, {}, {}, []),
+        (
+            situation(fleet_usd_today=50.0, fleet_usd_per_hour=10.0),
+            9,
+            {},
+            {"usd_per_day_max": 60.0},
+            [("fleet_usd_per_day", REFUSED, {"usd": 61, "limit": 60})],
+        ),
+        (situation(changed_at=RECENT), 9, {}, {}, [("rate", REFUSED, {"applied": 5, "limit": 4, "left_s": 100})]),
+        (
+            situation(changed_at=RECENT),
+            9,
+            {"role": PERSON},
+            {},
+            [("rate", NEEDS_APPROVAL, {"applied": 5, "limit": 4, "left_s": 100})],
+        ),
+        (situation(changed_at=(NOW - 3600, *RECENT[2:])), 9, {}, {}, []),
+        (
+            situation(changed_at=(NOW - 300, NOW - 100, NOW - 20)),
+            8,
+            {},
+            {},
+            [("cool_down", REFUSED, {"left_s": 40, "cool_down_s": 60})],
+        ),
+        (situation(changed_at=(NOW - 60,)), 9, {}, {}, []),
+        (situation(7, target=8, rule_target=8, changed_at=(NOW - 1,)), 8, {}, {}, []),
+        (
+            situation(rejected=(Rejection(at=NOW - 60, target=9), Rejection(at=NOW - 100, target=9))),
+            9,
+            {},
+            {},
+            [("rejected", REFUSED, {"left_s": 3540})],
+        ),
+        (situation(rejected=(Rejection(at=NOW - 3600, target=9),)), 9, {}, {}, []),
+        (
+            situation(override_until_at=NOW + 59.98765),
+            6,
+            {"is_named": True},
+            {},
+            [("override", REFUSED, {"left_s": 59.988, "victims": 2})],
+        ),
+        (situation(override_until_at=NOW), 6, {"is_named": True}, {}, []),
+        (situation(1, rule_target=0), 0, {"role": PERSON}, {}, [("last_ready", REFUSED, {"ready": 1})]),
+        (situation(1, rule_target=0), 0, {"role": Role.ADMIN, "is_kill": True}, {}, []),
+        (
+            situation(report_age_s=100.0),
+            7,
+            {"is_named": True},
+            {},
+            [("stale", REFUSED, {"report_age_s": 100, "limit": 90})],
+        ),
+        (situation(report_age_s=None), 7, {"is_named": True}, {}, [("stale", REFUSED, {})]),
+        (situation(report_age_s=90.0), 7, {"is_named": True}, {}, []),
+        (situation(report_age_s=100.0), 7, {"role": PERSON}, {}, []),
+        (situation(), 7, {}, {}, [("undone", REFUSED, {"target": 7, "rule_target": 8})]),
+        (situation(), 11, {}, {}, [("envelope", NEEDS_APPROVAL, {"target": 11, "rule_target": 8, "limit": 2})]),
+        (
+            situation(rule_target=None),
+            11,
+            {},
+            {},
+            [("envelope", NEEDS_APPROVAL, {"target": 11, "rule_target": 8, "limit": 2})],
+        ),
+        (situation(16), 12, {"role": PERSON}, {}, []),
+        (situation(), 7, {"role": PERSON, "is_kill": True}, {}, [("kill", REFUSED, {})]),
+    ],
+)
+def test_each_finding_has_its_verdict_and_its_figures(
+    pool_situation: Situation,
+    target: int,
+    changes: dict[str, Any],
+    limits: dict[str, Any],
+    expected: list[tuple[str, Verdict, dict[str, float]]],
+) -> None:
+    findings = judge(pool_situation, proposal(pool_situation, target, **changes), Limits(**limits))
+    assert [(each.code, each.verdict, each.numbers) for each in findings] == expected
+
+
+def test_manually_joined_nodes_count_towards_the_size() -> None:
+    assert situation(2, unmanaged=3).size == 5

@@ -131,7 +131,8 @@ def test_the_applier_is_judged_again_and_older_records_are_readable() -> None:
     assert codes(replace(agent, name="other"), None) == ["planner"]
     assert codes(replace(agent, pool="us"), None) == ["scope"]
     old = json.loads(inputs.to_json())
-    del old["application"], old["rejected"], old["limits"]["rejected_s"]
+    del old["application"], old["rejected"], old["unmanaged"], old["limits"]["rejected_s"]
     again = GuardInputs.parse(json.dumps(old))
-    assert (again.application, again.situation.rejected, again.limits) == (None, (), Limits())
+    assert (again.application, again.situation.rejected, again.situation.unmanaged) == (None, (), 0)
+    assert again.limits == Limits()
     assert again.findings() == inputs.findings() == ()
