@@ -28,6 +28,7 @@ from astraflow.wire.channel import dial
 from tests.benchmarks.dataflow.load import POLICY, Sequences
 
 LEASE_WAIT_S = 20.0
+RETRY_S = 2.0
 POOLS = 8
 
 
@@ -168,6 +169,7 @@ async def _counted(loop: Any, figures: Figures) -> None:
         except Exception as problem:  # every error of a call is a figure of the load test
             name = getattr(problem, "code", type(problem).__name__)
             figures.errors[name] = figures.errors.get(name, 0) + 1
+            await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
 
 
 @asynccontextmanager
