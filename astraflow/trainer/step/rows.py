@@ -3,30 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import TaskId, Version
 from astraflow.contract.trajectories import NO_VERSION, BoolArray, Float32Array, Int32Array, TrajectoryColumns
-
-Int64Array = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedTokens:
-    """Trained tokens of rows. All fields are `[tokens]`."""
-
-    row_indices: Int64Array
-    turn_indices: Int64Array
-    behaviour_logprobs: Float32Array
-    turn_rewards: Float32Array
-    """Reward of the token's turn; 0 in a row without turn rewards."""
-    turn_discounts: Float32Array
-    """Weight of the rewards after the token's turn; 1 in a row without turn discounts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,24 +94,22 @@ class StepRows:
         begin = self.columns.token_ends[row]
         return self.columns.tokens[begin : begin + length]
 
-    def packed_tokens(self, rows: Sequence[int]) -> PackedTokens:
-        """Returns the trained tokens of these rows, in their order."""
+    def turns(self, rows: Sequence[int]) -> dict[str, Tensor]:
+        """Returns the fields of a `Share` about the turns of these rows, in their order."""
+        counts = [self.turn_ends[row + 1] - self.turn_ends[row] for row in rows]
         turns = [turn for row in rows for turn in range(*self.turn_ends[row : row + 2])]
-        numbers = [number for row in rows for number in range(self.turn_ends[row + 1] - self.turn_ends[row])]
-        lengths = np.array(self.turn_lengths, np.int64)[turns]
         ends = self.columns.logprob_ends
         logprobs = [self.columns.logprobs[ends[row] : ends[row + 1]] for row in rows]
-
-        def spread(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return np.repeat(values, lengths)
-
-        return PackedTokens(
-            row_indices=np.repeat(np.array(rows, np.int64), [len(part) for part in logprobs]),
-            turn_indices=spread(np.array(numbers, np.int64)),
-            behaviour_logprobs=np.concatenate([np.zeros(0, np.float32), *logprobs]),
-            turn_rewards=spread(self.turn_rewards[turns]),
-            turn_discounts=spread(self.turn_discounts[turns]),
-        )
+        return {
+            "turn_rows": torch.tensor(
+                [row for row, count in zip(rows, counts, strict=True) for _ in range(count)], dtype=torch.int64
+            ),
+            "turn_indices": torch.tensor([turn for count in counts for turn in range(count)], dtype=torch.int64),
+            "turn_lengths": torch.tensor([self.turn_lengths[turn] for turn in turns], dtype=torch.int64),
+            "turn_rewards": torch.from_numpy(self.turn_rewards[turns]),
+            "turn_discounts": torch.from_numpy(self.turn_discounts[turns]),
+            "behaviour_logprobs": torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *logprobs])),
+        }
 
 
 def _slots(tasks: Sequence[TaskId], columns: TrajectoryColumns) -> list[int]:

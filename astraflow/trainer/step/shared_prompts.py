@@ -51,7 +51,7 @@ def prompt_clusters(prompts: Mapping[int, Int32Array]) -> list[PromptCluster]:
     """
     keys = {row: prompt.tobytes() for row, prompt in prompts.items()}
     if len({*keys.values()}) == 1:
-        return [PromptCluster(rows=tuple(keys), prefix_length=len(prompts[min(keys)]))]
+        return [PromptCluster(rows=tuple(keys), prefix_length=len(next(iter(prompts.values()))))]
     ordered = sorted(keys, key=lambda row: (keys[row], row))
     root = _Node(depth=0)
     path = [root]

@@ -59,12 +59,18 @@ class Share:
     """float32 `[rows]`."""
     is_own_version: Tensor
     """bool `[rows]`: the whole row was sampled with the trainer's version."""
-    row_indices: Tensor
-    """int64 `[tokens]`, of this rank's trained tokens."""
+    turn_rows: Tensor
+    """int64 `[turns]`: rows of the turns of which this rank trains the tokens. The turns of a row are adjacent."""
     turn_indices: Tensor
-    behaviour_logprobs: Tensor
+    """int64 `[turns]`: number of the turn in its row."""
+    turn_lengths: Tensor
+    """int64 `[turns]`: tokens."""
     turn_rewards: Tensor
+    """float32 `[turns]`; 0 in a row without turn rewards."""
     turn_discounts: Tensor
+    """float32 `[turns]`: weight of the rewards after the turn; 1 in a row without turn discounts."""
+    behaviour_logprobs: Tensor
+    """float32 `[tokens]`, of this rank's trained tokens."""
     optimizer_batches: tuple[OptimizerBatch, ...]
     """At least one."""
     teacher_logprobs: Tensor | None = None
@@ -72,38 +78,42 @@ class Share:
 
     def token_data(self, device: torch.device) -> TokenData:
         """Returns this rank's tokens of the whole batch on `device`, with the advantages of their rows."""
+        lengths, count = self.turn_lengths.to(device), len(self.behaviour_logprobs)
+
+        def spread(values: Tensor) -> Tensor:
+            return values.to(device).repeat_interleave(lengths, output_size=count)
+
         return TokenData(
-            row_indices=self.row_indices.to(device),
-            turn_indices=self.turn_indices.to(device),
+            row_indices=spread(self.turn_rows),
+            turn_indices=spread(self.turn_indices),
             behaviour_logprobs=self.behaviour_logprobs.to(device),
-            is_own_version=self.is_own_version[self.row_indices].to(device),
-            advantages=self.row_advantages[self.row_indices].to(device),
-            turn_rewards=self.turn_rewards.to(device),
-            turn_discounts=self.turn_discounts.to(device),
+            is_own_version=spread(self.is_own_version[self.turn_rows]),
+            advantages=spread(self.row_advantages[self.turn_rows]),
+            turn_rewards=spread(self.turn_rewards),
+            turn_discounts=spread(self.turn_discounts),
             teacher_logprobs=None if self.teacher_logprobs is None else self.teacher_logprobs.to(device),
         )
 
     def encode(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Returns JSON-able facts and named arrays, for transport to another process."""
+        """Returns JSON-able facts and named arrays, for transport to another process: 16 bytes per trained token.
+
+        Positions follow from the segments, and token indices from the order of the packs.
+        """
         packs = [pack for batch in self.optimizer_batches for pack in batch.packs]
-        segments = [[(s.begin, s.end, s.prefix_begin, s.prefix_end) for s in pack.segments] for pack in packs]
+        segments = [(s.begin, s.end, s.prefix_begin, s.prefix_end) for pack in packs for s in pack.segments]
         facts = {
             "version": self.version,
             "packs": [len(batch.packs) for batch in self.optimizer_batches],
             "widths": [len(pack.input_ids) for pack in packs],
             "targets": [len(pack.targets) for pack in packs],
-            "segments": [len(part) for part in segments],
+            "segments": [len(pack.segments) for pack in packs],
         }
         arrays = {f"rows.{name}": getattr(self.rows, name) for name in RowData.__slots__}
         arrays |= {name: getattr(self, name) for name in _SHARE_TENSORS}
         if self.teacher_logprobs is not None:
             arrays["teacher_logprobs"] = self.teacher_logprobs
-        none = torch.zeros(0, dtype=torch.int64)
-        arrays |= {
-            f"packs.{name}": torch.cat([none, *(getattr(pack, name) for pack in packs)]) for name in _PACK_TENSORS
-        }
-        flat = [number for part in segments for segment in part for number in segment]
-        arrays["packs.segments"] = torch.tensor(flat, dtype=torch.int64).reshape(-1, 4)
+        arrays |= {f"packs.{name}": _int32([getattr(pack, name) for pack in packs]) for name in _PACK_TENSORS}
+        arrays["packs.segments"] = torch.tensor(segments, dtype=torch.int64).reshape(-1, 4)
         arrays["lengths"] = torch.stack([batch.lengths for batch in self.optimizer_batches])
         return facts, {name: value.numpy() for name, value in arrays.items()}
 
@@ -111,21 +121,7 @@ class Share:
     def decode(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Share:
         """Returns the share that `encode` encoded."""
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-        pack_fields = {
-            name: tensors[f"packs.{name}"].split(facts["widths" if name in _BY_WIDTH else "targets"])
-            for name in _PACK_TENSORS
-        }
-        segments = tensors["packs.segments"].split(facts["segments"])
-        packs = [
-            Pack(
-                segments=tuple(
-                    Segment(begin=begin, end=end, prefix_begin=prefix_begin, prefix_end=prefix_end)
-                    for begin, end, prefix_begin, prefix_end in segments[index].tolist()
-                ),
-                **{name: values[index] for name, values in pack_fields.items()},
-            )
-            for index in range(len(facts["widths"]))
-        ]
+        packs = _decode_packs(facts, tensors)
         ends = np.cumsum([0, *facts["packs"]])
         return cls(
             version=facts["version"],
@@ -139,10 +135,45 @@ class Share:
         )
 
 
-_TOKEN_TENSORS = ("row_indices", "turn_indices", "behaviour_logprobs", "turn_rewards", "turn_discounts")
-_SHARE_TENSORS = ("row_advantages", "is_own_version", *_TOKEN_TENSORS)
-_BY_WIDTH = ("input_ids", "positions")
-_PACK_TENSORS = (*_BY_WIDTH, "predictors", "targets", "token_indices")
+_TURN_TENSORS = ("turn_rows", "turn_indices", "turn_lengths", "turn_rewards", "turn_discounts")
+_SHARE_TENSORS = ("row_advantages", "is_own_version", *_TURN_TENSORS, "behaviour_logprobs")
+_PACK_TENSORS = ("input_ids", "predictors", "targets")
+
+
+def _int32(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([torch.zeros(0, dtype=torch.int32), *(part.to(torch.int32) for part in parts)])
+
+
+def _decode_packs(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Pack]:
+    inputs, predictors, targets, segments = (
+        tensors[f"packs.{name}"].split(facts[sizes])
+        for name, sizes in (
+            ("input_ids", "widths"),
+            ("predictors", "targets"),
+            ("targets", "targets"),
+            ("segments", "segments"),
+        )
+    )
+    ends = np.cumsum([0, *facts["targets"]]).tolist()
+    packs = []
+    for index, rows in enumerate(segments):
+        own = tuple(Segment(begin=a, end=b, prefix_begin=c, prefix_end=d) for a, b, c, d in rows.tolist())
+        packs.append(
+            Pack(
+                input_ids=inputs[index].long(),
+                positions=torch.cat([_positions(segment) for segment in own]),
+                segments=own,
+                predictors=predictors[index].long(),
+                targets=targets[index].long(),
+                token_indices=torch.arange(ends[index], ends[index + 1]),
+            )
+        )
+    return packs
+
+
+def _positions(segment: Segment) -> Tensor:
+    first = segment.prefix_end - segment.prefix_begin
+    return torch.arange(first, first + segment.end - segment.begin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +209,7 @@ class Plan:
         """Returns the plan with a teacher's logprobs of the trained tokens of each trained row, by row."""
 
         def in_share(share: Share) -> Share:
-            rows = torch.unique_consecutive(share.row_indices).tolist()  # all tokens of a row are adjacent
+            rows = dict.fromkeys(share.turn_rows.tolist())
             parts = [torch.from_numpy(logprobs[row]) for row in rows]
             return replace(share, teacher_logprobs=torch.cat([torch.zeros(0), *parts]))
 
@@ -259,13 +290,12 @@ def _share(
             packs.append(build_pack(rows, units, first_token=first_token))
             first_token += len(packs[-1].targets)
         optimizer_batches.append(OptimizerBatch(packs=tuple(packs), lengths=lengths))
-    tokens = rows.packed_tokens([row for bins, _ in batches for units in bins for unit in units for row in unit.rows])
     return Share(
         version=int(rows.version),
         rows=facts,
         row_advantages=row_advantages.float(),
         is_own_version=torch.from_numpy(rows.is_own_version),
-        **{name: torch.from_numpy(getattr(tokens, name)) for name in _TOKEN_TENSORS},
+        **rows.turns([row for bins, _ in batches for units in bins for unit in units for row in unit.rows]),
         optimizer_batches=tuple(optimizer_batches),
     )
 

@@ -19,10 +19,12 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.scoring import PackScorer
 from astraflow.trainer.step.packing import bins_of_units, build_pack, even_bins, pack_sequences, pack_units
-from astraflow.trainer.step.rows import PackedTokens, StepRows
+from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shared_prompts import prompt_clusters
 from tests import make_torch
 from tests.errors import raises_code
+
+Tokens = dict[str, torch.Tensor]
 
 ROOMY = 100_000
 """Tokens: more than any batch of these tests has."""
@@ -85,15 +87,22 @@ def shared_scorer() -> PackScorer:
     return PackScorer(make_torch.model(), torch.device("cpu"))
 
 
-def packs_of(whole: Batch, max_tokens: int) -> list[tuple[Pack, PackedTokens]]:
+def packs_of(whole: Batch, max_tokens: int) -> list[tuple[Pack, Tokens]]:
     """Returns the packs of all rows with model-written tokens."""
     rows = StepRows.of(whole)
     included = [index for index in range(len(whole.rows)) if rows.trained_tokens(index)]
     bins = bins_of_units(pack_units(rows, included, max_tokens=max_tokens), max_tokens=max_tokens)
     return [
-        (build_pack(rows, units, first_token=0), rows.packed_tokens([row for unit in units for row in unit.rows]))
+        (build_pack(rows, units, first_token=0), tokens_of(rows, [row for unit in units for row in unit.rows]))
         for units in bins
     ]
+
+
+def tokens_of(rows: StepRows, included: Sequence[int]) -> Tokens:
+    """Returns the trained tokens of these rows, with the facts of their turns."""
+    turns = rows.turns(included)
+    logprobs, lengths = turns.pop("behaviour_logprobs"), turns["turn_lengths"]
+    return {"logprobs": logprobs, **{name: value.repeat_interleave(lengths) for name, value in turns.items()}}
 
 
 @settings(max_examples=40)
@@ -111,9 +120,9 @@ def test_every_packed_trajectory_has_the_logprobs_of_a_single_one(
         with torch.no_grad():
             logprobs = scorer(scorer.inputs(pack)).logprobs.tolist()
         for owner, *values in zip(
-            tokens.row_indices.tolist(),
+            tokens["turn_rows"].tolist(),
             pack.targets.tolist(),
-            tokens.behaviour_logprobs.tolist(),
+            tokens["logprobs"].tolist(),
             logprobs,
             strict=True,
         ):
@@ -155,7 +164,7 @@ def test_the_last_token_is_input_only_where_it_makes_the_length_a_multiple_of_16
     ((pack, tokens),) = packs_of(batch([[single_turn([4, 5], range(4, 4 + answer))]]), ROOMY)
 
     assert len(pack.input_ids) == input_tokens
-    assert len(pack.targets) == len(tokens.row_indices) == answer
+    assert len(pack.targets) == len(tokens["turn_rows"]) == answer
     assert pack.predictors.tolist() == list(range(1, answer + 1))
 
 
@@ -239,8 +248,8 @@ def test_turn_rewards_and_discounts_reach_every_token_of_their_turn() -> None:
 
     ((_, tokens),) = packs_of(batch([[scored, trajectory(pieces)]]), ROOMY)
 
-    assert tokens.turn_rewards.tolist() == [0.25, 0.25, 0.5, 0, 0, 0]
-    np.testing.assert_allclose(tokens.turn_discounts, [0.9, 0.9, 1, 1, 1, 1], rtol=1e-6)
+    assert tokens["turn_rewards"].tolist() == [0.25, 0.25, 0.5, 0, 0, 0]
+    np.testing.assert_allclose(tokens["turn_discounts"], [0.9, 0.9, 1, 1, 1, 1], rtol=1e-6)
 
 
 def test_costs_count_each_visible_pair_of_tokens() -> None:
@@ -275,15 +284,15 @@ def test_turns_are_numbered_and_not_split_by_a_version_change() -> None:
 
     ((_, tokens),) = packs_of(batch([[crossing]]), ROOMY)
 
-    assert tokens.turn_indices.tolist() == [0, 0, 0, 0, 1]
+    assert tokens["turn_indices"].tolist() == [0, 0, 0, 0, 1]
 
 
 def test_an_empty_pack_has_one_token_and_no_target() -> None:
     rows = StepRows.of(batch([]))
 
-    pack, tokens = build_pack(rows, [], first_token=0), rows.packed_tokens([])
+    pack, tokens = build_pack(rows, [], first_token=0), tokens_of(rows, [])
 
-    assert (len(pack.input_ids), len(pack.targets), len(tokens.row_indices)) == (1, 0, 0)
+    assert (len(pack.input_ids), len(pack.targets), len(tokens["turn_rows"])) == (1, 0, 0)
 
 
 @given(widths=st.lists(st.integers(1, 50), min_size=1, max_size=20), extra=st.integers(0, 3))

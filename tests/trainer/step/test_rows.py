@@ -130,12 +130,14 @@ def test_packed_tokens_are_those_of_each_trajectory(members: list[Trajectory]) -
         mask = trajectory.loss_mask()
         begins = mask & ~np.insert(mask[:-1], 0, False)
         turns = (np.cumsum(begins) - 1)[mask]
-        tokens = rows.packed_tokens([row])
-        assert tokens.row_indices.tolist() == [row] * trajectory.model_tokens
-        assert tokens.turn_indices.tolist() == turns.tolist()
-        assert tokens.behaviour_logprobs.tolist() == trajectory.logprobs.tolist()
-        assert tokens.turn_rewards.tolist() == [(trajectory.turn_rewards or (0.0,) * 3)[turn] for turn in turns]
-        assert tokens.turn_discounts.tolist() == [(trajectory.turn_discounts or (1.0,) * 3)[turn] for turn in turns]
+        fields = rows.turns([row])
+        logprobs, lengths = fields.pop("behaviour_logprobs"), fields["turn_lengths"]
+        tokens = {name: values.repeat_interleave(lengths).tolist() for name, values in fields.items()}
+        assert logprobs.tolist() == trajectory.logprobs.tolist()
+        assert tokens["turn_rows"] == [row] * trajectory.model_tokens
+        assert tokens["turn_indices"] == turns.tolist()
+        assert tokens["turn_rewards"] == [(trajectory.turn_rewards or (0.0,) * 3)[turn] for turn in turns]
+        assert tokens["turn_discounts"] == [(trajectory.turn_discounts or (1.0,) * 3)[turn] for turn in turns]
         assert rows.is_own_version[row] == all(span.version in (None, 2) for span in trajectory.spans)
 
 

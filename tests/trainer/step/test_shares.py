@@ -102,8 +102,8 @@ def test_every_trained_token_is_in_one_pack_of_one_rank(data_ranks: int, minibat
     counts = torch.zeros(32, dtype=torch.int64)
     for share in shares:
         packs = [pack for part in share.optimizer_batches for pack in part.packs]
-        assert torch.cat([pack.token_indices for pack in packs]).tolist() == list(range(len(share.row_indices)))
-        counts += torch.bincount(share.row_indices, minlength=32)
+        assert torch.cat([pack.token_indices for pack in packs]).tolist() == list(range(len(share.behaviour_logprobs)))
+        counts += torch.bincount(share.token_data(torch.device("cpu")).row_indices, minlength=32)
     assert counts.tolist() == [row.trajectory.model_tokens for row in batch.rows]
     for parts in zip(*(share.optimizer_batches for share in shares), strict=True):
         assert len({len(part.packs) for part in parts}) == 1
@@ -153,8 +153,12 @@ def test_a_share_round_trips_through_its_encoding(data_ranks: int) -> None:
         assert all(
             torch.equal(getattr(copy.rows, field.name), getattr(share.rows, field.name)) for field in fields(share.rows)
         )
-        for name in ("row_advantages", "is_own_version", "row_indices", "turn_indices", "behaviour_logprobs"):
+        for name in ("row_advantages", "is_own_version", "turn_rows", "turn_indices", "turn_lengths"):
             assert torch.equal(getattr(copy, name), getattr(share, name)), name
+        tokens, expected_tokens = (each.token_data(torch.device("cpu")) for each in (copy, share))
+        for field in fields(tokens):
+            value, expected_value = (getattr(each, field.name) for each in (tokens, expected_tokens))
+            assert (value is None and expected_value is None) or torch.equal(value, expected_value), field.name
         for actual, expected in zip(copy.optimizer_batches, share.optimizer_batches, strict=True):
             assert torch.equal(actual.lengths, expected.lengths)
             for pack, original in zip(actual.packs, expected.packs, strict=True):
