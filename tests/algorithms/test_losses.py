@@ -346,6 +346,22 @@ def test_sapo_reports_the_slope_of_its_gate() -> None:
     assert close(result.metrics["gate_slope"], 4 * gate * (1 - gate) + 1.0)
 
 
+@pytest.mark.parametrize(("mode", "cut"), [("truncate", 0), ("mask", 1)])
+def test_decoupled_ppo_reports_its_weight(mode: str, cut: int) -> None:
+    batch = batch_of([[Token(proximal=-1.0, behaviour=-3.0), Token()]])
+
+    result = outcome(losses.build({"kind": "decoupled_ppo", "weight_mode": mode}), batch)
+
+    assert result.metrics["decoupled_cut"] == cut
+    assert close(result.metrics["decoupled_mean"], 1.0 if cut else 6.0)
+
+
+def test_sft_reports_the_negative_log_likelihood() -> None:
+    result = outcome(losses.build({"kind": "sft"}), batch_of([[Token(logprob=-2.0), Token(logprob=-0.5)]]))
+
+    assert close(result.metrics["nll"], 2.5)
+
+
 def test_the_critic_reports_its_error_and_where_the_clip_raises_it() -> None:
     clipped_value, raised = Token(value=1.0, target=0.0), Token(value=1.0, target=1.0)
 
