@@ -7,7 +7,7 @@ AUDIT := .venv-audit
 DOCS := .venv-docs
 LOWEST := .venv-lowest
 CORE_TESTS := $(addprefix tests/,access archive client contract dataflow maintainer/fleet runtime scaling web weights wire)
-NOT_CORE := $(addprefix --ignore=tests/,client/test_model_server.py dataflow/test_issuer.py maintainer/fleet/providers/test_static_ssh.py web/accounts/test_sign_on.py web/accounts/test_sign_on_elsewhere.py web/browser weights/transfer/test_safetensors_file.py)
+NOT_CORE := $(addprefix --ignore=tests/,client/test_model_server.py dataflow/test_issuer.py maintainer/fleet/providers/test_kubernetes.py maintainer/fleet/providers/test_static_ssh.py web/accounts/test_sign_on.py web/accounts/test_sign_on_elsewhere.py web/browser weights/codec weights/transfer/test_safetensors_file.py)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
