@@ -25,7 +25,7 @@ def test_chunks_are_views_not_copies() -> None:
 def test_a_chunk_is_accepted_up_to_the_end_of_its_file() -> None:
     check_chunk(chunk_at(4, b"abc"), expected_offset=4, end=7)
     with raises_code(CorruptData, "weights.checksum_mismatch"):
-        check_chunk(replace(chunk_at(4, b"abc"), data=b"abd"), expected_offset=4, end=7)
+        check_chunk(replace(chunk_at(4, b"abc"), data=b"abx"), expected_offset=4, end=7)
 
 
 @pytest.mark.parametrize(("offset", "data", "end"), [(3, b"abc", 7), (4, b"", 7), (4, b"abc", 6)])
