@@ -17,9 +17,9 @@ class OpenGroup:
 
     An infrastructure failure of a member is retried up to `max_attempts` times, always in a fresh environment: an
     attempt is a new run of the workflow, which creates its own (`raas.tasks.runner`), and nothing that the failed
-    attempt wrote is kept. After that, like any other failure, the member is masked: it has no trajectories, so it is left out
-    of the group's mean and spread (`admission.routing`) and never scored zero. A group with too few other members is
-    dropped (`admission.admitter`).
+    attempt wrote is kept. After that, like any other failure, the member is masked: it has no trajectories, so it is
+    left out of the group's mean and spread (`admission.routing`) and never scored zero. A group with too few other
+    members is dropped (`admission.admitter`).
     """
 
     id: GroupId
