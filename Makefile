@@ -8,7 +8,9 @@ DOCS := .venv-docs
 LOWEST := .venv-lowest
 CORE_TESTS := $(addprefix tests/,access archive client contract dataflow maintainer/fleet runtime scaling web weights wire)
 NOT_CORE := $(addprefix --ignore=tests/,client/test_model_server.py dataflow/test_issuer.py maintainer/fleet/providers/test_kubernetes.py maintainer/fleet/providers/test_static_ssh.py web/accounts/test_sign_on.py web/accounts/test_sign_on_elsewhere.py web/browser weights/codec weights/transfer/test_safetensors_file.py)
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+# pip compiles on one core; some packages contain files that are no valid Python, which is no error.
+COMPILE := $(BIN)/python -m compileall -q -j 0 $(CURDIR)/$(VENV)/lib >/dev/null || true
 WRITTEN := pyproject.toml constraints.txt
 
 .PHONY: help demo demo-llm test test-long test-lowest engines system-packages helm soak soak-cluster mutants recipes gpu agent-clients containers check audit release sbom docs format setup protos constraints clean
@@ -112,10 +114,12 @@ clean: ## remove .venv, builds and tool caches
 # The demo needs no development tools. Both targets install again when pyproject.toml or constraints.txt changed.
 $(VENV)/.installed-train: $(VENV)/.made $(WRITTEN)
 	$(INSTALL) -e '.[train,engines]'
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.made $(WRITTEN)
 	$(INSTALL) -e '.[train,data,dev]'
+	@$(COMPILE)
 	@touch $@ $(VENV)/.installed-train
 
 $(VENV)/.made:
