@@ -111,6 +111,7 @@ class Textcraft(GeneratedDataset):
     def __init__(self, options: TextcraftOptions, seed: int) -> None:
         super().__init__(options.size)
         self._options = options
+        self._names = options.names
         self._seed = seed
 
     def _prompt(self, index: int) -> Prompt:
@@ -131,7 +132,7 @@ class Textcraft(GeneratedDataset):
 
     def _task(self, index: int, attempt: int) -> Task:
         rng = random.Random(f"textcraft/{self._seed}/{index}/{attempt}")
-        builder = _RecipeBuilder(rng, self._options)
+        builder = _RecipeBuilder(rng, self._options, self._names)
         goal, number = builder.item(self._depth(index)), rng.randint(1, self._options.max_count)
         recipes = [*builder.recipes.values(), *builder.distractors()]
         rng.shuffle(recipes)
@@ -147,6 +148,7 @@ class _RecipeBuilder:
 
     rng: random.Random
     options: TextcraftOptions
+    all_names: tuple[str, ...]
     recipes: dict[str, Recipe] = field(default_factory=dict)
     raw_items: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -200,7 +202,7 @@ class _RecipeBuilder:
 
     def _new_name(self) -> str:
         while True:
-            name = self.rng.choice(self.options.names)
+            name = self.rng.choice(self.all_names)
             if name not in self.names:
                 self.names.add(name)
                 return name

@@ -37,9 +37,9 @@ import bisect, collections, copy, datetime, functools, heapq, itertools, json, m
 import statistics, string, sys, typing
 """
 """Names that statements of programming contests take for granted."""
-_prelude_names: dict[str, Any] = {}
-exec(PRELUDE, _prelude_names)  # noqa: S102 (the text above)
-_BUILTINS = _prelude_names | vars(builtins) | {"exit": sys.exit, "quit": sys.exit}
+_PRELUDE_NAMES: dict[str, Any] = {}
+exec(PRELUDE, _PRELUDE_NAMES)  # noqa: S102 (the text above)
+_BUILTINS = _PRELUDE_NAMES | vars(builtins) | {"exit": sys.exit, "quit": sys.exit}
 """Builtins of a solution. Made once, because copying them touches most pages that processes share."""
 
 _PR_SET_DUMPABLE = 4

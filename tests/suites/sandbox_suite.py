@@ -52,6 +52,14 @@ class SandboxSuite:
         results = [await sandbox.run(Job(source=source, limits=LIMITS)) for _ in range(3)]
         assert [result.stdout for result in results] == ["False\n"] * 3
 
+    async def test_jobs_see_the_names_of_their_library_as_it_was_at_first(self, sandbox: Sandbox) -> None:
+        library = "import os\nCALLS = []\ndef called():\n    CALLS.append(os.getcwd())\n    return len(CALLS)\n"
+        jobs = [Job(source="print(called(), called())", library=library, limits=LIMITS) for _ in range(3)]
+        results = [await sandbox.run(job) for job in jobs]
+        assert [result.stdout for result in results] == ["1 2\n"] * 3
+        other = await sandbox.run(Job(source="print('called' in globals())", limits=LIMITS))
+        assert other.stdout == "False\n"
+
     async def test_many_jobs_run_at_once(self, sandbox: Sandbox) -> None:
         results = await asyncio.gather(*(sandbox.run(Job(source=f"print({n})", limits=LIMITS)) for n in range(20)))
         assert [result.stdout for result in results] == [f"{n}\n" for n in range(20)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from astraflow.contract.batches import Rows
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.values import Json
@@ -64,7 +65,7 @@ class Admitter:
         return self.slot_plugins.metrics()
 
     def _refusal(self, group: RoutedGroup | None, version: Version) -> str | None:
-        if group is None or len({*group.columns.tasks}) < self._min_group_size:
+        if group is None or len({*Rows.of(group.rows).tasks}) < self._min_group_size:
             return FAILED
         return next(
             (

@@ -26,14 +26,9 @@ class RoutedGroup:
         object.__setattr__(self, "oldest_version", Version(oldest))
 
     @property
-    def columns(self) -> Rows:
-        """The rows in columns."""
-        return Rows.of(self.rows)
-
-    @property
     def parts(self) -> Sequence[Trajectories]:
         """Trajectories of the rows, in columns."""
-        return self.columns.parts
+        return Rows.of(self.rows).parts
 
     def forget_calls(self) -> None:
         """Releases the recorded calls of agent programs, which no trainer reads and which take the most memory."""

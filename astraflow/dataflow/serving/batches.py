@@ -21,7 +21,7 @@ class ServedBatch:
     @property
     def rows(self) -> Rows:
         """Rows of all groups."""
-        return Rows.joined([group.columns for group in (*self.fresh_groups, *self.replayed)])
+        return Rows.joined([Rows.of(group.rows) for group in (*self.fresh_groups, *self.replayed)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
