@@ -4,7 +4,8 @@
                                                [--set SETTING ...] [--json FILE]
 
 Each run is `astraflow run RECIPE --headless` at one learning rate, for a number of steps. The first version, which is a
-snapshot, does not count. Other work on the machine changes the seconds, not the figures of this table.
+snapshot, does not count. Nodes of the same host map the weights, so that nothing is sent to them. Other work on the
+machine changes the seconds, not the figures of this table.
 """
 
 import argparse
@@ -19,8 +20,8 @@ from astraflow.contract.weight_reports import VersionReport
 from astraflow.recipe.loading import load_recipe
 from tests.benchmarks.recipe_curves import finished_run
 
-HEAD = "{:>8} {:>6} {:>17} {:>8} {:>8} {:>8} {:>8} {:>7}\n"
-ROW = "{:>8.0e} {:>6} {:>17.4f} {:>8.4f} {:>8.4f} {:>8.2f} {:>8.1f} {:>7.0f}\n"
+HEAD = "{:>8} {:>6} {:>17} {:>8} {:>8} {:>8} {:>8}\n"
+ROW = "{:>8.0e} {:>6} {:>17.4f} {:>8.4f} {:>8.4f} {:>8.2f} {:>8.1f}\n"
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     (policy,) = load_recipe(options.recipe, options.settings).policies
-    sys.stdout.write(HEAD.format("rate", "steps", "unchanged, median", "least", "most", "MB sent", "MB full", "x less"))
+    sys.stdout.write(HEAD.format("rate", "steps", "unchanged, median", "least", "most", "MB sent", "MB full"))
     by_rate: dict[float, list[dict[str, float]]] = {}
     for rate in options.rates:
         settings = [f"policies.{policy}.backend.learning_rate={rate}", f"stop.steps={options.steps}"]
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 def deltas_of(archive: Path) -> list[VersionReport]:
-    """Returns the versions of a run that were published as deltas, oldest first."""
+    """Returns the versions of a run whose difference from the previous one is known, oldest first."""
     versions = {
         version.version: version
         for resolution_s in (60, 1)
@@ -56,19 +57,17 @@ def deltas_of(archive: Path) -> list[VersionReport]:
         for weights in report.weights
         for version in weights.versions
     }
-    return [
-        versions[number] for number in sorted(versions) if 0 < versions[number].sent_bytes < versions[number].full_bytes
-    ]
+    return [versions[number] for number in sorted(versions) if versions[number].elements]
 
 
 def row(rate: float, versions: Sequence[VersionReport]) -> str:
     """Formats the line of a learning rate."""
     unchanged = [1.0 - (version.changed_share or 0.0) for version in versions]
     if not unchanged:
-        return f"{rate:>8.0e} no version was published as a delta\n"
-    sent, full = statistics.median(version.sent_bytes for version in versions), versions[-1].full_bytes
+        return f"{rate:>8.0e} no version has a known difference\n"
+    sent = statistics.median(version.sent_bytes for version in versions)
     shares = statistics.median(unchanged), min(unchanged), max(unchanged)
-    return ROW.format(rate, len(versions), *shares, sent / 1e6, full / 1e6, full / sent)
+    return ROW.format(rate, len(versions), *shares, sent / 1e6, versions[-1].full_bytes / 1e6)
 
 
 if __name__ == "__main__":
