@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from astraflow.contract.batches import Batch, Row
-from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.fleet.recommendations import Mode, PoolRecommendation, Reason
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts
-from astraflow.contract.partial_rollouts import PartialRollout, RecordedGeneration
-from astraflow.contract.recommendations import Mode, PoolRecommendation, Reason
-from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Pace, Report, StreamReport
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationScore, EvaluationState
+from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, Pace, Report, StreamReport
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout, RecordedGeneration
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.tasks import Prompt, Task
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.contract.weight_reports import LinkReport, VersionReport, WeightsReport
 from astraflow.contract.weights import Dtype, Probe
 from astraflow.models.byte_tokenizer import ByteTokenizer

@@ -14,11 +14,12 @@ from pydantic import Field
 from astraflow.cli.inspection.report_viewer import report_json
 from astraflow.cli.recipes import fleet_form
 from astraflow.cli.recipes.form import recipe_form
-from astraflow.contract.fleet import FleetStatus, Instance, InstanceState, KillScope, LaunchId, PoolSpec
+from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.node_metrics import NODE_GAUGES, NodeMetric
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.reports import NodeReport
+from astraflow.contract.reports.report import NodeReport
 from astraflow.dataflow.reporting.openmetrics import ReportCollector
 from astraflow.raas.counters import NodeCounters
 from astraflow.wire.codec_data import decode_status, encode_status

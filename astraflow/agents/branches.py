@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from astraflow.agents.traces import Reply, TokenTree
-from astraflow.contract.agent_calls import MAX_CALLS, AgentCall
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import POLICY_SPEAKER, Ending
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.agent_calls import MAX_CALLS, AgentCall
+from astraflow.contract.rollouts.spans import POLICY_SPEAKER, Ending
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards.base import Score
 from astraflow.workflows.trajectory_builder import TrajectoryBuilder
 

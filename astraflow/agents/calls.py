@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models.tokenizers import ToolSchema
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from astraflow.agents.calls import AgentMessage, FunctionCall, Role
 from astraflow.agents.renderers import ParsedReply, Renderer, TemplateRenderer
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer, ToolSchema
 
 if TYPE_CHECKING:

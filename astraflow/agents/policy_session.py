@@ -23,9 +23,9 @@ from astraflow.agents.renderers import HERMES_CLOSE
 from astraflow.agents.sampled_calls import sampled
 from astraflow.agents.session_limits import LimitReached, SessionOptions, SessionUsage
 from astraflow.agents.traces import Reply, function_calls_with_ids
-from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.workflows.base import PolicyClient
 
 _T = TypeVar("_T")

@@ -11,10 +11,10 @@ from astraflow.agents.calls import AgentMessage, CallRefused, ModelCall, Refusal
 from astraflow.agents.renderers import ParsedReply, Renderer
 from astraflow.agents.traces import Conversation, Reply, TokenTree
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish, Generation
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish, Generation
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ToolSchema
 from astraflow.workflows.base import PolicyClient
 

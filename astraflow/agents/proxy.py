@@ -9,8 +9,8 @@ from astraflow.agents.calls import CallHandler
 from astraflow.agents.proxy_app import FIRST_BYTE_S, KEEP_ALIVE_S, ProxyApp
 from astraflow.agents.proxy_connections import BoundedConnection
 from astraflow.agents.proxy_sessions import ProxySession, SessionTable
-from astraflow.contract.agent_calls import AgentCall
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.rollouts.agent_calls import AgentCall
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.http import listening, serving_http, url_of

@@ -22,8 +22,8 @@ from astraflow.agents.dialects.dialect import (
 from astraflow.agents.dialects.routes import CALLS, COUNTS, RESPONSES_PATH, dialect_of, model_answer
 from astraflow.agents.proxy_requests import ClientGone, HttpRequest
 from astraflow.agents.proxy_sessions import ProxySession, SessionTable, ended
-from astraflow.contract.agent_calls import AgentCall, CallOutcome
-from astraflow.contract.failures import RolloutFailed
+from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
+from astraflow.contract.rollouts.failures import RolloutFailed
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 

@@ -4,7 +4,7 @@ import re
 from collections import OrderedDict
 
 from astraflow.agents.calls import AgentMessage, CallHandler, CallRefused, Refusal, Role
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome
+from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome
 
 _MAX_RESPONSES = 64
 _REDACTED = b"[secret]"

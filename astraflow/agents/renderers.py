@@ -9,7 +9,7 @@ from typing import Protocol
 
 from astraflow.agents.calls import AgentMessage, FunctionCall, Role
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer, Message, ToolSchema
 from astraflow.tools.call_parsers import CallFormat, ToolCall, parse_calls
 from astraflow.workflows.tool_calls import written_tools

@@ -9,10 +9,10 @@ import numpy as np
 from astraflow.agents.calls import CallRefused, Refusal
 from astraflow.agents.prompts import Prompt
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.workflows.base import PolicyClient
 
 _POLL_S = 0.25

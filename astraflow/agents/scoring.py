@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 from astraflow.agents.branches import Scores
 from astraflow.agents.programs.base import ProgramExit, ProgramFeatures, RunningProgram
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.rewards.base import Score
 from astraflow.runtime.config import Config

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from astraflow.agents.calls import CallRefused, ContextUse, Refusal
-from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.ids import FlowId, TaskId
-from astraflow.contract.spans import Ending
+from astraflow.contract.rollouts.agent_calls import LiveSession
+from astraflow.contract.rollouts.spans import Ending
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows.answers import AnswerOptions
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from astraflow.agents.calls import AgentMessage, Role
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import Message, ToolSchema
 
 _BEGIN, _END = 0, 1

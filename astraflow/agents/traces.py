@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from astraflow.agents.calls import AgentMessage, FunctionCall, Role
-from astraflow.contract.generation import Finish, Generation
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Ending
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation
+from astraflow.contract.rollouts.spans import Ending
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ToolSchema
 
 

@@ -7,10 +7,10 @@ import numpy as np
 from astraflow.agents.calls import CallOptions, ModelCall, ReplyFinish
 from astraflow.agents.text_tokens import TextTokenizer
 from astraflow.agents.upstream import Upstream
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import Version
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.contract.values import Json
 
 _VERSION = Version(0)

@@ -24,11 +24,11 @@ from astraflow.agents.text_tokens import TextTokenizer
 from astraflow.agents.traces import MessageChain
 from astraflow.agents.upstream_formats import UpstreamReply
 from astraflow.agents.upstream_policy import UpstreamPolicy, cut_at_stop, text_generation
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Ending
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.spans import Ending
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.trajectory_builder import TrajectoryBuilder
 

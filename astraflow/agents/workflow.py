@@ -14,13 +14,13 @@ from astraflow.agents.proxy import AgentProxy, SessionAccess
 from astraflow.agents.scoring import Ended, ScoringOptions, score_episode
 from astraflow.agents.session_limits import SessionOptions
 from astraflow.agents.upstream_session import AgentSession, open_session
-from astraflow.contract.agent_calls import AgentCall, LiveSession
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId, TaskId
-from astraflow.contract.spans import Ending
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.spans import Ending
+from astraflow.contract.rollouts.tasks import Prompt, Task
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.datasets.base import QUESTION
 from astraflow.runtime.plugins import start_managed

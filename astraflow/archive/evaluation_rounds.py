@@ -3,7 +3,7 @@
 import sqlite3
 
 from astraflow.archive.conditions import Conditions
-from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 

@@ -5,8 +5,8 @@ import sqlite3
 from typing import Any
 
 from astraflow.archive.conditions import Conditions, like_pattern
-from astraflow.contract.queries import EventPage, EventQuery
-from astraflow.contract.reports import Event
+from astraflow.contract.reports.queries import EventPage, EventQuery
+from astraflow.contract.reports.report import Event
 
 
 def event_columns(event: Event) -> tuple[int, float, str, str, str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from astraflow.archive.conditions import Conditions, like_pattern
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
-from astraflow.contract.queries import (
+from astraflow.contract.reports.queries import (
     MAX_NAMES,
     GroupPage,
     GroupQuery,
@@ -18,7 +18,7 @@ from astraflow.contract.queries import (
     TrajectoryPage,
     TrajectoryQuery,
 )
-from astraflow.contract.reports import SampledTrajectory
+from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.wire.codec_agent_calls import block_size_bytes
 from astraflow.wire.converter import from_message
 from astraflow.wire.pb import control_plane_pb2 as pb

@@ -6,10 +6,10 @@ from enum import Enum
 from typing import Any, Self
 
 from astraflow.baselines.intervals import CONFIDENCE, Interval
-from astraflow.contract.evaluations import EvaluationScore, EvaluationState
 from astraflow.contract.ids import FlowId, PromptId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.evaluations import EvaluationScore, EvaluationState
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.values import Json
 
 

@@ -11,10 +11,10 @@ from astraflow.baselines.report import BaselineReport, BaselineScore, SampleResu
 from astraflow.baselines.selection import Selection
 from astraflow.baselines.subjects import Subject
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import FlowSpec
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.evaluations import EvaluationState
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.reward_range import bounded_rewards
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, EvaluationRounds, Round
 from astraflow.dataflow.evaluation.scores import estimate, samples_by_slot, score_name, values_by_figure

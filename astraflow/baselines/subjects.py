@@ -13,7 +13,7 @@ from astraflow.agents.upstream_policy import UpstreamPolicy
 from astraflow.contract.errors import AstraFlowError, DeadlineExceeded, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.nodes import PolicySpec
-from astraflow.contract.tasks import Task
+from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.values import Json
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.builders import build_policy

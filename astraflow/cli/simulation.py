@@ -13,8 +13,8 @@ from rich.table import Table
 
 from astraflow.archive.reports import read_reports
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.fleet.recommendations import WhatIfAnswer
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import WhatIfAnswer
 from astraflow.recipe.config import dataflow_config
 from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.plot import Curve, line_plot

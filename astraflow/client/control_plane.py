@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
 
-from astraflow.contract.access import JoinToken, KnownJoinToken
-from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.fleet.recommendations import FleetConstraints, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
+from astraflow.contract.nodes import JoinToken, KnownJoinToken
 from astraflow.contract.plugins import PluginChange
-from astraflow.contract.queries import (
+from astraflow.contract.reports.evaluations import EvaluationReport
+from astraflow.contract.reports.queries import (
     EventPage,
     EventQuery,
     GroupPage,
@@ -19,8 +20,7 @@ from astraflow.contract.queries import (
     TrajectoryPage,
     TrajectoryQuery,
 )
-from astraflow.contract.recommendations import FleetConstraints, WhatIfAnswer, WhatIfQuestion
-from astraflow.contract.reports import Event, NodeReport, Report, SampledTrajectory
+from astraflow.contract.reports.report import Event, NodeReport, Report, SampledTrajectory
 from astraflow.wire.channel import ServiceChannel
 from astraflow.wire.converter import Memo, from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb

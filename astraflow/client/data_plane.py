@@ -6,9 +6,9 @@ from typing import Any
 from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatus
-from astraflow.contract.partial_rollouts import PartialRollout
-from astraflow.contract.tasks import Lease
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout
+from astraflow.contract.rollouts.tasks import Lease
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.wire.channel import ServiceChannel
 from astraflow.wire.codec_data import decode_batch, decode_lease, encode_push, encode_status, encode_step
 from astraflow.wire.codec_partial_rollouts import encode_partial_rollout

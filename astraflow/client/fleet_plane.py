@@ -5,23 +5,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from astraflow.contract.errors import PlanRefused
-from astraflow.contract.fleet import (
-    Actor,
-    AppliedPlan,
-    Decision,
-    FleetStatus,
-    InjectedFault,
-    Instance,
-    KillScope,
-    LaunchId,
-    Plan,
-    PlanId,
-    PlanRequest,
-    Pool,
-    PoolSpec,
-)
-from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import (
+from astraflow.contract.fleet.decisions import Decision, InjectedFault
+from astraflow.contract.fleet.instances import Instance, LaunchId
+from astraflow.contract.fleet.maintainer import (
     Maintainer,
     MaintainerControlState,
     MaintainerMode,
@@ -30,7 +16,10 @@ from astraflow.contract.maintainer import (
     TranscriptEntry,
     TranscriptPage,
 )
-from astraflow.contract.preflight import PreflightResult, ProviderFacts
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
+from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool, PoolSpec
+from astraflow.contract.fleet.preflight import PreflightResult, ProviderFacts
+from astraflow.contract.ids import PoolId
 from astraflow.wire.channel import ServiceChannel, dial, folder_client_tls
 from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb

@@ -16,8 +16,8 @@ from astraflow.archive.events import find_events
 from astraflow.archive.reports import read_reports
 from astraflow.archive.samples import find_rewards, find_trajectories
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
-from astraflow.contract.evaluations import EvaluationReport
-from astraflow.contract.queries import (
+from astraflow.contract.reports.evaluations import EvaluationReport
+from astraflow.contract.reports.queries import (
     EventPage,
     EventQuery,
     RewardHistogram,
@@ -25,7 +25,7 @@ from astraflow.contract.queries import (
     TrajectoryPage,
     TrajectoryQuery,
 )
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 
 T = TypeVar("T")
 SECOND_S, MINUTE_S = 1, 60

@@ -16,7 +16,7 @@ from astraflow.contract.errors import (
     RateLimited,
     Unavailable,
 )
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 

@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.trajectories import Trajectories, Trajectory, TrajectoryColumns
+from astraflow.contract.rollouts.trajectories import Trajectories, Trajectory, TrajectoryColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ The program `astraflow recipes --json` writes them, and the web process reads th
 from dataclasses import dataclass
 from typing import Literal
 
-from astraflow.contract.preflight import PreflightCheck
+from astraflow.contract.fleet.preflight import PreflightCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

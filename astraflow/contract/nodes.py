@@ -1,11 +1,11 @@
-"""Facts and status that a node reports, and dataflow's answers. The types hold no tokens and need no numpy."""
+"""Facts and status that a node reports, dataflow's answers, and join tokens. No type holds token ids or needs numpy."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.rollouts.agent_calls import LiveSession
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import LinkReport
 
@@ -144,3 +144,37 @@ class Directive:
     reason: str = ""
     deadline_s: float = 0.0
     """For `drain`, seconds until the node must leave and hand back unfinished tasks; 0 for no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinToken:
+    """Secret that a process exchanges for one credential, or for one credential per exchange if the token is
+    reusable."""
+
+    token: str = field(repr=False)
+    id: str
+    """Identifier of the token in events and revocations."""
+    expires_at: float
+    """Unix seconds."""
+    port: int
+    """Port to join on, on the host of the service that issued the token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownJoinToken:
+    """A join token in a listing, without the secret."""
+
+    id: str
+    role: str
+    """Role that the token's holder gets."""
+    name: str
+    pool: str
+    expires_at: float
+    """Unix seconds."""
+    is_reusable: bool
+    uses: int
+    """Number of exchanges so far."""
+    max_uses: int
+    """For a reusable token, number of exchanges after which it is refused; 0 for no limit."""
+    state: str
+    """`minted`, `used` or `revoked`."""

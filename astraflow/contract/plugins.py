@@ -1,6 +1,6 @@
-"""Data algorithm plugins of a run: requested specs and changes while the run is active."""
+"""Plugins: data algorithms of a run and their changes while it is active, and results of the checks of a plugin."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -59,3 +59,28 @@ class PlannedPlugins:
     """Reason of the request."""
     version: Version
     """Version at the time of the request. The plugins take effect once it is passed."""
+
+
+class Outcome(Enum):
+    """Result of a check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNSUPPORTED = "unsupported"
+    """The part refuses the feature, or has no way to show it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """Result of one check."""
+
+    promise: str
+    outcome: Outcome
+    detail: str = ""
+    """Cause of an outcome other than `passed`, or the measured value."""
+    seconds: float = 0.0
+
+
+def broken_promises(results: Sequence[CheckResult]) -> list[str]:
+    """Returns a line for each broken promise."""
+    return [f"{result.promise}: {result.detail}" for result in results if result.outcome is Outcome.FAILED]

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from astraflow.contract.spans import Ending
+from astraflow.contract.rollouts.spans import Ending
 
 ENDING_PREFIX = "ending_"
 """Prefix of the names of the shares of endings."""

@@ -3,10 +3,10 @@
 import asyncio
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode, Trajectories
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode, Trajectories
 from astraflow.dataflow.flow import AnswerSource, Flow
 from astraflow.dataflow.issuing.assignment import TaskAssignment
 from astraflow.dataflow.node_operations import NodeOperations

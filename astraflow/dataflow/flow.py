@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import FlowSpec
-from astraflow.contract.partial_rollouts import PartialRollout
 from astraflow.contract.plugins import PluginSlot
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.admitter import FAILED, Admission, Admitter
 from astraflow.dataflow.admission.group_scoring import GROUP_REWARD_FAILED, GroupScoring, without_unsampled_texts

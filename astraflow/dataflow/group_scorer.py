@@ -7,9 +7,9 @@ that, the group is complete but open, and is scored again.
 import asyncio
 from contextlib import AsyncExitStack
 
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.group_scoring import GroupScoring, without_unsampled_texts
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.node_operations import NodeOperations

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
-from astraflow.contract.recommendations import Mode, PoolRecommendation
-from astraflow.contract.reports import Report
+from astraflow.contract.fleet.recommendations import Mode, PoolRecommendation
+from astraflow.contract.reports.report import Report
 from astraflow.dataflow.keda_config import KedaConfig
 from astraflow.dataflow.reporting.history import History
 from astraflow.wire.listener_limits import SCALER_LIMITS

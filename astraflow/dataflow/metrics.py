@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.dataflow.metrics_endpoint import MetricsEndpoint
 from astraflow.dataflow.reporting.losses import Losses
 from astraflow.dataflow.reporting.openmetrics import DiskSpace, ReportCollector

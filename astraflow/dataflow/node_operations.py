@@ -5,12 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from astraflow.access.callers import Role, current_caller
 from astraflow.contract.errors import Conflict, NotPermitted
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
-from astraflow.contract.partial_rollouts import PartialRollout
-from astraflow.contract.tasks import Lease, Task
-from astraflow.contract.trajectories import NO_VERSION, Episode, Trajectories
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout
+from astraflow.contract.rollouts.tasks import Group, Lease, Task
+from astraflow.contract.rollouts.trajectories import NO_VERSION, Episode, Trajectories
 from astraflow.dataflow.admission.admitter import Admission
 from astraflow.dataflow.admission.reward_range import bounded_rewards
 from astraflow.dataflow.evaluation.evaluator import Evaluator

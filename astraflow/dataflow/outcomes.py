@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from astraflow.contract.failures import Boundary
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
-from astraflow.contract.timelines import EPISODE, PUSH, Hop
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.failures import Boundary
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.timelines import EPISODE, PUSH, Hop
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.admitter import Admission
 
 ACCEPTED = "accepted"

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import BatchId, FlowId, GroupId, PolicyId, PromptId, TaskId, Version
-from astraflow.contract.partial_rollouts import PartialRollout
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.evaluations import EvaluationReport
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, parse_task_id
 from astraflow.dataflow.journal import Journal

@@ -14,7 +14,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
 from astraflow.contract.plugins import PluginSlot
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.dataflow.admission.admitter import Admitter
 from astraflow.dataflow.admission.filters import build_filter, filters
 from astraflow.dataflow.admission.group_scoring import GroupScoring

@@ -9,12 +9,12 @@ from typing import Any
 from astraflow.access.callers import Role, audit_actor, check_own_pool, current_caller
 from astraflow.contract.batches import StepReport, TrainerAttachment
 from astraflow.contract.errors import CorruptData, InvalidInput, NotPermitted
+from astraflow.contract.fleet.recommendations import FleetConstraints, WhatIfQuestion
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.nodes import MAX_CAPACITY, JoinResult, NodeFacts
 from astraflow.contract.plugins import PluginChange
-from astraflow.contract.queries import EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
-from astraflow.contract.recommendations import FleetConstraints, WhatIfQuestion
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.queries import EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.reports.report import Report
 from astraflow.dataflow.evaluation.evaluator import Evaluator
 from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.dataflow.pool.credentials import Credentials, RevocationResult

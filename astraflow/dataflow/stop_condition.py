@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Completion
+from astraflow.contract.reports.report import Completion
 from astraflow.contract.values import Json
 from astraflow.runtime.config import Config
 

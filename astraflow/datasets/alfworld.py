@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.alfworld_games import TASK_TYPES, HouseholdGame, generate_game, plan

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.datasets.base import GeneratedDataset, generated_prompt
 from astraflow.datasets.shuffle import Shuffle

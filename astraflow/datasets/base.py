@@ -11,7 +11,7 @@ from xxhash import xxh3_128
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 
 QUESTION = "question"

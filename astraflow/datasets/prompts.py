@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER, QUESTION, check_index
 from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields
 from astraflow.runtime.config import Config

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index
 from astraflow.datasets.tables.arrow import ArrowTable, DatasetSource

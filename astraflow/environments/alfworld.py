@@ -17,8 +17,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets.alfworld_games import HouseholdGame
 from astraflow.datasets.base import QUESTION
 from astraflow.environments import environments

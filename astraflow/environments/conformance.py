@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from time import perf_counter
 
-from astraflow.contract.checks import CheckResult, Outcome
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, act, begin, play, play_on, total_reward
 from astraflow.runtime.plugins import plugin_cause, start_managed

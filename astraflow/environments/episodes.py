@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments.base import Environment, EnvironmentFactory, Observation
 
 MAX_TURNS = 200

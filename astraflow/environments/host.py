@@ -7,9 +7,9 @@ from time import monotonic
 from typing import cast
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments.base import Environment, EnvironmentFactory, Observation
 from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest, encode_step
 from astraflow.environments.two_player import Game, GameFactory, GameTurn

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.environments.base import Observation
 from astraflow.environments.two_player import PLAYERS, GameTurn
 from astraflow.runtime.config import Config

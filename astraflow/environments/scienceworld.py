@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets.scienceworld import SIMPLIFICATIONS, VARIATIONS
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation

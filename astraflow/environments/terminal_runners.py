@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Any, Protocol
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.datasets.terminal import TerminalTask
 from astraflow.sandbox.base import JobLimits, JobResult, Outcome, Session
 from astraflow.sandbox.shared import SharedSandbox

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets.games import GAMES
 from astraflow.environments import games
 from astraflow.environments.base import EnvironmentLimits, Observation

@@ -7,8 +7,8 @@ oak log` and `inventory`.
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.textcraft_world import CraftingWorld, world_of

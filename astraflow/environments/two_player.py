@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments.base import EnvironmentLimits, Observation
 
 PLAYERS = (0, 1)

@@ -14,7 +14,7 @@ from typing import Any
 
 import astraflow
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.environments.worker import MAX_LINE_BYTES
 from astraflow.runtime.service import FOLLOW_PARENT
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 from pydantic import Field
 
-from astraflow.contract.trajectories import BoolArray, Int32Array
+from astraflow.contract.rollouts.trajectories import BoolArray, Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import Message, ToolSchema
 
 _START, _END, _PAD = 256, 257, 258

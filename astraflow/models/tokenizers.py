@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

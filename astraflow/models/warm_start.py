@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.base import Example, OnProgress, Transcript, WarmStartProgress
 from astraflow.models.causal import hidden_states, logits_at
 from astraflow.models.tiny import WarmStartOptions

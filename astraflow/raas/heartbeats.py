@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from astraflow.client.data_plane import NodeDataClient
-from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, oldest_sessions
 from astraflow.contract.errors import Unavailable, UnknownNode
 from astraflow.contract.ids import PolicyId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.rollouts.agent_calls import MAX_LIVE_SESSIONS, oldest_sessions
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
 from astraflow.raas.membership import RETRYABLE_ERRORS, Membership

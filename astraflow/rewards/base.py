@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember
 from astraflow.runtime.config import Config

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards.base import Reward, score_completion
 
 BINS = 5

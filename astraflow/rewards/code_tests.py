@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.runtime.config import Config

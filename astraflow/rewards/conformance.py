@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from astraflow.contract.checks import CheckResult, Outcome
-from astraflow.contract.generation import Finish
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards.base import Reward, Score, score_completion
 from astraflow.runtime.plugins import plugin_cause
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember
 from astraflow.runtime.config import Config

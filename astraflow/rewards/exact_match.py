@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from astraflow.contract.generation import Finish
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score, text_field
 from astraflow.runtime.config import Config

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score, last_tagged, text_field

@@ -13,8 +13,8 @@ import httpx2
 from pydantic import Field
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
-from astraflow.contract.failures import RolloutFailed
-from astraflow.contract.generation import Sampling
+from astraflow.contract.rollouts.failures import RolloutFailed
+from astraflow.contract.rollouts.generation import Sampling
 from astraflow.rewards.base import JudgePolicy
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config import Config

@@ -10,9 +10,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.rewards import rewards
 from astraflow.rewards.base import JudgePolicy, Reward, text_field

@@ -8,8 +8,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import rewards
 from astraflow.runtime.config import Config
 

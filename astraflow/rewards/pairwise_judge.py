@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import QUESTION
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember, text_field

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.reasoning_gym import GENERATOR, METADATA, SETTINGS
 from astraflow.rewards import rewards

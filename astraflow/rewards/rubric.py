@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import judging_policies, rewards
 from astraflow.rewards.base import JudgePolicy, PolicyReward, Reward, Score, score_completion
 from astraflow.runtime.config import Config

@@ -11,7 +11,8 @@ from sys import modules
 def field_meanings(kind: type) -> Mapping[str, str]:
     """Returns the docstrings of the fields and properties of a class and its bases; fields without one are absent.
 
-    >>> from astraflow.contract.fleet import Pool, Plan
+    >>> from astraflow.contract.fleet.plans import Plan
+    >>> from astraflow.contract.fleet.pools import Pool
     >>> field_meanings(Pool)["losses"]
     'Nodes that worked and were preempted or lost within the last hour, by cause.'
     >>> field_meanings(Plan)["needs_approval"]

@@ -28,7 +28,7 @@ from typing import Annotated, Protocol, Self
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.timelines import MAX_HOPS, Hop
+from astraflow.contract.rollouts.timelines import MAX_HOPS, Hop
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import LimitInEffect, Mode
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 

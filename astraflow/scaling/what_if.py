@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.fleet.recommendations import PoolRecommendation, WhatIfAnswer
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.recommendations import PoolRecommendation, WhatIfAnswer
-from astraflow.contract.reports import PoolReport, Report
+from astraflow.contract.reports.report import PoolReport, Report
 from astraflow.scaling.measurement.lifecycle import Phase
 from astraflow.scaling.measurement.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 
 TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.runtime.config import Config
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from astraflow.contract.checks import CheckResult, Outcome
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.runtime.plugins import plugin_cause, start_managed
 from astraflow.tools.base import TOOL_NAME, Tool, ToolError, ToolSource

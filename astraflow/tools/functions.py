@@ -10,7 +10,7 @@ from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.runtime.config import Config
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes

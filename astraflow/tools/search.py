@@ -13,8 +13,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.runtime.json_service import JsonClient
 from astraflow.search.base import Search

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.runtime.logs import get_logger
 from astraflow.tracking.base import Tracker
 from astraflow.tracking.steps import new_steps

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Report, StreamReport
+from astraflow.contract.reports.report import Report, StreamReport
 from astraflow.tracking.base import TrackedStep
 
 STREAM_FIELDS = ("wait_fraction", "produced_per_s", "consumed_per_s", "buffered", "tokens_mean", "reward_produced")

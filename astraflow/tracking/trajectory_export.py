@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.queries import TrajectoryPage, TrajectoryQuery
-from astraflow.contract.reports import Report, SampledTrajectory
+from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
+from astraflow.contract.reports.report import Report, SampledTrajectory
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.retries import TRANSIENT

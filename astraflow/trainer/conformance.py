@@ -13,11 +13,11 @@ import numpy as np
 
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import Batch, Row, StepReport, TrainerAttachment
-from astraflow.contract.checks import CheckResult, Outcome
 from astraflow.contract.errors import AstraFlowError, InvalidInput, RunComplete, Unavailable, UnknownPolicy
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running
 from astraflow.wire.channel import dial

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId, Version
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.tasks import Prompt, Task
+from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.datasets.base import Dataset
 from astraflow.models.base import EpisodeOptions, Transcript
 from astraflow.models.tokenizers import ChatTokenizer

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import zstandard
 from google.protobuf.message import DecodeError
 
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.pb import common_pb2 as pb
 from astraflow.wire.request_limits import check, clipped_to_limits

@@ -8,7 +8,7 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.spans import Ending, Span, cached_span
+from astraflow.contract.rollouts.spans import Ending, Span, cached_span
 from astraflow.contract.values import Json
 from astraflow.wire.pb import common_pb2 as pb
 

@@ -10,9 +10,9 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.tasks import Lease, Prompt, Task
-from astraflow.contract.timelines import Hop
-from astraflow.contract.trajectories import Episode, Trajectories
+from astraflow.contract.rollouts.tasks import Lease, Prompt, Task
+from astraflow.contract.rollouts.timelines import Hop
+from astraflow.contract.rollouts.trajectories import Episode, Trajectories
 from astraflow.wire.codec_agent_calls import check_blocks, decode_calls, encode_calls
 from astraflow.wire.codec_common import decode_versions, select_entries
 from astraflow.wire.codec_partial_rollouts import decode_recorded_generation, encode_recorded_generation

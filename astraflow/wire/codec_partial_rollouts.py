@@ -6,10 +6,10 @@ Unlike pushes and batches, arrays are plain fields here: only few tasks are hand
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import PolicyId, TaskId, Version
-from astraflow.contract.partial_rollouts import PartialRollout, RecordedGeneration
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout, RecordedGeneration
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import MAX_VERSION, PolicyId
-from astraflow.contract.trajectories import (
+from astraflow.contract.rollouts.trajectories import (
     NO_VERSION,
     Float32Array,
     Int32Array,

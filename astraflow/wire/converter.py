@@ -31,13 +31,13 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from astraflow.contract.agent_calls import AgentCall
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import Name, NodeId, Version
 from astraflow.contract.nodes import NodeFacts
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import Span
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.agent_calls import AgentCall
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.spans import Span
 from astraflow.contract.weight_reports import LinkReport
 from astraflow.wire.codec_agent_calls import decode_calls, encode_calls
 from astraflow.wire.codec_common import decode_json, decode_spans, encode_json, encode_spans

@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, MAX_LIVE_SESSIONS
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.nodes import MAX_CAPACITY
-from astraflow.contract.timelines import MAX_HOPS
+from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, MAX_LIVE_SESSIONS
+from astraflow.contract.rollouts.timelines import MAX_HOPS
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.pb import common_pb2
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.environments import environments
 from astraflow.environments.base import Observation
 from astraflow.rewards.base import Score

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards.base import Score
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.conversation import Conversation, ConversationOptions, Turn, shortened

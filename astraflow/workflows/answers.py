@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish, Sampling
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish, Sampling
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import QUESTION
 from astraflow.models.tokenizers import Message
 from astraflow.runtime.config import Config

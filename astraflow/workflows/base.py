@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol, runtime_checkable
 
-from astraflow.contract.agent_calls import AgentCall, LiveSession
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import PolicyId, TaskId
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.workflows.reward_scorer import RewardScorer
 
@@ -68,7 +68,7 @@ def episode_seed(task: Task) -> int:
     """Returns the seed of an episode's environments and tools: the same on every node, another for each member.
 
     >>> from astraflow.contract.ids import FlowId, GroupId, PromptId, TaskId
-    >>> from astraflow.contract.tasks import Prompt
+    >>> from astraflow.contract.rollouts.tasks import Prompt
     >>> prompt = Prompt(id=PromptId("p"), fields={})
     >>> task = Task(id=TaskId("f:0/1"), group=GroupId("f:0"), flow=FlowId("f"), member=1, attempt=0, prompt=prompt)
     >>> episode_seed(task)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.values import Json
 from astraflow.rewards.code_tests import is_correct, test_job
 from astraflow.sandbox.base import JobLimits, Outcome, Sandbox, SandboxError

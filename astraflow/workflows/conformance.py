@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from astraflow.contract.checks import CheckResult, Outcome
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt, Task
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards.base import Reward
 from astraflow.runtime.plugins import plugin_cause, start_managed
 from astraflow.workflows import workflows

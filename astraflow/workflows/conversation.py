@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Ending, Int32Array
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.trajectories import Ending, Int32Array
 from astraflow.models.tokenizers import Message, ToolSchema
 from astraflow.workflows.answers import AnswerOptions
 from astraflow.workflows.base import PolicyClient

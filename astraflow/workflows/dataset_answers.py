@@ -7,10 +7,10 @@ from typing import Annotated
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
+from astraflow.contract.rollouts.tasks import Prompt, Task
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.datasets.base import ANSWER, earlier_messages
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.base import Score

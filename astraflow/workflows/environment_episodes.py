@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, Observation
 from astraflow.runtime.logs import get_logger

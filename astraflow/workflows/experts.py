@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.alfworld_games import OPENABLE
 from astraflow.datasets.base import ANSWER
 from astraflow.datasets.published import fill_template

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.environments.textcraft_world import CraftingWorld, world_of
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows import workflows

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards.base import JudgePolicy, PolicyReward, Reward, Score, score_completion
 from astraflow.runtime.plugins import plugin_cause
 from astraflow.runtime.tracing import span

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from astraflow.contract.errors import InternalError
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards.base import Score
 from astraflow.workflows.answers import Answer, AnswerOptions, request_answer
 from astraflow.workflows.base import PolicyClient

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions, question_of, request_answer

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions, question_of

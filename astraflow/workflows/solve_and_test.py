@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt, Task
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.datasets.base import ANSWER
 from astraflow.rewards.code_tests import last_python_block
 from astraflow.runtime.setting_permissions import SettableBy

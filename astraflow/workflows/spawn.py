@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.agent_tree import MAX_MESSAGE_CHARACTERS, Agent, AgentTree, AgentTreeOptions

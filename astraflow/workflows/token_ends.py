@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from astraflow.contract.trajectories import BoolArray, Int32Array
+from astraflow.contract.rollouts.trajectories import BoolArray, Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 
 MAX_TOKENS = 2**16

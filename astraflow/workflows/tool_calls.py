@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.models.tokenizers import ToolSchema
 from astraflow.runtime.plugins import plugin_cause
 from astraflow.runtime.tracing import span

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt, Task
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.models.tokenizers import Message
 from astraflow.rewards.base import Score
 from astraflow.runtime.plugins import start_managed

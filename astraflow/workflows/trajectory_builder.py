@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from astraflow.contract.generation import Finish, Generation
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Ending, Float32Array, Int32Array, Trajectory
+from astraflow.contract.rollouts.generation import Finish, Generation
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.trajectories import Ending, Float32Array, Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.base import Score
 from astraflow.workflows.token_ends import token_ends

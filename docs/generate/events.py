@@ -1,8 +1,8 @@
-"""Page of the event kinds, from `astraflow.contract.event_kinds`."""
+"""Page of the event kinds, from `astraflow.contract.reports.event_kinds`."""
 
 from collections.abc import Iterator
 
-from astraflow.contract.event_kinds import EVENT_KINDS, EventKind, EventTopic
+from astraflow.contract.reports.event_kinds import EVENT_KINDS, EventKind, EventTopic
 from docs.generate.page import Page, table
 
 _HEAD = """

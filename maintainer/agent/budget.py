@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from astraflow.contract.maintainer import Budget, TranscriptEntry
+from astraflow.contract.fleet.maintainer import Budget, TranscriptEntry
 from astraflow.runtime.clock import Clock
 from maintainer.agent.config import DayBudget, WakeBudget
 from maintainer.agent.llm.interface import Usage

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.maintainer import MaintainerMode
+from astraflow.contract.fleet.maintainer import MaintainerMode
 from astraflow.runtime.config import Config
 from maintainer.agent.llm.models import models
 

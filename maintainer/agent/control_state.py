@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from astraflow.contract.fleet import KillScope
-from astraflow.contract.maintainer import MaintainerControlState, MaintainerMode
+from astraflow.contract.fleet.maintainer import MaintainerControlState, MaintainerMode
+from astraflow.contract.fleet.pools import KillScope
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 

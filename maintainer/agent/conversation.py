@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from astraflow.contract.maintainer import Budget
+from astraflow.contract.fleet.maintainer import Budget
 from astraflow.runtime.clock import Clock
 from maintainer.agent.budget import Budgets
 from maintainer.agent.llm.interface import (

@@ -4,9 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Actor, Decision, InstanceState, PlanId
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.fleet.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.plans import Actor, PlanId
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import Proposal, ProposalState
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.config import MaintainerConfig

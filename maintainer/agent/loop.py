@@ -17,8 +17,13 @@ from pathlib import Path
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Actor, Role
-from astraflow.contract.maintainer import MaintainerControlState, MaintainerMode, MaintainerState, MaintainerStatus
+from astraflow.contract.fleet.maintainer import (
+    MaintainerControlState,
+    MaintainerMode,
+    MaintainerState,
+    MaintainerStatus,
+)
+from astraflow.contract.fleet.plans import Actor, Role
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from astraflow.contract.maintainer import Budget, MaintainerMode, MaintainerState
+from astraflow.contract.fleet.maintainer import Budget, MaintainerMode, MaintainerState
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.budget import Budgets

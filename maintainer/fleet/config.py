@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import PoolSpec
+from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import Name, PoolId
-from astraflow.contract.recommendations import Mode
 from astraflow.runtime.config import Config, suggest_name
 from maintainer.fleet.guard.guard import Limits
 from maintainer.fleet.providers import providers

@@ -6,16 +6,17 @@ from sqlalchemy import func
 from sqlmodel import Session, col, delete, select
 
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, NotPermitted
-from astraflow.contract.fleet import Actor, Decision
-from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import (
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import (
     Maintainer,
     MaintainerControlState,
     MaintainerMode,
     MaintainerStatus,
     TranscriptEntry,
 )
-from astraflow.contract.transcript_chain import GENESIS_HASH, entry_hash
+from astraflow.contract.fleet.plans import Actor
+from astraflow.contract.fleet.transcript_chain import GENESIS_HASH, entry_hash
+from astraflow.contract.ids import PoolId
 from astraflow.runtime.database import Database
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import HUMAN_ROLES

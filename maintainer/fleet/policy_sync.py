@@ -5,9 +5,9 @@ after a minute without a report: a fleet service that is down limits nothing.
 """
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import KillScope, PoolSpec
+from astraflow.contract.fleet.pools import KillScope, PoolSpec
+from astraflow.contract.fleet.recommendations import FleetConstraints, PoolConstraints
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import FleetConstraints, PoolConstraints
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.ledger.records import PoolRecord, spent_today

@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from weakref import WeakValueDictionary
 
-from astraflow.contract.fleet import Actor, PoolSpec
+from astraflow.contract.fleet.plans import Actor
+from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.fleet.preflight import CheckKind, PreflightCheck, PreflightResult, ProviderFacts
 from astraflow.contract.ids import PoolId
-from astraflow.contract.preflight import CheckKind, PreflightCheck, PreflightResult, ProviderFacts
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.plans import Plans
 from maintainer.fleet.providers.base import (

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.fleet.preflight import CheckKind, PreflightCheck
 from astraflow.contract.ids import PoolId
-from astraflow.contract.preflight import CheckKind, PreflightCheck
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.service import exit_code, print_error
 from maintainer.fleet.__main__ import read_config

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from astraflow.client.connect import connect_control
-from astraflow.contract.fleet import FleetStatus, KillScope
+from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger

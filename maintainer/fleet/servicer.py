@@ -7,9 +7,10 @@ from typing import Any
 from astraflow.access import callers
 from astraflow.access.callers import current_caller
 from astraflow.contract.errors import InvalidInput, PlanRefused, Unavailable
-from astraflow.contract.fleet import Actor, FleetStatus, KillScope, PlanId, PlanRequest, PoolSpec, Role
+from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus, TranscriptEntry
+from astraflow.contract.fleet.plans import Actor, PlanId, PlanRequest, Role
+from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import MaintainerMode, MaintainerStatus, TranscriptEntry
 from astraflow.wire.converter import enum_member, from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base

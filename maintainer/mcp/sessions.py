@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Actor, KillScope, PlanId, Role
-from astraflow.contract.maintainer import Maintainer, MaintainerControlState, MaintainerMode
+from astraflow.contract.fleet.maintainer import Maintainer, MaintainerControlState, MaintainerMode
+from astraflow.contract.fleet.plans import Actor, PlanId, Role
+from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.runtime.config import Config

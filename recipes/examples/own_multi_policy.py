@@ -9,10 +9,10 @@ the recipe.
 from collections.abc import Mapping
 from typing import Annotated
 
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions, question_of

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from astraflow.contract.batches import Batch, Row
-from astraflow.contract.spans import Author
+from astraflow.contract.rollouts.spans import Author
 from astraflow.trainer.session import SessionState, TrainerSession
 
 LEARNING_RATE = 1e-2

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from astraflow.access.callers import Caller, Role, audit_actor, set_caller
-from astraflow.contract.fleet import Actor
-from astraflow.contract.fleet import Role as FleetRole
+from astraflow.contract.fleet.plans import Actor
+from astraflow.contract.fleet.plans import Role as FleetRole
 from maintainer.fleet.servicer import _acting_actor
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.workflows.scripted_policies import Request
 
 

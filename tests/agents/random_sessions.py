@@ -10,10 +10,10 @@ import numpy as np
 from astraflow.agents.calls import AgentMessage, CallOptions, CallRefused, ModelCall, ModelReply, Role, TokenCall
 from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.session_limits import SessionOptions
-from astraflow.contract.agent_calls import AgentCall, CallOutcome
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.workflows.scripted_policies import EpisodeRecord, Request
 from tests.agents.dialect_clients import Calls, DialectClient

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import FlowId, PolicyId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.agent_calls import CallOutcome
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.raas.builders import build_flow
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.recorder import RolloutRecorder

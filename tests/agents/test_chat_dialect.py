@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from astraflow.agents.calls import AgentMessage, CallRefused, FunctionCall, Refusal, ReplyFinish, Role
 from astraflow.agents.dialects.chat import ChatDialect
 from astraflow.agents.dialects.dialect import CallContext, ParsedMessages
-from astraflow.contract.agent_calls import CallOutcome
+from astraflow.contract.rollouts.agent_calls import CallOutcome
 from tests.agents.strict_models import strictly
 from tests.fakes.agent_handlers import ScriptedHandler, calls_reply, eventually, serving, text_reply
 

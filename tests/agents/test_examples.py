@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Author
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.spans import Author
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.recipe.files import EXAMPLES, PACKAGED
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins, start_managed

@@ -11,12 +11,12 @@ import pytest
 from astraflow.agents.calls import CallOptions, CallRefused, ModelReply, Refusal, ReplyFinish, TokenCall
 from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.session_limits import SessionOptions
-from astraflow.contract.agent_calls import AgentCall, CallOutcome
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import FlowId, PolicyId, TaskId
-from astraflow.contract.spans import Author, Ending
-from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.spans import Author, Ending
+from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from tests.agents.messages import ADD, add, assistant, call, result, system, user, written
 from tests.errors import raises_code
 from tests.fakes.policy import FakePolicy

@@ -20,8 +20,8 @@ from aiohttp import ClientSession, web
 from astraflow.agents.programs.base import AgentTask
 from astraflow.agents.programs.commands import CommandFields, command_of
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.plugins import start_managed
 from astraflow.sandbox import forwarding
 from astraflow.sandbox.base import SandboxError

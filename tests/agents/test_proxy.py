@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from astraflow.agents.proxy import AgentProxy, ProxyOptions
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, CallOutcome
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, CallOutcome
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from tests.fakes.agent_handlers import ScriptedHandler, eventually, text_reply
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 
 from astraflow.agents import proxy_connections, proxy_requests
 from astraflow.agents.proxy import AgentProxy
-from astraflow.contract.agent_calls import CallOutcome
+from astraflow.contract.rollouts.agent_calls import CallOutcome
 from tests.fakes.agent_handlers import ScriptedHandler, eventually, text_reply
 
 pytestmark = pytest.mark.anyio

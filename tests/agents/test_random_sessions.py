@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from astraflow.agents.session_limits import SessionOptions
-from astraflow.contract.spans import Author
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.spans import Author
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.workflows.scripted_policies import EpisodeRecord, Request

@@ -11,9 +11,9 @@ from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.renderers import TemplateRenderer
 from astraflow.agents.session_limits import SessionOptions
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
 from tests.agents.messages import ADD, add, assistant, call, result, system, user, written

@@ -23,9 +23,9 @@ from astraflow.agents.upstream import (
 )
 from astraflow.agents.upstream_policy import UpstreamPolicy
 from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, Unavailable
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish, Sampling
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish, Sampling
 from tests.agents.upstream_parts import Instant, connected, user
 from tests.fakes.hosted_endpoint import (
     CACHED_TOKENS,

@@ -12,10 +12,10 @@ from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.session_limits import SessionOptions
 from astraflow.agents.upstream_policy import UpstreamPolicy
 from astraflow.agents.upstream_session import UpstreamSession, open_session
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import FlowId, PolicyId, TaskId
-from astraflow.contract.spans import Author, Ending
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.spans import Author, Ending
 from astraflow.rewards.base import Score
 from astraflow.workflows.scripted_policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests.agents.upstream_parts import connected, echo, user

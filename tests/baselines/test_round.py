@@ -12,8 +12,8 @@ from astraflow.baselines.round import BaselineRound
 from astraflow.baselines.selection import Selection, select
 from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subject
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports.evaluations import EvaluationState
 from astraflow.datasets.scripted import parse_scripted_answer
 from astraflow.models import models
 from astraflow.models.causal import load_model

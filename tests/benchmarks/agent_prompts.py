@@ -21,9 +21,9 @@ from astraflow.agents.calls import AgentMessage
 from astraflow.agents.prompts import PolicyPrompts, Prompt
 from astraflow.agents.renderers import TemplateRenderer
 from astraflow.agents.traces import Reply
-from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from tests.agents.messages import assistant, call, system, user
 from tests.fakes.chat_templates import CHATML, tokenizer

@@ -30,9 +30,9 @@ from astraflow.agents.dialects.dialect import CallContext
 from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.proxy import AgentProxy
 from astraflow.agents.session_limits import SessionOptions
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Int32Array
 from tests.fakes.agent_handlers import ScriptedHandler, text_reply
 from tests.fakes.policy import FakePolicy
 

@@ -29,9 +29,9 @@ import numpy as np
 
 from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.flow import Flow

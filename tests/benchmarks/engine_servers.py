@@ -37,9 +37,9 @@ from transformers import PreTrainedModel
 
 from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import CorruptData
-from astraflow.contract.generation import Sampling
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Sampling
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.contract.weights import Dtype
 from astraflow.models import build_tokenizer, models
 from astraflow.models.causal import named_weights

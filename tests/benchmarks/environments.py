@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.datasets.games import GAMES
 from astraflow.environments import environments, games

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from astraflow.contract.fleet import InstanceState
+from astraflow.contract.fleet.instances import InstanceState
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import configure
 from maintainer.fleet.ledger.ledger import open_ledger

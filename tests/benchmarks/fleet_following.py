@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from astraflow.client.fleet_plane import FleetPlaneClient
-from astraflow.contract.fleet import InstanceState
-from astraflow.contract.reports import Report
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.reports.report import Report
 from tests.system.processes import RunningRun, assert_balanced, running
 from tests.system.test_fleet import ALICE, fleet_of, ready, until
 

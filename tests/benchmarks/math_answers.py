@@ -15,7 +15,7 @@ import time
 
 import psutil
 
-from astraflow.contract.generation import Finish
+from astraflow.contract.rollouts.generation import Finish
 from astraflow.rewards.math_answer import MathAnswer, MathAnswerOptions
 from tests.rewards.test_math_answer import HOSTILE, PAIRS, completion_of, prompt
 

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, replace
 
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.raas.engines.scripted import ScriptedEngine, ScriptedEngineOptions
 from astraflow.runtime.logs import configure
 from tests import make

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from astraflow.contract.reports import StreamReport
+from astraflow.contract.reports.report import StreamReport
 from tests.system.processes import RunningRun, running
 
 WARM_UP = 10

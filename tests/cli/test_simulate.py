@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from astraflow.cli.main import app
 from astraflow.cli.simulation import read_scenario, recorded_spec, replay_plot
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.recommendations import WhatIfAnswer
+from astraflow.contract.fleet.recommendations import WhatIfAnswer
 from tests import make
 from tests.errors import raises_code
 

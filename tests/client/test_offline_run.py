@@ -9,7 +9,7 @@ from zstandard import ZstdCompressor
 from astraflow.archive.reports import compress_report
 from astraflow.client.offline_run import OfflineRun, offline_reports
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
-from astraflow.contract.queries import EventQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.reports.queries import EventQuery, RewardQuery, TrajectoryQuery
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.samples import TrajectorySamples
 from tests import make

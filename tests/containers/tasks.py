@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
 from astraflow.datasets.terminal import SAMPLE_TASKS
 from astraflow.environments import environments

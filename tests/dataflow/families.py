@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
-from astraflow.contract.reports import PoolReport, Report
+from astraflow.contract.reports.evaluations import EvaluationState
+from astraflow.contract.reports.report import PoolReport, Report
 from tests import make
 
 

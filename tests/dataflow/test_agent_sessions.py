@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, MAX_REPORTED_SESSIONS, CallOutcome
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId, Version
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.queries import TrajectoryQuery
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.queries import TrajectoryQuery
+from astraflow.contract.rollouts.agent_calls import MAX_LIVE_SESSIONS, MAX_REPORTED_SESSIONS, CallOutcome
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.trajectories import Episode
 from tests.dataflow.running import config, facts, running
 from tests.fakes.agent_session import agent_trajectories, live_session
 

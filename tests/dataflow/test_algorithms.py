@@ -7,10 +7,10 @@ import pytest
 
 from astraflow.contract.batches import Row
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.dataflow.issuing.selectors import selectors

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.reports import Completion, FlowReport, NodeReport, NodeState, Report
+from astraflow.contract.reports.evaluations import EvaluationState
+from astraflow.contract.reports.report import Completion, FlowReport, NodeReport, NodeState, Report
 from astraflow.dataflow.reporting.binding_constraints import HELD_S, START_S, ConstraintMonitor, FlowRole
 from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
 from tests import make

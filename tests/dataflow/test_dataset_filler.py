@@ -8,7 +8,7 @@ import pytest
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.dataflow.config import DataflowConfig, FlowConfig
 from tests.dataflow.running import Service, config, facts, running
 from tests.errors import raises_code

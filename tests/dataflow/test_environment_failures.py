@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import FlowId, NodeId, Version
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode, Int32Array
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode, Int32Array
 from astraflow.raas.builders import build_flow
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.recorder import RolloutRecorder

@@ -7,9 +7,9 @@ import pytest
 
 from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import PolicyId, TaskId, Version
-from astraflow.contract.queries import TrajectoryQuery
-from astraflow.contract.timelines import Hop
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.queries import TrajectoryQuery
+from astraflow.contract.rollouts.timelines import Hop
+from astraflow.contract.rollouts.trajectories import Episode
 from tests import make
 from tests.dataflow.running import config
 from tests.dataflow.test_evaluation import EvaluationWork, evaluating

@@ -11,13 +11,13 @@ import pytest
 
 from astraflow.archive.evaluation_rounds import find_rounds
 from astraflow.contract.errors import Conflict, InvalidInput
-from astraflow.contract.evaluations import EvaluationReport, EvaluationState
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
-from astraflow.contract.queries import TrajectoryQuery
-from astraflow.contract.reports import Report
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.reports.queries import TrajectoryQuery
+from astraflow.contract.reports.report import Report
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.evaluation.evaluator import Evaluator
 from astraflow.dataflow.journal import Journal

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.queries import EventQuery
+from astraflow.contract.reports.queries import EventQuery
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.null_journal import NullJournal
 from astraflow.dataflow.reporting.archive import Archive

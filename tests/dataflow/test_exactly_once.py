@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from astraflow.contract.batches import Batch, StepReport
-from astraflow.contract.evaluations import EvaluationReport, EvaluationState
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import BatchId, FlowId, GroupId, PolicyId, TaskId, Version
 from astraflow.contract.plugins import PluginChange, PluginSlot
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.config import EvaluationConfig
 from astraflow.dataflow.evaluation.evaluator import Evaluator
 from astraflow.dataflow.journal import Journal

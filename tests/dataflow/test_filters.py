@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from astraflow.contract.batches import Row
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.plugins import PluginSlot
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.admission.admitter import Admitter
 from astraflow.dataflow.admission.filtering import Filter
 from astraflow.dataflow.admission.filters import filters

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, PromptId, Version
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.issuing.groups import ordinal_of
 from astraflow.dataflow.journal import Journal

@@ -12,13 +12,12 @@ import pytest
 
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, Version
-from astraflow.contract.queries import TrajectoryQuery
-from astraflow.contract.reports import Report
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.reports.queries import TrajectoryQuery
+from astraflow.contract.reports.report import Report
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Group, Prompt, Task
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.admission.group_scoring import GROUP_REWARD_FAILED, TERM, GroupScoring
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, GroupRewardConfig
 from astraflow.dataflow.flow import Flow

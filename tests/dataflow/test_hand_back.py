@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput, UnknownNode
-from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.partial_rollouts import MAX_PARTIAL_ROLLOUT_BYTES
-from astraflow.contract.reports import NodeState, Report
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.report import NodeState, Report
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.partial_rollouts import MAX_PARTIAL_ROLLOUT_BYTES
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow import service as service_module
 from astraflow.dataflow.issuing import assignment
 from tests import make

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.dataflow.reporting.health import STARVED_S, HealthMonitor
 from tests import make
 

@@ -13,7 +13,7 @@ import zstandard
 
 from astraflow.archive.reports import compress_report
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting import history as history_module
 from astraflow.dataflow.reporting.archive import Archive

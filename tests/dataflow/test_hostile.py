@@ -13,9 +13,9 @@ import pytest
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, RateLimited
 from astraflow.contract.ids import NodeId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.reports import NodeState, Report
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.reports.report import NodeState, Report
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.journal import Journal
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial
 from astraflow.wire.codec_data import encode_push

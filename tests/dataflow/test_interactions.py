@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from astraflow.contract.ids import FlowId, Version
-from astraflow.contract.queries import RewardQuery, TrajectoryQuery
-from astraflow.contract.spans import Ending
-from astraflow.contract.tasks import Task
+from astraflow.contract.reports.queries import RewardQuery, TrajectoryQuery
+from astraflow.contract.rollouts.spans import Ending
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.training_metrics import MAX_REWARD_TERMS
-from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.reporting.interactions import StepInteractions, TermActivity
 from tests import make
 from tests.dataflow.running import facts, running

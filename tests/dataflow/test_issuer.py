@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.plugins import PluginSlot
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.issuing.issuer import Issuer

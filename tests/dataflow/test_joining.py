@@ -16,11 +16,10 @@ from astraflow.access.credentials import read_claims
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.credential import join_run
 from astraflow.client.data_plane import NodeDataClient
-from astraflow.contract.access import JoinToken
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted
 from astraflow.contract.ids import NodeId, PoolId
-from astraflow.contract.nodes import NodeFacts
-from astraflow.contract.queries import EventQuery
+from astraflow.contract.nodes import JoinToken, NodeFacts
+from astraflow.contract.reports.queries import EventQuery
 from astraflow.dataflow.service import serve
 from astraflow.runtime.clock import SystemClock
 from astraflow.wire.channel import dial

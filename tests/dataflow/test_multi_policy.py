@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.reports import FlowReport, Report, StreamReport
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.report import FlowReport, Report, StreamReport
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.node_operations import NodeOperations

@@ -13,9 +13,9 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parsed_text
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.fleet.recommendations import LimitInEffect
 from astraflow.contract.ids import NodeId
-from astraflow.contract.recommendations import LimitInEffect
-from astraflow.contract.reports import Completion, NodeState, Report
+from astraflow.contract.reports.report import Completion, NodeState, Report
 from astraflow.dataflow.metrics import exposition, serving_metrics
 from astraflow.dataflow.metrics_endpoint import MetricsEndpoint, metrics_endpoint
 from astraflow.dataflow.reporting.losses import Losses

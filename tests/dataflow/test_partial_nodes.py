@@ -7,7 +7,7 @@ import pytest
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.tasks import Task
+from astraflow.contract.rollouts.tasks import Task
 from tests.dataflow.running import config, evaluation, facts, running
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ from astraflow.contract.batches import StepReport
 from astraflow.contract.errors import AstraFlowError, InternalError, InvalidInput, NotPermitted, UnknownPolicy
 from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange, PluginSlot, PluginSpec
-from astraflow.contract.reports import FlowReport, Report, StreamReport
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.report import FlowReport, Report, StreamReport
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.filters.keep_all import KeepAll, KeepAllOptions

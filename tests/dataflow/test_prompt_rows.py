@@ -7,8 +7,8 @@ import pytest
 
 from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import NodeId, PolicyId, Version
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow import journal as journal_module
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.journal import Journal

@@ -9,9 +9,7 @@ import pytest
 
 from astraflow.archive.reports import read_reports
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import PoolId
-from astraflow.contract.queries import EventQuery
-from astraflow.contract.recommendations import (
+from astraflow.contract.fleet.recommendations import (
     FleetConstraints,
     LimitInEffect,
     Mode,
@@ -20,7 +18,9 @@ from astraflow.contract.recommendations import (
     Reason,
     WhatIfQuestion,
 )
-from astraflow.contract.reports import Completion, Event, PoolReport, Report
+from astraflow.contract.ids import PoolId
+from astraflow.contract.reports.queries import EventQuery
+from astraflow.contract.reports.report import Completion, Event, PoolReport, Report
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.reporting.recommender import Recommender

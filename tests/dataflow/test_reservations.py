@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode, NodeStatus
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.evaluations import EvaluationState
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from tests import make
 from tests.dataflow.running import facts
 from tests.dataflow.test_evaluation import HELD_OUT, SOLVER, EvaluationWork, answer, evaluating, with_evaluation

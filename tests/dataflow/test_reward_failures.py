@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId, Version
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from tests import make
 from tests.dataflow.running import config, facts, running
 

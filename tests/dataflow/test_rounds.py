@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.archive.evaluation_rounds import find_rounds
-from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.dataflow.reporting import round_archive
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.round_archive import RoundArchive

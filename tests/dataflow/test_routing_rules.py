@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from astraflow.contract.batches import Row
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.plugins import PluginSlot
-from astraflow.contract.trajectories import Ending, Episode
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.trajectories import Ending, Episode
 from astraflow.dataflow.admission.admitter import Admitter
 from astraflow.dataflow.admission.filters import build_filter
 from astraflow.dataflow.admission.routing import RoutedGroup

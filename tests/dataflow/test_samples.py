@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from astraflow.archive import samples as sample_lookups
 from astraflow.archive.connection import open_read_only
 from astraflow.archive.samples import bin_width, find_groups, find_rewards, find_trajectories
-from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
-from astraflow.contract.queries import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
-from astraflow.contract.spans import Ending
-from astraflow.contract.timelines import Hop
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.queries import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.rollouts.agent_calls import CallOutcome
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.spans import Ending
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.timelines import Hop
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.samples import TrajectorySamples
 from tests import make

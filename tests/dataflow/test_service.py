@@ -10,13 +10,13 @@ import pytest
 
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownNode, UnknownPolicy
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.queries import EventQuery, GroupQuery, TrajectoryQuery
-from astraflow.contract.reports import NodeState, Report
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.queries import EventQuery, GroupQuery, TrajectoryQuery
+from astraflow.contract.reports.report import NodeState, Report
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.weight_reports import WeightsReport
 from astraflow.dataflow import service as service_module
 from astraflow.dataflow import servicers as servicers_module

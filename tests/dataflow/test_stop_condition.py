@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import RunComplete, UnknownNode
-from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.evaluations import EvaluationState
+from astraflow.contract.reports.report import Report
 from astraflow.dataflow.stop_condition import StopCondition, StopConfig
 from tests.dataflow.running import Service, config, evaluation, facts, running
 from tests.dataflow.test_service import assert_balanced, episode, step_of

@@ -10,7 +10,7 @@ import numpy as np
 
 from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.generation import Generation, Sampling
+from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server import replica
 from astraflow.raas.engines.server.engine import ServerEngine

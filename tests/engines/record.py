@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from astraflow.contract.generation import Generation, Sampling
+from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.raas.engines.server.engine import ServerEngine
 from tests.engines.answers import PROMPT, file_name, record, record_adapters, recording
 from tests.engines.real import KINDS, adapters, delta_to, server, version

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from astraflow.algorithms.config import TeacherEndpointConfig
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.dialect import MODEL_NAME
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.runtime.home import home

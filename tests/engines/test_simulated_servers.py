@@ -13,8 +13,8 @@ import pytest
 
 from astraflow.client.model_server import ServerClient, ServerRefused
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.generation import Finish, Generation, Sampling
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.raas.engines.server import replica
 from astraflow.raas.engines.server.dialect import Dialect

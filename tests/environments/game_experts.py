@@ -13,7 +13,7 @@ from functools import cache, reduce
 from operator import xor
 from typing import Protocol
 
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments.base import Observation
 from astraflow.environments.two_player import GameFactory, GameTurn
 

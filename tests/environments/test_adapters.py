@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.checks import broken_promises
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.plugins import broken_promises
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.environments import environments, games
 from astraflow.environments.base import Environment, EnvironmentFactory

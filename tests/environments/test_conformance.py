@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from astraflow.contract.checks import broken_promises
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.plugins import broken_promises
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import conformance
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.conformance import check_environment

@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from astraflow.contract.failures import Boundary
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import FlowId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending, Episode, Int32Array, Trajectory
+from astraflow.contract.rollouts.failures import Boundary
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending, Episode, Int32Array, Trajectory
 from astraflow.datasets import datasets
 from astraflow.environments import environments
 from astraflow.environments.base import Observation

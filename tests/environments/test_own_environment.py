@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from astraflow.contract.checks import broken_promises
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.plugins import broken_promises
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import environments
 from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import play

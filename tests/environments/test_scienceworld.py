@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import RolloutFailed
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.failures import RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
 from astraflow.datasets.scienceworld import VARIATIONS
 from astraflow.environments import environments

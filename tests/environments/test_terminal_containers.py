@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
 from astraflow.datasets.terminal import SAMPLE_TASKS
 from astraflow.environments import environments

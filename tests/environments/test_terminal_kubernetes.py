@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets.terminal import SAMPLE_TASKS
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory, Observation

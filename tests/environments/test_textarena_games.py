@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
 from astraflow.datasets.games import GAMES
 from astraflow.environments import games

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
 from astraflow.datasets.webshop_store import NO_BOUND, Goal, Product, StoreOptions, open_store
 from astraflow.environments import environments

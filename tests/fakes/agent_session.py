@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from astraflow.contract.agent_calls import AgentCall, CallOutcome, LiveSession
 from astraflow.contract.ids import FlowId, PolicyId, TaskId, Version
-from astraflow.contract.spans import POLICY_SPEAKER, Author, Ending, Span
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome, LiveSession
+from astraflow.contract.rollouts.spans import POLICY_SPEAKER, Author, Ending, Span
+from astraflow.contract.rollouts.trajectories import Trajectory
 
 SYSTEM = "You fix programs. Use the tools; answer with DONE when the tests pass."
 TASK = "The test test_parse_date fails. Find the cause and fix it."

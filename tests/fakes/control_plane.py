@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput, UnknownNode
+from astraflow.contract.fleet.recommendations import FleetConstraints, WhatIfQuestion
 from astraflow.contract.plugins import PluginChange
-from astraflow.contract.queries import GroupQuery, RewardQuery, TrajectoryQuery
-from astraflow.contract.recommendations import FleetConstraints, WhatIfQuestion
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.queries import GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.reports.report import Report
 from astraflow.scaling.options import Spec
 from astraflow.scaling.what_if import changed_spec, replay
 from astraflow.wire.converter import from_message, to_message

@@ -12,9 +12,9 @@ import grpc
 from astraflow.contract.errors import InvalidInput, Unavailable, UnknownNode
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId
 from astraflow.contract.nodes import Directive, FlowSpec, JoinResult, NodeFacts, NodeStatus, PolicySpec
-from astraflow.contract.partial_rollouts import PartialRollout
-from astraflow.contract.tasks import Lease, Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout
+from astraflow.contract.rollouts.tasks import Lease, Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.wire.codec_data import decode_push, decode_status, encode_lease
 from astraflow.wire.codec_partial_rollouts import decode_partial_rollout
 from astraflow.wire.converter import from_message, to_message

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.engines.base import EXACT, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.weights.tensors import VerifiedWeights

@@ -7,8 +7,8 @@ import sys
 import time
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import environments, games
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.two_player import GameTurn

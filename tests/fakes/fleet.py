@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from astraflow.contract.fleet import FleetStatus, PoolSpec
+from astraflow.contract.fleet.pools import FleetStatus, PoolSpec
 from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
 from astraflow.wire.server import ListenOptions, serving
 from maintainer.fleet.servicer import FleetPlaneServicer

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from astraflow.client.fleet_plane import FleetPlaneClient
-from astraflow.contract.fleet import Actor, PlanRequest, Role
-from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import (
+from astraflow.contract.fleet.maintainer import (
     Budget,
     GroupScore,
     LiveScore,
@@ -19,7 +17,9 @@ from astraflow.contract.maintainer import (
     Proposal,
     TranscriptEntry,
 )
-from astraflow.contract.transcript_chain import GENESIS_HASH, digest
+from astraflow.contract.fleet.plans import Actor, PlanRequest, Role
+from astraflow.contract.fleet.transcript_chain import GENESIS_HASH, digest
+from astraflow.contract.ids import PoolId
 
 AGENT = Actor(name="maintainer", role=Role.AGENT)
 

@@ -4,12 +4,12 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from astraflow.contract.evaluations import EvaluationReport
-from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
-from astraflow.contract.reports import Report
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.evaluations import EvaluationReport
+from astraflow.contract.reports.report import Report
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.null_journal import NullJournal
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.history import History

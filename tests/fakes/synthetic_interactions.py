@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import Author, Ending, Span
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.spans import Author, Ending, Span
 
 MEMBERS = 3
 """Trajectories of an episode: the planner, its sub-agent, and the verifier of the sub-agent's answer."""

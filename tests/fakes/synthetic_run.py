@@ -10,13 +10,12 @@ from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Any
 
-from astraflow.contract.agent_calls import AgentCall, CallOutcome
-from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
-from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins
-from astraflow.contract.queries import (
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationScore, EvaluationState
+from astraflow.contract.reports.queries import (
     GroupPage,
     GroupQuery,
     RewardBin,
@@ -26,8 +25,7 @@ from astraflow.contract.queries import (
     TrajectoryPage,
     TrajectoryQuery,
 )
-from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.reports import (
+from astraflow.contract.reports.report import (
     Event,
     FlowReport,
     NodeReport,
@@ -37,8 +35,10 @@ from astraflow.contract.reports import (
     SampledTrajectory,
     StreamReport,
 )
-from astraflow.contract.spans import Author, Ending, Span
-from astraflow.contract.timelines import Hop
+from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.spans import Author, Ending, Span
+from astraflow.contract.rollouts.timelines import Hop
 from astraflow.contract.weight_reports import LinkReport, VersionReport, WeightsReport
 from tests import make
 from tests.fakes.agent_session import live_session

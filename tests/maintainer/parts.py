@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.fleet import Decision, PoolSpec
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import MaintainerMode, TranscriptEntry
+from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import MaintainerMode, TranscriptEntry
-from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.llm.interface import Llm, ModelFailed, Part, Reply, Request, Usage
 from maintainer.agent.llm.models import models

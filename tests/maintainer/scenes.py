@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astraflow.contract.fleet import InstanceState, KillScope, PlanRequest
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.fleet.plans import PlanRequest
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import Mode
 from maintainer.agent.llm.interface import Part, Reply, Request, TextPart, ToolCall, ToolReply
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
 from maintainer.fleet.state.observation import TargetRecommendation

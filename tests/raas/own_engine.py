@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan, joined
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan, joined
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models import models
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_at, values_of

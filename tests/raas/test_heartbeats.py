@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 
 from astraflow.client.data_plane import NodeDataClient
-from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, AgentCall, LiveSession
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import TaskId
 from astraflow.contract.nodes import Directive, NodeStatus
+from astraflow.contract.rollouts.agent_calls import MAX_LIVE_SESSIONS, AgentCall, LiveSession
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.drain_state import DrainState
 from astraflow.raas.heartbeats import HeartbeatLoop

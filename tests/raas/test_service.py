@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from astraflow.client.weight_plane import WeightPlaneClient
-from astraflow.contract.agent_calls import AgentCall, LiveSession
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, Unavailable
 from astraflow.contract.ids import PolicyId, PromptId, TaskId, Version
 from astraflow.contract.nodes import Directive
-from astraflow.contract.tasks import Prompt, Task
+from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
+from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.weights import Dtype
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines.scripted import ScriptedEngine

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from astraflow.cli.main import app
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards.calibration import ScoreBin, calibrate, read_examples
 from tests.errors import raises_code
 

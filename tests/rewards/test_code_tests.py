@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards.base import Score
 from astraflow.rewards.code_tests import CodeTests, CodeTestsOptions, equal_texts, equal_values, last_python_block
 from astraflow.sandbox.base import SandboxError

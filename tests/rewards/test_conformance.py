@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.checks import broken_promises
-from astraflow.contract.generation import Finish
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.plugins import broken_promises
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Reward

@@ -1,7 +1,7 @@
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
+from astraflow.contract.rollouts.generation import Finish
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from tests import make

@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId, PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import group_rewards, judging_policies, rewards
 from astraflow.rewards.base import GroupMember, PolicyReward, Reward, score_completion
 from astraflow.rewards.judge_client import JudgeBudgetSpent, JudgeFailed, JudgeOptions

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards.base import Score
 from astraflow.rewards.math_answer import MathAnswer, MathAnswerOptions
 from astraflow.rewards.math_text import decided, last_boxed, normalized

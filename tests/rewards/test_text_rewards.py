@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Reward, Score, score_completion
 from astraflow.rewards.rubric import Rubric

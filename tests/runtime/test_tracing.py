@@ -11,7 +11,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import GroupId, Version
-from astraflow.contract.timelines import MAX_HOPS
+from astraflow.contract.rollouts.timelines import MAX_HOPS
 from astraflow.runtime import tracing
 from astraflow.runtime.otel_export import OtelRecorder, create_exporter
 from astraflow.runtime.tracing import (

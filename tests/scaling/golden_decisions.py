@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from astraflow.contract.fleet.recommendations import FleetConstraints, Mode, PoolConstraints
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.recommendations import FleetConstraints, Mode, PoolConstraints
-from astraflow.contract.reports import NodeReport, NodeState, Report, StreamReport
+from astraflow.contract.reports.report import NodeReport, NodeState, Report, StreamReport
 from astraflow.scaling.measurement.fleet_constraints import signals_with_constraints, spec_with_constraints
 from astraflow.scaling.measurement.observation import Observer
 from astraflow.scaling.measurement.signals import Signals

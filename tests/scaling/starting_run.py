@@ -6,8 +6,8 @@ import random
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
-from astraflow.contract.recommendations import Mode, PoolRecommendation
-from astraflow.contract.reports import Report
+from astraflow.contract.fleet.recommendations import Mode, PoolRecommendation
+from astraflow.contract.reports.report import Report
 from astraflow.scaling.measurement.observation import Observer
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
 from astraflow.scaling.rule.sizer import decide

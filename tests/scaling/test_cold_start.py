@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.recommendations import Mode, Reason
+from astraflow.contract.fleet.recommendations import Mode, Reason
 from astraflow.scaling.rule.sizer import decide
 from astraflow.scaling.rule.state import SizerState
 from astraflow.scaling.simulation.result import SimulationResult

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import (
+from astraflow.contract.fleet.recommendations import (
     FleetConstraints,
     LimitInEffect,
     Mode,
@@ -15,6 +14,7 @@ from astraflow.contract.recommendations import (
     PoolRecommendation,
     Reason,
 )
+from astraflow.contract.ids import PoolId
 from astraflow.scaling.measurement.fleet_constraints import limits_of, signals_with_constraints, spec_with_constraints
 from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec

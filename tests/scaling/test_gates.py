@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from astraflow.contract.recommendations import LimitInEffect
+from astraflow.contract.fleet.recommendations import LimitInEffect
 from astraflow.scaling.rule.explanations import LIMIT_TEXTS
 from astraflow.scaling.simulation.result import SimulationResult
 from astraflow.scaling.simulation.scenarios import find_scenario

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.reports import NodeReport, NodeState, Report, StreamReport
+from astraflow.contract.reports.report import NodeReport, NodeState, Report, StreamReport
 from astraflow.scaling.measurement.lifecycle import Phase
 from astraflow.scaling.measurement.observation import Observer, episodes_per_group
 from astraflow.scaling.options import PoolOptions, Spec

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astraflow.contract.fleet.recommendations import Mode, Reason
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.recommendations import Mode, Reason
 from astraflow.scaling.measurement.lifecycle import Phase, PhaseEvent, next_phase
 from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec

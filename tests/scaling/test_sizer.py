@@ -5,8 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from astraflow.contract.fleet.recommendations import (
+    RECOMMENDATION_INPUTS,
+    LimitInEffect,
+    Mode,
+    PoolRecommendation,
+    Reason,
+)
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.recommendations import RECOMMENDATION_INPUTS, LimitInEffect, Mode, PoolRecommendation, Reason
 from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind, Signals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
 from astraflow.scaling.rule.sizer import decide

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from astraflow.contract.fleet.recommendations import Reason
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.recommendations import Reason
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.scaling.measurement.gates import is_gated, staleness_needed
 from astraflow.scaling.measurement.observation import Observer
 from astraflow.scaling.measurement.signals import GateSignals, NodeTable, Signals

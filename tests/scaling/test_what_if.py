@@ -6,7 +6,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PoolId
-from astraflow.contract.reports import PoolReport, Report
+from astraflow.contract.reports.report import PoolReport, Report
 from astraflow.scaling.options import PoolOptions, Spec
 from astraflow.scaling.what_if import changed_spec, replay
 from tests import make

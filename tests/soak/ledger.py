@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
-from astraflow.contract.reports import Report, StreamReport
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.report import Report, StreamReport
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.weights import Manifest, VersionNotice
 from tests.soak.lineage import Lineage
 from tests.soak.results import Results, is_too_small

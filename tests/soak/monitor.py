@@ -13,7 +13,7 @@ from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.contract.weights import VersionNotice
 from astraflow.wire.channel import dial
 from tests.soak.ledger import Ledger

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import xxhash
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId, Version
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from tests.soak.rules import FlowRules, Invariant, Rules, Violation
 
 ACCEPTED, RETRIED, SUPERSEDED, UNKNOWN = "accepted", "retried", "superseded", "unknown"

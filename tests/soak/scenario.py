@@ -10,7 +10,7 @@ from pathlib import Path
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.retries import retry
 from astraflow.weights.transfer.puller import Puller

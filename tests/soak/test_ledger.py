@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from astraflow.contract.batches import Batch, Row, StepReport
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PromptId, TaskId, Version
-from astraflow.contract.reports import Report
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.report import Report
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.weights import Manifest, VersionNotice
 from astraflow.recipe.loading import load_recipe
 from astraflow.trainer.backends.base import Backend

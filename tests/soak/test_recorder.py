@@ -17,8 +17,8 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import DeadlineExceeded, NotAuthenticated, Unavailable, UnknownNode
 from astraflow.contract.ids import NodeId, PolicyId, Version
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.weights import Manifest
 from astraflow.recipe.loading import load_recipe
 from astraflow.weights.config import WeightsConfig

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.generation import Finish, Generation, Sampling, joined
 from astraflow.contract.ids import Version
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.weights.tensors import VerifiedWeights
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from astraflow.contract.checks import broken_promises
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.plugins import broken_promises
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import Expert

@@ -17,8 +17,8 @@ import pytest
 
 from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.generation import Sampling
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.guardian import mapped_shared_memory
 from astraflow.raas.engines.server.model_folder import ModelFolder

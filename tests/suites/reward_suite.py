@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from astraflow.contract.checks import broken_promises
-from astraflow.contract.generation import Finish
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.plugins import broken_promises
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards.base import Reward, score_completion
 from astraflow.rewards.conformance import check_reward
 from astraflow.runtime.plugins import ManagedPlugin, start_managed

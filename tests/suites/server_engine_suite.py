@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.generation import Finish, Generation, Sampling
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.guardian import mapped_shared_memory

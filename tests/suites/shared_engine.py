@@ -1,9 +1,9 @@
 """One running engine for many tests."""
 
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.weights.tensors import VerifiedWeights

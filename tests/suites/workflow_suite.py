@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from astraflow.contract.checks import Outcome
+from astraflow.contract.plugins import Outcome
 from astraflow.workflows.conformance import CHECKS, WorkflowCheck, check_promise
 
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from astraflow.contract.batches import Batch, Row
-from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.datasets import datasets
 from astraflow.models import build_tokenizer
 from astraflow.models.tokenizers import ChatTokenizer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 
-from astraflow.contract.fleet import KillScope
-from astraflow.contract.maintainer import MaintainerMode, MaintainerState, Proposal
+from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerState, Proposal
+from astraflow.contract.fleet.pools import KillScope
 from tests.fakes.messages_api import sensible_model
 from tests.fakes.web import running_web
 from tests.system import throttled_region

@@ -15,7 +15,7 @@ from typing import Any
 
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.wire.channel import dial
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import FleetStatus, Instance, InstanceState, PlanRequest
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState
+from astraflow.contract.fleet.plans import PlanRequest
+from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.ids import PoolId
-from astraflow.contract.reports import NodeState, Report
+from astraflow.contract.reports.report import NodeState, Report
 from tests.fakes.ec2_instances import InstanceRunner, running_instances
 from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
 from tests.system.processes import PATIENCE_S, ROOT, RunningRun, assert_balanced, command, running

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from astraflow.client.fleet_plane import connect_fleet
-from astraflow.contract.fleet import FleetStatus, InstanceState
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.ids import PoolId
 from tests.system.processes import assert_balanced, running
 from tests.system.test_fleet import ALICE, until

@@ -14,8 +14,10 @@ import pytest
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Actor, FleetStatus, InstanceState, PlanRequest, Role
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.fleet.plans import Actor, PlanRequest, Role
+from astraflow.contract.fleet.pools import FleetStatus
+from astraflow.contract.fleet.recommendations import Mode
 from tests.system.processes import PATIENCE_S, RunningRun, assert_balanced, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.fleet import Decision, InstanceState, KillScope
-from astraflow.contract.maintainer import MaintainerMode, TranscriptEntry
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.fleet.maintainer import MaintainerMode, TranscriptEntry
+from astraflow.contract.fleet.pools import KillScope
 from maintainer.agent.tools.registry import TOOLS
 from maintainer.agent.transcript.replay import replay_transcript
 from maintainer.agent.transcript.transcript import read

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import FleetStatus, InstanceState
+from astraflow.contract.fleet.instances import Cause, InstanceState
+from astraflow.contract.fleet.pools import FleetStatus
 from tests.system.processes import ROOT, assert_balanced, running
 from tests.system.test_fleet import fleet_of, until
 

@@ -23,8 +23,8 @@ from astraflow.client.data_plane import NodeDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, NotPermitted, Unavailable
 from astraflow.contract.ids import FlowId, PolicyId, PoolId
-from astraflow.contract.queries import EventQuery
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.queries import EventQuery
+from astraflow.contract.reports.report import Report
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.service import serve as serve_dataflow
 from astraflow.raas.config import RaasConfig

@@ -9,7 +9,7 @@ import pytest
 
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.ids import FlowId
-from astraflow.contract.reports import NodeState, Report
+from astraflow.contract.reports.report import NodeState, Report
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.service import serve
 from astraflow.wire.channel import dial

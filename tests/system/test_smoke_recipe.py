@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from astraflow.contract.evaluations import EvaluationState
+from astraflow.contract.reports.evaluations import EvaluationState
 from tests.system.processes import ROOT, RunningRun, assert_balanced, command, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -15,7 +15,7 @@ import pytest
 from astraflow.cli.ports import free_ports
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.wire.channel import dial
 from tests.system.processes import PATIENCE_S, ROOT, assert_balanced, command
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.reports import NodeState, Report
+from astraflow.contract.reports.report import NodeState, Report
 from tests.system.processes import PATIENCE_S, ROOT, assert_balanced, command, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

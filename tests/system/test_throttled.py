@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.fleet import Decision, InstanceState
-from astraflow.contract.maintainer import MaintainerMode, TranscriptEntry
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.fleet.maintainer import MaintainerMode, TranscriptEntry
 from maintainer.agent.transcript.replay import replay_transcript
 from maintainer.agent.transcript.transcript import read
 from maintainer.fleet.guard.inputs import GuardInputs

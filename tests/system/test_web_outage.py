@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from astraflow.contract.fleet import InstanceState
-from astraflow.contract.reports import Report
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.reports.report import Report
 from tests.system.processes import PATIENCE_S, RunningRun, assert_balanced, running
 from tests.system.test_fleet import ALICE, FOLLOWING, fleet_of, until
 

@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
-from astraflow.contract.fleet import FleetStatus, InstanceState
-from astraflow.contract.maintainer import MaintainerMode
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.pools import FleetStatus
 from tests.fakes.messages_api import KEY, FakeMessagesApi, serving_messages
 from tests.system.processes import PATIENCE_S, ROOT, RunningRun, running
 from tests.system.test_fleet import ALICE, until

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from astraflow.contract.checks import Outcome
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.plugins import Outcome
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError

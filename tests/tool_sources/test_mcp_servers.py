@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.runtime.setting_permissions import SettableBy, settable_by
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError

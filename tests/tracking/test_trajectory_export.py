@@ -17,8 +17,8 @@ from astraflow.archive.samples import find_trajectories
 from astraflow.cli.main import app
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.ids import GroupId
-from astraflow.contract.queries import TrajectoryPage, TrajectoryQuery
-from astraflow.contract.reports import Completion, Report
+from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
+from astraflow.contract.reports.report import Completion, Report
 from astraflow.dataflow.reporting.samples import TrajectorySamples
 from astraflow.tracking.trajectory_export import BUFFERED_S, TrajectoryExport, export_folder
 from tests import make

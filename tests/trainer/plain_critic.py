@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.trajectories import Trajectory
 
 GAMMA, LAMBDA = 0.97, 0.9
 

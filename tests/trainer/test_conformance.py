@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from astraflow.cli.main import app
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import StepReport
-from astraflow.contract.checks import Outcome
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.plugins import Outcome
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.stop_condition import StopConfig
 from astraflow.models import models
 from astraflow.trainer import conformance, service

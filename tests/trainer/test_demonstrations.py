@@ -8,7 +8,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset
 from astraflow.environments import environments

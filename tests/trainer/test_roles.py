@@ -7,9 +7,9 @@ import pytest
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, Version
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.rewards import rewards
 from astraflow.trainer.step.flops import ForwardCost

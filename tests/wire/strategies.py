@@ -14,20 +14,22 @@ import numpy as np
 import xxhash
 from hypothesis import strategies as st
 
-from astraflow.contract.agent_calls import AgentCall
-from astraflow.contract.failures import Failure
-from astraflow.contract.fleet import Actor, LaunchId, PlanRequest, PoolSpec, Role
-from astraflow.contract.generation import Generation, VersionSpan
+from astraflow.contract.fleet.instances import LaunchId
+from astraflow.contract.fleet.plans import Actor, PlanRequest, Role
+from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import MAX_VERSION, Name, PolicyId, Version
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.queries import MAX_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
-from astraflow.contract.recommendations import Mode
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.tasks import Lease, Task
-from astraflow.contract.timelines import Hop
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.reports.queries import MAX_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.agent_calls import AgentCall
+from astraflow.contract.rollouts.failures import Failure
+from astraflow.contract.rollouts.generation import Generation, VersionSpan
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.tasks import Lease, Task
+from astraflow.contract.rollouts.timelines import Hop
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import LinkReport
 from astraflow.contract.weights import Chunk, Manifest, Probe, TensorSpec, Transfer, TransferKind

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome, LiveSession
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome, LiveSession
 from astraflow.wire.codec_agent_calls import MAX_BLOCK_BYTES, check_blocks, decode_calls, encode_calls
 from astraflow.wire.codec_trajectories import decode_trajectories, encode_trajectories
 from astraflow.wire.converter import from_message

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.trajectories import Trajectories
+from astraflow.contract.rollouts.trajectories import Trajectories
 from astraflow.wire.codec_trajectories import decode_trajectories, encode_trajectories
 from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb

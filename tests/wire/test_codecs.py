@@ -17,32 +17,24 @@ from hypothesis import strategies as st
 
 from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.evaluations import EvaluationReport
-from astraflow.contract.fleet import (
-    Actor,
-    AppliedPlan,
-    Decision,
-    FleetStatus,
-    InjectedFault,
-    Instance,
-    Plan,
-    PlanRequest,
-    Pool,
-    PoolSpec,
-)
-from astraflow.contract.ids import NodeId
-from astraflow.contract.maintainer import (
+from astraflow.contract.fleet.decisions import Decision, InjectedFault
+from astraflow.contract.fleet.instances import Instance
+from astraflow.contract.fleet.maintainer import (
     Maintainer,
     MaintainerControlState,
     MaintainerStatus,
     Proposal,
     TranscriptEntry,
 )
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanRequest
+from astraflow.contract.fleet.pools import FleetStatus, Pool, PoolSpec
+from astraflow.contract.fleet.preflight import PreflightCheck, PreflightResult, ProviderFacts
+from astraflow.contract.fleet.recommendations import FleetConstraints, PoolRecommendation, WhatIfAnswer, WhatIfQuestion
+from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatus
-from astraflow.contract.partial_rollouts import PartialRollout, RecordedGeneration
 from astraflow.contract.plugins import PlannedPlugins, PluginChange
-from astraflow.contract.preflight import PreflightCheck, PreflightResult, ProviderFacts
-from astraflow.contract.queries import (
+from astraflow.contract.reports.evaluations import EvaluationReport
+from astraflow.contract.reports.queries import (
     EventQuery,
     GroupQuery,
     RewardHistogram,
@@ -50,11 +42,11 @@ from astraflow.contract.queries import (
     SampledGroup,
     TrajectoryQuery,
 )
-from astraflow.contract.recommendations import FleetConstraints, PoolRecommendation, WhatIfAnswer, WhatIfQuestion
-from astraflow.contract.reports import Event, NodeReport, Report, SampledTrajectory
-from astraflow.contract.tasks import Lease, Prompt
-from astraflow.contract.timelines import Hop
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.report import Event, NodeReport, Report, SampledTrajectory
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout, RecordedGeneration
+from astraflow.contract.rollouts.tasks import Lease, Prompt
+from astraflow.contract.rollouts.timelines import Hop
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.weight_reports import LinkReport
 from astraflow.contract.weights import Chunk, Manifest, Part, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire import (

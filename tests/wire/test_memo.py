@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.reports import NodeReport
+from astraflow.contract.fleet.instances import Cause
+from astraflow.contract.reports.report import NodeReport
 from astraflow.contract.weight_reports import LinkReport
 from astraflow.wire.converter import Memo, from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.rollouts.agent_calls import MAX_LIVE_SESSIONS
 from astraflow.wire import request_limits
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.pb import common_pb2 as common

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 
-from astraflow.contract.checks import Outcome
-from astraflow.contract.failures import RolloutFailed
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.plugins import Outcome
+from astraflow.contract.rollouts.failures import RolloutFailed
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows import workflows

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Ending, Int32Array
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Ending, Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows

@@ -7,8 +7,8 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.models import build_tokenizer
 from astraflow.workflows import workflows
 from astraflow.workflows.dataset_answers import DatasetAnswers

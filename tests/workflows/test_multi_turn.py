@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Author
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.spans import Author
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
 from astraflow.workflows.conformance import WorkflowCheck

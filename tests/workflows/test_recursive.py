@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from astraflow.contract.ids import PolicyId, PromptId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.rewards import rewards

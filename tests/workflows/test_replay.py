@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.contract.generation import Generation, Sampling
-from astraflow.contract.trajectories import Ending, Int32Array, Trajectory
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Ending, Int32Array, Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.recorder import RolloutRecorder
 from tests import make

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId, PromptId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows

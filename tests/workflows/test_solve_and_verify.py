@@ -3,7 +3,7 @@
 import pytest
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.workflows.conformance import WorkflowCheck
 from astraflow.workflows.scripted_policies import Reply, in_order

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
 from astraflow.workflows.token_ends import MAX_TOKENS, token_ends

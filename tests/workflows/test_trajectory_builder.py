@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.spans import Author
+from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
+from astraflow.contract.rollouts.spans import Author
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.workflows.trajectory_builder import TrajectoryBuilder, with_text
 

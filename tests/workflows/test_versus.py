@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.datasets import datasets
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import ManagedPlugin

@@ -1,10 +1,10 @@
 import pytest
 
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.workflows import workflows

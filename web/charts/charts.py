@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from astraflow.contract.reports import StreamReport
+from astraflow.contract.reports.report import StreamReport
 from web.charts import scales
 from web.components.findings import FED_BELOW
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.reports.evaluations import EvaluationReport
 from web.comparison import views
 from web.comparison.queries import MAX_RUNS, MIN_RUNS, compared_runs, differences
 from web.comparison.views import ComparisonAxis

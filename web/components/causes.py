@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from astraflow.contract.causes import Cause
+from astraflow.contract.fleet.instances import Cause
 from web.components import formats
 
 CAUSE_TEXTS = {

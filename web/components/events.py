@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from astraflow.contract.event_kinds import EVENT_KINDS, EventTopic
-from astraflow.contract.reports import Event, Report
+from astraflow.contract.reports.event_kinds import EVENT_KINDS, EventTopic
+from astraflow.contract.reports.report import Event, Report
 from web.components.downloads import Sheet
 from web.state.sentences import event_sentence, latest_sentence, split_cause
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from astraflow.contract.fleet.recommendations import Reason
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.recommendations import Reason
-from astraflow.contract.reports import NodeState, Report, StreamReport
+from astraflow.contract.reports.report import NodeState, Report, StreamReport
 from web.components import formats
 from web.history.points import Point, PolicyPoint
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from astraflow.contract.reports import NodeReport, NodeState, PoolReport, Report
+from astraflow.contract.reports.report import NodeReport, NodeState, PoolReport, Report
 from web.components import formats
 from web.history.capacity import FleetPoint, fleet_point, mean_group_size, pending_nodes, pool_dollars
 from web.history.node_cache import node_cache

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.reports import FlowReport, StreamReport
+from astraflow.contract.reports.report import FlowReport, StreamReport
 from web.components import formats
 
 REASONS = {

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.fleet import FleetStatus, KillScope
-from astraflow.contract.recommendations import Mode
-from astraflow.contract.reports import Report
+from astraflow.contract.fleet.pools import FleetStatus, KillScope
+from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.reports.report import Report
 from web.components import formats
 from web.components.live_texts import LiveText
 from web.history.capacity import fleet_point

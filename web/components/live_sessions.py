@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from astraflow.contract.agent_calls import LiveSession
-from astraflow.contract.reports import NodeReport
+from astraflow.contract.reports.report import NodeReport
+from astraflow.contract.rollouts.agent_calls import LiveSession
 from web.components import formats
 
 IDLE_S = 120.0

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
+from astraflow.contract.fleet.recommendations import PoolRecommendation
+from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from web.components import findings, formats
 from web.components.fleet_texts import fleet_texts
 from web.history.node_cache import node_cache

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from web.components import formats
 from web.components.fleet_texts import lag_counts, pool_nodes
 

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PluginChange, PluginSpec
-from astraflow.contract.reports import FlowReport, Report, StreamReport
+from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.accounts.viewer import Viewer
 from web.dataflow import commands as flow_commands
 from web.dataflow.stream_cards import pressure

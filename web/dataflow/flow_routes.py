@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import FlowId
 from astraflow.contract.plugins import PluginChange, PluginSlot
-from astraflow.contract.reports import FlowReport, StreamReport
+from astraflow.contract.reports.report import FlowReport, StreamReport
 from web.accounts.viewer import Viewer
 from web.components.layout import layout
 from web.dataflow import commands as flow_commands

@@ -7,7 +7,7 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec
-from astraflow.contract.reports import FlowReport, StreamReport
+from astraflow.contract.reports.report import FlowReport, StreamReport
 from web.dataflow.plugins import KINDS, options_text
 
 MOST_FILTERS = 16

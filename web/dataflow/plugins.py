@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec
-from astraflow.contract.reports import FlowReport, StreamReport
+from astraflow.contract.reports.report import FlowReport, StreamReport
 from web.components import formats
 
 KINDS: Mapping[PluginSlot, Mapping[str, str]] = {

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.reports import Pace, Report, StreamReport
+from astraflow.contract.reports.report import Pace, Report, StreamReport
 from web.components import formats
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
-from astraflow.contract.reports import FlowReport, Report
+from astraflow.contract.reports.report import FlowReport, Report
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.group_counts import (

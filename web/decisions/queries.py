@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.fleet import Decision, Finding
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.plans import Finding
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
-from astraflow.contract.queries import EventQuery
-from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.reports import Event
+from astraflow.contract.reports.queries import EventQuery
+from astraflow.contract.reports.report import Event
 from web.requests.context import RequestContext
 
 FLEET: Final = "fleet"

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from astraflow.contract.fleet import Finding
-from astraflow.contract.recommendations import PoolRecommendation
+from astraflow.contract.fleet.plans import Finding
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from web.decisions.queries import DecisionEntry
 from web.rest.common import ItemList, ResponseModel
 from web.rest.contract_models import fields_of

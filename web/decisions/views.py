@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from astraflow.contract.fleet import Finding, Verdict
-from astraflow.contract.recommendations import RECOMMENDATION_INPUTS, PoolRecommendation
+from astraflow.contract.fleet.plans import Finding, Verdict
+from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, PoolRecommendation
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.formats import usd

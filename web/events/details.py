@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.recommendations import RECOMMENDATION_INPUTS, LimitInEffect, PoolRecommendation
-from astraflow.contract.reports import Event
+from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, LimitInEffect, PoolRecommendation
+from astraflow.contract.reports.report import Event
 from web.components import formats
 from web.history.points import Point
 from web.state.sentences import event_sentence

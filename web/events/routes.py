@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.queries import EventPage, EventQuery
+from astraflow.contract.reports.queries import EventPage, EventQuery
 from web.components.downloads import FileFormat, sheet_response
 from web.components.events import EVENT_TOPICS, KINDS, event_rows, event_sheet, kind_label, single_event_rows
 from web.components.layout import layout

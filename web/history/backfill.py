@@ -13,8 +13,8 @@ from pathlib import Path
 
 from astraflow.client.offline_run import OfflineRun, offline_reports
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput
-from astraflow.contract.queries import EventQuery
-from astraflow.contract.reports import Event, Report
+from astraflow.contract.reports.queries import EventQuery
+from astraflow.contract.reports.report import Event, Report
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.run_folders import RunFolder

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.reports import NodeState, PoolReport, Report
+from astraflow.contract.reports.report import NodeState, PoolReport, Report
 from web.history.node_cache import node_cache
 
 HOUR_S = 3600.0

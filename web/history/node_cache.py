@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 
 T = TypeVar("T")
 P = ParamSpec("P")

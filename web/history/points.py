@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import NodeState, Report, StreamReport
+from astraflow.contract.reports.report import NodeState, Report, StreamReport
 from web.history.capacity import FLEET_VALUES, FleetPoint, fleet_point
 from web.history.node_cache import node_cache
 

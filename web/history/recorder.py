@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic

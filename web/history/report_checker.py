@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.reports import NodeReport, Report, StreamReport
+from astraflow.contract.reports.report import NodeReport, Report, StreamReport
 
 T = TypeVar("T")
 

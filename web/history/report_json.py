@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
-from astraflow.contract.reports import Event, FlowReport, Pace, Report, StreamReport
+from astraflow.contract.reports.report import Event, FlowReport, Pace, Report, StreamReport
 from astraflow.runtime.logs import get_logger
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlmodel import Session, select
 
-from astraflow.contract.reports import StreamReport
+from astraflow.contract.reports.report import StreamReport
 from web.database.tables import RunRecord
 from web.history import series_queries
 from web.history.points import AVERAGED_STEPS, finite

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from astraflow.contract.ids import NodeId, PolicyId
-from astraflow.contract.reports import NodeReport, Report
+from astraflow.contract.reports.report import NodeReport, Report
 from web.history.capacity import FLEET_VALUES
 from web.history.levels import SECOND_LEVEL, TEN_SECOND_LEVEL, Level
 from web.history.points import SERVING_STATES, VALUES, Point

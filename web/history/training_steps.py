@@ -5,7 +5,7 @@ import math
 from sqlmodel import Session
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Report, StreamReport
+from astraflow.contract.reports.report import Report, StreamReport
 from astraflow.contract.training_metrics import MetricGroup, training_metric
 from web.history import series_queries
 from web.history.levels import SECOND_LEVEL

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, DeadlineExceeded, RateLimited, Unavailable
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from web.history.points import MAX_POINTS, Point

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import FleetStatus
+from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import Backoff

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from web.components.live_texts import LiveText, build_live_texts
 from web.history.points import Point, point_json
 from web.history.report_json import json_value

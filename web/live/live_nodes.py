@@ -14,8 +14,8 @@ from typing import Protocol
 from urllib.parse import parse_qsl
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Instance, LaunchId
-from astraflow.contract.reports import NodeReport
+from astraflow.contract.fleet.instances import Instance, LaunchId
+from astraflow.contract.reports.report import NodeReport
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from web.history.samples import TimeShares

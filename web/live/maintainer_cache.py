@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.fleet.maintainer import Maintainer, Proposal
 from astraflow.contract.ids import Name
-from astraflow.contract.maintainer import Maintainer, Proposal
 from astraflow.runtime.clock import Clock
 
 MAX_AGE_S = 1.0

@@ -1,6 +1,6 @@
 """Live texts of one node; the first paint of its row and every push use the same texts."""
 
-from astraflow.contract.reports import NodeReport, NodeState
+from astraflow.contract.reports.report import NodeReport, NodeState
 from web.components import formats
 from web.components.causes import with_cause
 from web.history.samples import TimeShares

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet import PlanId
-from astraflow.contract.maintainer import Maintainer
+from astraflow.contract.fleet.maintainer import Maintainer
+from astraflow.contract.fleet.plans import PlanId
 from web.decisions.queries import DecisionEntry, fleet_entry
 from web.decisions.schemas import DecisionResponse
 from web.live.maintainer_cache import MaintainerSnapshot

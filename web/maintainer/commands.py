@@ -4,8 +4,9 @@ As for pools, the viewer is the actor, and the command is audited whether it suc
 """
 
 from astraflow.contract.errors import Conflict
-from astraflow.contract.fleet import AppliedPlan, Decision, PlanId
-from astraflow.contract.maintainer import MaintainerMode, Proposal, ProposalState
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal, ProposalState
+from astraflow.contract.fleet.plans import AppliedPlan, PlanId
 from web.accounts.viewer import Viewer
 from web.requests import fleet_commands
 from web.requests.context import RequestContext

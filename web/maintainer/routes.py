@@ -8,8 +8,8 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.fleet import PlanId
-from astraflow.contract.maintainer import MaintainerMode, TranscriptPage
+from astraflow.contract.fleet.maintainer import MaintainerMode, TranscriptPage
+from astraflow.contract.fleet.plans import PlanId
 from web.components.downloads import FileFormat, sheet_response
 from web.components.layout import layout
 from web.maintainer import commands as maintainer_commands

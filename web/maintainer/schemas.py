@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from astraflow.contract.maintainer import Maintainer, MaintainerMode, Proposal, TranscriptEntry, TranscriptPage
+from astraflow.contract.fleet.maintainer import Maintainer, MaintainerMode, Proposal, TranscriptEntry, TranscriptPage
 from web.maintainer.transcript import transcript_view
 from web.rest.common import ItemList, Reason, RequestBody, ResponseModel
 from web.rest.contract_models import fields_of

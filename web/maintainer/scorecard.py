@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from astraflow.contract.maintainer import GroupScore, LiveScore, MaintainerMode, MaintainerScore, MaintainerStatus
+from astraflow.contract.fleet.maintainer import GroupScore, LiveScore, MaintainerMode, MaintainerScore, MaintainerStatus
 from web.components import formats
 from web.components.formats import several
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from astraflow.contract.maintainer import TranscriptEntry, TranscriptPage
-from astraflow.contract.transcript_chain import entry_hash, first_broken_entry
+from astraflow.contract.fleet.maintainer import TranscriptEntry, TranscriptPage
+from astraflow.contract.fleet.transcript_chain import entry_hash, first_broken_entry
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.formats import usd

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astraflow.contract.fleet import Decision, FleetStatus, KillScope
-from astraflow.contract.maintainer import (
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import (
     Budget,
     Maintainer,
     MaintainerMode,
@@ -15,6 +15,7 @@ from astraflow.contract.maintainer import (
     Proposal,
     ProposalState,
 )
+from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from web.components import formats
 from web.components.formats import usd
 from web.decisions.views import KINDS

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
-from astraflow.contract.fleet import PlanId
+from astraflow.contract.fleet.plans import PlanId
 from astraflow.contract.ids import NodeId
 from web.live.followed_run import FollowedRun
 from web.requests.context import AppContext, get_followed_run

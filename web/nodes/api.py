@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import NodeId
-from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from web.requests import fleet_commands
 from web.requests.context import RequestContext, RequestContextDep, ViewerDep
 from web.rest.common import (

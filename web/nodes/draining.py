@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.fleet import Pool
-from astraflow.contract.reports import NodeState
+from astraflow.contract.fleet.pools import Pool
+from astraflow.contract.reports.report import NodeState
 from web.components import formats
 from web.state.node_table import NodeRow
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from astraflow.contract.reports import NodeState
+from astraflow.contract.reports.report import NodeState
 from web.components import formats
 from web.live.node_texts import SLOW_BELOW, node_lag_text
 from web.state.node_table import NodeRow

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.fleet import Instance, InstanceState
+from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
-from astraflow.contract.reports import NodeReport, NodeState
+from astraflow.contract.reports.report import NodeReport, NodeState
 from web.charts import scales
 from web.charts.series import as_sheet
 from web.components import formats

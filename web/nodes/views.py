@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
-from astraflow.contract.reports import NodeState, Report
+from astraflow.contract.reports.report import NodeState, Report
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.live_texts import LiveText

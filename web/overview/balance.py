@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from web.charts import charts, scales
 from web.components import formats
 from web.components.findings import FED_BELOW

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from web.charts import charts
 from web.charts.chart_data import chart_data, rows_of
 from web.charts.scales import span_of

@@ -4,8 +4,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.queries import EventQuery
-from astraflow.contract.reports import Event
+from astraflow.contract.reports.queries import EventQuery
+from astraflow.contract.reports.report import Event
 from web.accounts.viewer import Viewer
 from web.components.events import EVENT_TOPICS
 from web.components.layout import layout, page_selection

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import FlowReport, Report, StreamReport
+from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.charts import charts, scales
 from web.charts.chart_data import chart_data, lags_over, rows_of
 from web.charts.version_lag import NodeLagRow, version_lag

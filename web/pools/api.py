@@ -6,7 +6,9 @@ from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet import FleetStatus, LaunchId, PlanId, PlanRequest, Pool
+from astraflow.contract.fleet.instances import LaunchId
+from astraflow.contract.fleet.plans import PlanId, PlanRequest
+from astraflow.contract.fleet.pools import FleetStatus, Pool
 from astraflow.contract.ids import PoolId
 from web.decisions.queries import DecisionEntry, fleet_entry
 from web.decisions.schemas import DecisionResponse, FaultInjectionResponse

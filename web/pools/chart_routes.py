@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Pool, PoolSpec
+from astraflow.contract.fleet.pools import Pool, PoolSpec
 from web.components.downloads import FileFormat, sheet_response
 from web.middleware.middleware import FORM_TOKEN
 from web.pools.instances import launch_delay_sheet, launch_delays

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import Instance, InstanceState, Pool
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState
+from astraflow.contract.fleet.pools import Pool
 from web.components import formats
 from web.components.causes import with_cause
 from web.components.downloads import Sheet

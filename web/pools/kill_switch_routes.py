@@ -7,7 +7,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.fleet import KillScope
+from astraflow.contract.fleet.pools import KillScope
 from web.components.layout import layout
 from web.pools.views import fleet_view
 from web.requests import fleet_commands

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.fleet import Plan, Pool, Verdict
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.plans import Plan, Verdict
+from astraflow.contract.fleet.pools import Pool
+from astraflow.contract.fleet.recommendations import Mode
 from web.components import formats
 from web.components.formats import usd
 from web.decisions.views import VERDICT_TEXTS, VERDICT_TONES, FindingRow, finding_row

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import PoolSpec
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 
 MOST_TEXT = 2000
 

@@ -9,8 +9,9 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Instance, Pool
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.instances import Instance
+from astraflow.contract.fleet.pools import Pool
+from astraflow.contract.fleet.recommendations import Mode
 from web.accounts.viewer import Viewer
 from web.components.layout import layout
 from web.decisions.queries import DecisionFilter, decision_page

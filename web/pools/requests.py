@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, field_validator
 
-from astraflow.contract.fleet import KillScope, PoolSpec
+from astraflow.contract.fleet.pools import KillScope, PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import Mode
 from web.rest.common import MAX_EXACT_INTEGER, NAME, Reason, RequestBody, WholeNumber
 
 MAX_NODES = 1_000_000

@@ -9,7 +9,8 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.fleet import KillScope, Plan, PlanId, PlanRequest, Role
+from astraflow.contract.fleet.plans import Plan, PlanId, PlanRequest, Role
+from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.ids import PoolId
 from web.accounts.viewer import Viewer
 from web.components.downloads import FileFormat, sheet_response

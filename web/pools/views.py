@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import InstanceState, KillScope, Pool
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.instances import Cause, InstanceState
+from astraflow.contract.fleet.pools import KillScope, Pool
+from astraflow.contract.fleet.recommendations import Mode
 from web.components import formats
 from web.components.causes import cause_counts
 from web.components.downloads import Sheet

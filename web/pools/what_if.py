@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astraflow.contract.recommendations import PoolRecommendation, WhatIfAnswer, WhatIfQuestion
+from astraflow.contract.fleet.recommendations import PoolRecommendation, WhatIfAnswer, WhatIfQuestion
 from web.requests.context import RequestContext
 
 MIN_MINUTE_POINTS = 5

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from astraflow.contract.recommendations import PoolRecommendation
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from web.charts import charts, scales
 from web.charts.series import as_sheet
 from web.components import formats

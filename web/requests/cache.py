@@ -7,7 +7,8 @@ import asyncio
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-from astraflow.contract.fleet import Plan, PlanId, PoolSpec
+from astraflow.contract.fleet.plans import Plan, PlanId
+from astraflow.contract.fleet.pools import PoolSpec
 from web.history.run_summary import RunSummary
 
 K = TypeVar("K")

@@ -10,22 +10,13 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from astraflow.client.fleet_plane import FleetPlaneClient
-from astraflow.contract import fleet
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, NotPermitted, Unavailable
-from astraflow.contract.fleet import (
-    Actor,
-    AppliedPlan,
-    Decision,
-    InjectedFault,
-    KillScope,
-    Plan,
-    PlanId,
-    PlanRequest,
-    Pool,
-    PoolSpec,
-)
+from astraflow.contract.fleet.decisions import Decision, InjectedFault
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
+from astraflow.contract.fleet.plans import Role as ActorRole
+from astraflow.contract.fleet.pools import KillScope, Pool, PoolSpec
+from astraflow.contract.fleet.preflight import PreflightResult
 from astraflow.contract.ids import NodeId, PoolId
-from astraflow.contract.preflight import PreflightResult
 from web.accounts.viewer import Viewer
 from web.requests.context import RequestContext
 from web.security.audit_log import AuditedCommand, Facts
@@ -34,7 +25,7 @@ from web.security.roles import Role
 
 T = TypeVar("T")
 
-_ROLES = {Role.AGENT: fleet.Role.AGENT, Role.OPERATOR: fleet.Role.OPERATOR, Role.ADMIN: fleet.Role.ADMIN}
+_ROLES = {Role.AGENT: ActorRole.AGENT, Role.OPERATOR: ActorRole.OPERATOR, Role.ADMIN: ActorRole.ADMIN}
 
 
 def actor_of(context: RequestContext, viewer: Viewer, *, pool: str = "") -> Actor:

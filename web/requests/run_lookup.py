@@ -8,8 +8,8 @@ from fastapi import Path
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.queries import EventQuery
-from astraflow.contract.reports import FlowReport, Report, StreamReport
+from astraflow.contract.reports.queries import EventQuery
+from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.database import run_records
 from web.database.tables import RunRecord
 from web.history.report_json import report_from_json

@@ -2,7 +2,9 @@
 
 from pydantic import Field
 
-from astraflow.contract.fleet import AppliedPlan, FleetStatus, Instance, Plan, Pool, Role
+from astraflow.contract.fleet.instances import Instance
+from astraflow.contract.fleet.plans import AppliedPlan, Plan, Role
+from astraflow.contract.fleet.pools import FleetStatus, Pool
 from astraflow.contract.ids import PoolId
 from web.rest.common import ItemList, ResponseModel
 from web.rest.contract_models import fields_of

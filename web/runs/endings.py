@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astraflow.contract.spans import Ending
+from astraflow.contract.rollouts.spans import Ending
 from astraflow.contract.training_metrics import ENDING_PREFIX
 from web.charts import scales
 from web.charts.charts import Row

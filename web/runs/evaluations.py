@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.ids import NodeId, PolicyId
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from web.components import formats
 
 TONES = {

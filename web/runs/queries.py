@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlmodel import Session
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from web.database.tables import RunRecord
 from web.history import series_queries as history
 from web.history.points import MAX_CHARTED_NODES, VALUES

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.contract.training_metrics import training_metric
 from web.charts import charts
 from web.charts.chart_data import rows_of

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlencode
 
-from astraflow.contract.reports import FlowReport, Report, StreamReport
+from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.charts import charts, scales
 from web.charts.chart_data import chart_data
 from web.charts.version_lag import NodeLagRow, node_lag_row

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from web.accounts.viewer import Viewer
 from web.components import formats
 from web.components.layout import NAVIGATION

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.preflight import CheckKind, PreflightCheck, PreflightResult, ProviderFacts
+from astraflow.contract.fleet.preflight import CheckKind, PreflightCheck, PreflightResult, ProviderFacts
 from web.components import formats
 from web.process_settings import Settings, start_command, web_command
 from web.requests.context import RequestContext

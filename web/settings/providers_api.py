@@ -7,7 +7,7 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.preflight import PreflightResult, ProviderFacts
+from astraflow.contract.fleet.preflight import PreflightResult, ProviderFacts
 from web.requests import fleet_commands
 from web.requests.context import RequestContextDep, ViewerDep
 from web.rest.common import NAME, PREFIX, ItemList, ResponseModel, error_responses

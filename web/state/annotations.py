@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.reports import Event, Report
+from astraflow.contract.fleet.recommendations import PoolRecommendation
+from astraflow.contract.reports.report import Event, Report
 from web.state.sentences import event_sentence
 
 RETAINED_ANNOTATIONS = 400

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from astraflow.contract.reports import FlowReport, Report, StreamReport
+from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 
 WINDOW_S = 60.0
 """Time over which rates are measured, in seconds."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from astraflow.contract.fleet import FleetStatus, Pool
+from astraflow.contract.fleet.pools import FleetStatus, Pool
 from astraflow.runtime.clock import Clock
 from web.process_settings import STALE_AFTER_S
 

@@ -8,9 +8,8 @@ from statistics import median
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import Instance
-from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.contract.fleet.instances import Cause, Instance
+from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from web.history.samples import TimeShares
 
 PAGE_ROWS = 50

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.runtime.clock import Clock
 from web.history.points import Point, Series
 from web.process_settings import STALE_AFTER_S

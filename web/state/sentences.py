@@ -1,6 +1,6 @@
 """Sentences of reports and events, without the parts that a page shows elsewhere."""
 
-from astraflow.contract.reports import Event
+from astraflow.contract.reports.report import Event
 
 RULE_PREFIX = "by the sizer: "
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, AgentCall, CallOutcome
-from astraflow.contract.reports import SampledTrajectory
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, AgentCall, CallOutcome
 from web.components import formats
 from web.components.texts import TextCutter, visible
 from web.trajectories.episodes import names_of

@@ -8,10 +8,10 @@ from fastapi.responses import Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.agent_calls import CallOutcome
-from astraflow.contract.queries import RewardHistogram
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.timelines import Hop
+from astraflow.contract.reports.queries import RewardHistogram
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.agent_calls import CallOutcome
+from astraflow.contract.rollouts.timelines import Hop
 from web.requests.context import RequestContextDep
 from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import Ending
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.spans import Ending
 from web.components import formats
 from web.components.texts import TextCutter, visible
 from web.trajectories.episodes import name_of

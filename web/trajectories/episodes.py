@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import POLICY_SPEAKER, Author, Span
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.spans import POLICY_SPEAKER, Author, Span
 from web.components import formats
 from web.components.texts import visible
 from web.trajectories.views import calls_summary, tone_of, versions_of

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from urllib.parse import urlencode
 
-from astraflow.contract.agent_calls import CallOutcome
-from astraflow.contract.queries import MAX_ORDINAL, MAX_SEARCH_CHARS, TrajectoryQuery
-from astraflow.contract.spans import Ending
+from astraflow.contract.reports.queries import MAX_ORDINAL, MAX_SEARCH_CHARS, TrajectoryQuery
+from astraflow.contract.rollouts.agent_calls import CallOutcome
+from astraflow.contract.rollouts.spans import Ending
 
 
 class EndFilter(Enum):

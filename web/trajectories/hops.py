@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.timelines import ADMIT, BATCH, EPISODE, GENERATE, LEASE, PUSH, REWARD, STEP, TOOL
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.timelines import ADMIT, BATCH, EPISODE, GENERATE, LEASE, PUSH, REWARD, STEP, TOOL
 from web.components import formats
 
 _NODE, _DATAFLOW, _TRAINER = "node", "dataflow", "trainer"

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from astraflow.client.offline_run import OfflineRun
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
-from astraflow.contract.evaluations import EvaluationReport
-from astraflow.contract.queries import RewardHistogram, RewardQuery, TrajectoryPage, TrajectoryQuery
-from astraflow.contract.reports import SampledTrajectory
+from astraflow.contract.reports.evaluations import EvaluationReport
+from astraflow.contract.reports.queries import RewardHistogram, RewardQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.runtime.run_folders import RunFolder
 from web.database.tables import RunRecord
 from web.requests.context import RequestContext

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.queries import RewardHistogram
-from astraflow.contract.spans import Ending
+from astraflow.contract.reports.queries import RewardHistogram
+from astraflow.contract.rollouts.spans import Ending
 from web.components import formats
 from web.trajectories.filters import SampleFilter
 

@@ -7,7 +7,7 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.reports import SampledTrajectory
+from astraflow.contract.reports.report import SampledTrajectory
 from web.components.downloads import FileFormat, Sheet, sheet_response
 from web.components.layout import layout
 from web.requests.context import RequestContextDep

@@ -7,9 +7,9 @@ from fastapi.responses import Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.agent_calls import AgentCall, LiveSession
-from astraflow.contract.failures import Failure
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId
+from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
+from astraflow.contract.rollouts.failures import Failure
 from web.components.live_sessions import live_sessions, sessions_of
 from web.requests.context import RequestContextDep
 from web.rest.common import NAME, PREFIX, ItemList, ResponseModel, error_responses

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from astraflow.contract.reports import SampledTrajectory
+from astraflow.contract.reports.report import SampledTrajectory
 from web.components.texts import visible
 
 TOKENS_PER_PAGE = 4_000

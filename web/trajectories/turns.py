@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
 
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import POLICY_SPEAKER, Author, Span
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.spans import POLICY_SPEAKER, Author, Span
 from web.components import formats
 from web.components.texts import TextCutter, visible
 from web.trajectories.tokens import Token, TokenWindow

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.agent_calls import CallOutcome
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import Author
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.agent_calls import CallOutcome
+from astraflow.contract.rollouts.spans import Author
 from web.components import formats
 from web.components.texts import visible
 

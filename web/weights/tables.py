@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.contract.weight_reports import LinkReport
 from web.components.downloads import Sheet
 from web.components.live_texts import visible_nodes

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.reports import NodeReport, Report
+from astraflow.contract.reports.report import NodeReport, Report
 from astraflow.contract.weight_reports import LinkReport, VersionReport
 from web.components import formats
 from web.components.live_texts import visible_nodes

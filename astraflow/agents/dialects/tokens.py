@@ -12,7 +12,7 @@ from astraflow.agents.calls import CallOptions, CallRefused, ReplyFinish, TokenC
 from astraflow.agents.dialects import fields
 from astraflow.agents.dialects.chat import refuse_several
 from astraflow.agents.dialects.dialect import CallContext, InvalidCall, Json, ParsedCall, event, openai_error
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 
 _UNSUPPORTED = {
     "features": "send text prompts",

@@ -10,8 +10,8 @@ import typer
 from astraflow.cli.checks.plugins import environment, reward, tool, workflow
 from astraflow.cli.checks.recipe import recipe
 from astraflow.cli.checks.tables import print_results
-from astraflow.contract.checks import CheckResult
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.plugins import CheckResult
 
 check = typer.Typer(help="Check recipes, and parts that you provide.", no_args_is_help=True)
 check.command()(reward)

@@ -13,8 +13,8 @@ from astraflow.contract.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from astraflow.contract.checks import CheckResult
-    from astraflow.contract.tasks import Prompt
+    from astraflow.contract.plugins import CheckResult
+    from astraflow.contract.rollouts.tasks import Prompt
     from astraflow.environments.base import Observation
     from astraflow.environments.episodes import Expert
 

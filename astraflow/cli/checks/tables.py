@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from astraflow.contract.checks import CheckResult, Outcome
+from astraflow.contract.plugins import CheckResult, Outcome
 
 if TYPE_CHECKING:
     from rich.table import Table

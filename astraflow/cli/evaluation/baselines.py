@@ -16,7 +16,7 @@ from astraflow.baselines.round import BaselineRound
 from astraflow.baselines.selection import Selection, by_policy, select
 from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subject
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.evaluations import EvaluationState
+from astraflow.contract.reports.evaluations import EvaluationState
 from astraflow.raas.engines import engines
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import Check, load_recipe

@@ -15,8 +15,8 @@ from rich.table import Table
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.ids import FlowId, PolicyId, Version
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from astraflow.runtime import logs
 from astraflow.runtime.retries import retry
 from astraflow.runtime.service import run_process, run_until

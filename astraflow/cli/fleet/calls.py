@@ -12,9 +12,12 @@ from astraflow.cli.options import TOKEN, read_token
 from astraflow.cli.run_endpoints import RunEndpoint, client_tls
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import Actor, AppliedPlan, Decision, KillScope, LaunchId, PlanId, PlanRequest, Role
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.instances import LaunchId
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, PlanId, PlanRequest, Role
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.preflight import PreflightResult
 from astraflow.contract.ids import PoolId
-from astraflow.contract.preflight import PreflightResult
 from astraflow.runtime.run_folders import active_runs
 from astraflow.wire.channel import authority_client_tls, dial
 

@@ -11,18 +11,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from astraflow.contract.fleet import (
-    AppliedPlan,
-    Decision,
-    FleetStatus,
-    Instance,
-    InstanceState,
-    KillScope,
-    Plan,
-    Pool,
-    Verdict,
-)
-from astraflow.contract.preflight import PreflightCheck, PreflightResult, ProviderFacts
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.instances import Instance, InstanceState
+from astraflow.contract.fleet.plans import AppliedPlan, Plan, Verdict
+from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool
+from astraflow.contract.fleet.preflight import PreflightCheck, PreflightResult, ProviderFacts
 
 T = TypeVar("T")
 

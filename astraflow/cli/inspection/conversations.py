@@ -11,8 +11,8 @@ from rich.text import Text
 
 from astraflow.archive.connection import ARCHIVE_PATH, open_recorded
 from astraflow.archive.samples import find_trajectories
-from astraflow.contract.queries import TrajectoryQuery
-from astraflow.contract.reports import SampledTrajectory
+from astraflow.contract.reports.queries import TrajectoryQuery
+from astraflow.contract.reports.report import SampledTrajectory
 
 _TRAINED = "trained"
 

@@ -17,7 +17,7 @@ from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot, PluginSpec
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.wire.channel import ClientTls, dial
 
 T = TypeVar("T")

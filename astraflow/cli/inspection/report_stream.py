@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.runtime.retries import TRANSIENT
 from astraflow.wire.channel import ClientTls, dial
 

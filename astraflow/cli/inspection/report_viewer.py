@@ -15,7 +15,7 @@ from astraflow.cli.inspection.screen import number, share, size
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.reports import Event, NodeState, Report
+from astraflow.contract.reports.report import Event, NodeState, Report
 from astraflow.runtime import logs
 from astraflow.runtime.service import run_process, run_until
 from astraflow.wire.channel import ClientTls, dial

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from astraflow.cli.inspection.tally import Summary
-from astraflow.contract.reports import NodeState, Report, StreamReport
+from astraflow.contract.reports.report import NodeState, Report, StreamReport
 from astraflow.runtime.clock import Clock, SystemClock
 
 _FAILED = ("failed_", "retried")

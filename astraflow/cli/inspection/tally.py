@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from astraflow.contract.ids import NodeId, PolicyId
-from astraflow.contract.reports import Report, StreamReport
+from astraflow.contract.reports.report import Report, StreamReport
 from astraflow.runtime.clock import Clock, SystemClock
 
 FIRST_STEPS = 5

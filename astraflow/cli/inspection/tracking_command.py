@@ -13,7 +13,7 @@ from astraflow.cli.options import Address, Authority, TlsCa, TlsClientCertificat
 
 if TYPE_CHECKING:
     from astraflow.cli.run_endpoints import RunEndpoint
-    from astraflow.contract.reports import Report
+    from astraflow.contract.reports.report import Report
     from astraflow.tracking.exporter import Exporter
     from astraflow.wire.channel import ClientTls
 

@@ -11,7 +11,7 @@ from astraflow.cli.options import Address, Authority, TlsCa, TlsClientCertificat
 
 if TYPE_CHECKING:
     from astraflow.cli.run_endpoints import RunEndpoint
-    from astraflow.contract.queries import TrajectoryPage, TrajectoryQuery
+    from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
     from astraflow.weights.store.storage.base import Folder
     from astraflow.wire.channel import ClientTls
 

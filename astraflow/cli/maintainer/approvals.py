@@ -11,8 +11,9 @@ from rich.text import Text
 from astraflow.cli.fleet.tables import plan_table
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import Conflict
-from astraflow.contract.fleet import Actor, AppliedPlan, Decision, PlanId, Role
-from astraflow.contract.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, PlanId, Role
 
 
 async def approve(plane: FleetPlaneClient, plan: PlanId, *, key: str, reason: str) -> AppliedPlan:

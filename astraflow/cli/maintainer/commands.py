@@ -164,8 +164,8 @@ def mode(
 ) -> None:
     """Set the mode of the maintainer."""
     from astraflow.contract.errors import InvalidInput
-    from astraflow.contract.fleet import Actor, Role
-    from astraflow.contract.maintainer import MaintainerMode
+    from astraflow.contract.fleet.maintainer import MaintainerMode
+    from astraflow.contract.fleet.plans import Actor, Role
 
     modes = [known_mode.value for known_mode in MaintainerMode]
     if mode not in modes:
@@ -215,7 +215,7 @@ def approve(
     """Approve a proposal and apply it, if the guard still allows it."""
     from astraflow.cli.fleet.tables import applied_line, show
     from astraflow.cli.maintainer import approvals
-    from astraflow.contract.fleet import PlanId
+    from astraflow.contract.fleet.plans import PlanId
 
     async def request(plane: "FleetPlaneClient") -> None:
         applied = await approvals.approve(plane, PlanId(plan), key=key, reason=reason)
@@ -237,7 +237,7 @@ def reject(
     """Reject a proposal; it can no longer be applied."""
     from astraflow.cli.fleet.tables import decision_line, show
     from astraflow.cli.maintainer import approvals
-    from astraflow.contract.fleet import PlanId
+    from astraflow.contract.fleet.plans import PlanId
 
     async def request(plane: "FleetPlaneClient") -> None:
         decision = await approvals.reject(plane, PlanId(plan), key=key, reason=reason)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import typer
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.maintainer import Maintainer, MaintainerStatus, Proposal
+from astraflow.contract.fleet.maintainer import Maintainer, MaintainerStatus, Proposal
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.toml import Values
 

@@ -15,8 +15,8 @@ from rich.markup import escape
 
 from astraflow.baselines.subjects import served_folder
 from astraflow.cli.models.sources import find_checkpoints
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.generation import Finish
 from astraflow.models.packages import PACKAGED_MODELS
 from astraflow.models.tokenizers import Message
 from astraflow.raas.policies.served_policies import ServedPolicy

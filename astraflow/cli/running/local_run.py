@@ -30,7 +30,7 @@ from astraflow.cli.running.service_addresses import ServiceAddresses, choose_add
 from astraflow.cli.running.supervisor import ProcessEvent, RoleFailed, Supervisor
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import NodeState, Report
+from astraflow.contract.reports.report import NodeState, Report
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
 from astraflow.runtime import logs

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from astraflow.cli.options import Address, Authority, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
-from astraflow.contract.access import JoinToken, KnownJoinToken
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.nodes import JoinToken, KnownJoinToken
 
 if TYPE_CHECKING:
     from astraflow.client.control_plane import ControlPlaneClient

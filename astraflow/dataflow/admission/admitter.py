@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.contract.batches import Rows
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filtering import Filter
 from astraflow.dataflow.admission.routing import RoutedGroup, route

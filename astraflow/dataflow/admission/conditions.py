@@ -5,8 +5,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from astraflow.contract.ids import Version
-from astraflow.contract.spans import Ending
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.spans import Ending
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy

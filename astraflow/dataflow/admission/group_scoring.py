@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
-from astraflow.contract.trajectories import Episode, Trajectories, Trajectory
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.trajectories import Episode, Trajectories, Trajectory
 from astraflow.dataflow.config import GroupRewardConfig
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember

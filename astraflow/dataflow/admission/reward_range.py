@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from astraflow.contract.agent_calls import MAX_CALLS
-from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.trajectories import Episode, Trajectories
+from astraflow.contract.rollouts.agent_calls import MAX_CALLS
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.trajectories import Episode, Trajectories
 
 
 def bounded_rewards(episode: Episode, reward_range: tuple[float, float]) -> Episode:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from astraflow.contract.batches import Row, Rows
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.trajectories import NO_VERSION, Trajectories, base_role_of
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.trajectories import NO_VERSION, Trajectories, base_role_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.values import Json
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, EvaluationRounds, Round
 from astraflow.dataflow.evaluation.schedule import Schedule

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from astraflow.contract.errors import Conflict, InvalidInput
-from astraflow.contract.evaluations import EvaluationReport, EvaluationState
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.rollouts.tasks import Group
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.evaluation.reservations import Reservations
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, Round

@@ -5,7 +5,7 @@ from math import floor
 
 from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.reports import NodeState
+from astraflow.contract.reports.report import NodeState
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run

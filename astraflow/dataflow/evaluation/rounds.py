@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.evaluation.scores import Sample
 from astraflow.dataflow.issuing.groups import OpenGroup

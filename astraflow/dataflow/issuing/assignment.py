@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from astraflow.contract.ids import NodeId, PolicyId, Version
-from astraflow.contract.partial_rollouts import MAX_PARTIAL_ROLLOUT_BYTES, total_size_bytes
-from astraflow.contract.tasks import Task
+from astraflow.contract.rollouts.partial_rollouts import MAX_PARTIAL_ROLLOUT_BYTES, total_size_bytes
+from astraflow.contract.rollouts.tasks import Task
 from astraflow.dataflow.flow import Flow
 
 MAX_LEASE_BYTES = MAX_PARTIAL_ROLLOUT_BYTES

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId, Version
-from astraflow.contract.partial_rollouts import PartialRollout
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout
+from astraflow.contract.rollouts.tasks import Group, Prompt, Task
+from astraflow.contract.rollouts.trajectories import Episode
 
 
 @dataclass(slots=True)

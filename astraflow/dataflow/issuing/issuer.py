@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, Version
-from astraflow.contract.trajectories import Episode, Trajectories, base_role_of
+from astraflow.contract.rollouts.trajectories import Episode, Trajectories, base_role_of
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.selection import Selector

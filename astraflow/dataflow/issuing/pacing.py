@@ -14,7 +14,7 @@ grows with every pull that waited, and shrinks slowly while complete groups pile
 from collections import deque
 from dataclasses import dataclass
 
-from astraflow.contract.reports import Pace
+from astraflow.contract.reports.report import Pace
 
 MARGIN_SHARE = 0.25
 """Groups beyond the next batch, as a share of a batch: steps and episodes vary."""

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from astraflow.contract.ids import PolicyId, TaskId, Version
-from astraflow.contract.partial_rollouts import PartialRollout, RecordedGeneration
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout, RecordedGeneration
 from astraflow.contract.values import Json
 from astraflow.dataflow.outcomes import HANDED_BACK, LATE
 

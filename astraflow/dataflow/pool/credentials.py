@@ -7,9 +7,9 @@ from astraflow.access.authority import Authority, key_digest
 from astraflow.access.callers import POOL_SCOPED_ROLES, Caller, Role, check_grant, current_caller
 from astraflow.access.credentials import CredentialSigner, digest, new_id
 from astraflow.access.revocations import Revocations
-from astraflow.contract.access import KnownJoinToken
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, NotAuthenticated, NotPermitted
 from astraflow.contract.ids import Name, NodeId, PolicyId, PoolId
+from astraflow.contract.nodes import KnownJoinToken
 from astraflow.dataflow.pool.credential_ledger import CredentialEntry, CredentialLedger
 from astraflow.dataflow.reporting.events import Events
 from astraflow.runtime.clock import Clock

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import UnknownNode
+from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.ids import NodeId, PolicyId, Version, node_name
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
-from astraflow.contract.reports import NodeState
+from astraflow.contract.reports.report import NodeState
 from astraflow.contract.values import Json
 
 RATE_WINDOW_S = 10.0

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import urlencode
 
-from astraflow.contract.failures import Boundary
 from astraflow.contract.ids import FlowId, PolicyId
-from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Report, StreamReport
+from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, Report, StreamReport
+from astraflow.contract.rollouts.failures import Boundary
 
 HELD_S = 10.0
 """A cause is reported when it holds for this long, and forgotten when it has not held for this long. Seconds."""

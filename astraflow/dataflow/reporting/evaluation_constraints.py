@@ -5,10 +5,10 @@ A round whose tasks run has no problem, however long they take.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from astraflow.contract.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.reports.report import NodeReport, NodeState, Report
 
 HELD_S = 10.0
 """A cause is reported when it holds for this long. Seconds."""

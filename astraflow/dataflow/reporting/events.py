@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from astraflow.archive.events import event_columns, event_from_row, find_events
-from astraflow.contract.queries import EventPage, EventQuery
-from astraflow.contract.reports import Event
+from astraflow.contract.reports.queries import EventPage, EventQuery
+from astraflow.contract.reports.report import Event
 from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive

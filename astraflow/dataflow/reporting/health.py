@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from astraflow.contract.ids import FlowId, PolicyId
-from astraflow.contract.reports import FlowReport, Report, StreamReport
+from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from astraflow.dataflow.serving.stream import STALE
 
 STARVED_S = 30.0

@@ -8,8 +8,8 @@ from typing import Any
 
 from astraflow.archive.reports import compress_report, decompress_body
 from astraflow.contract.errors import CorruptData, InvalidInput
-from astraflow.contract.queries import RESOLUTIONS_S
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.queries import RESOLUTIONS_S
+from astraflow.contract.reports.report import Report
 from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive

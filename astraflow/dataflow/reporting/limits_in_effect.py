@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from astraflow.contract.fleet.recommendations import PoolRecommendation, Reason
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import PoolRecommendation, Reason
 from astraflow.contract.values import Json
 from astraflow.scaling.rule.explanations import LIMIT_TEXTS
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.reports import PoolReport, Report, StreamReport
+from astraflow.contract.reports.report import PoolReport, Report, StreamReport
 from astraflow.contract.weight_reports import WeightsReport
 
 T = TypeVar("T")

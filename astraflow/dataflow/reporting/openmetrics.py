@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from astraflow.contract.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.fleet.recommendations import LimitInEffect, PoolRecommendation
 from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
-from astraflow.contract.recommendations import LimitInEffect, PoolRecommendation
-from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
+from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from astraflow.contract.weight_reports import WeightsReport
 from astraflow.dataflow.reporting.losses import KINDS
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from astraflow.contract.fleet.recommendations import FleetConstraints, PoolRecommendation, Reason
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import FleetConstraints, PoolRecommendation, Reason
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.events import Events

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from astraflow.contract.agent_calls import MAX_REPORTED_SESSIONS, LiveSession, oldest_sessions
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
 from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
-from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
+from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
+from astraflow.contract.rollouts.agent_calls import MAX_REPORTED_SESSIONS, LiveSession, oldest_sessions
 from astraflow.contract.weight_reports import WeightsReport
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.plugin_slot import SlotPlugins

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from astraflow.archive.evaluation_rounds import DELETE_OLD_ROUNDS, INSERT_ROUND, MAX_STORED_ROUNDS, round_columns
-from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.dataflow.reporting.archive import Archive
 
 

@@ -8,10 +8,8 @@ from math import isfinite
 from typing import Any
 
 from astraflow.archive.samples import find_groups, find_rewards, find_trajectories
-from astraflow.contract.agent_calls import AgentCall
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
-from astraflow.contract.queries import (
+from astraflow.contract.reports.queries import (
     GroupPage,
     GroupQuery,
     RewardHistogram,
@@ -19,8 +17,10 @@ from astraflow.contract.queries import (
     TrajectoryPage,
     TrajectoryQuery,
 )
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.trajectories import Episode, Trajectories, Trajectory
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.agent_calls import AgentCall
+from astraflow.contract.rollouts.tasks import Group
+from astraflow.contract.rollouts.trajectories import Episode, Trajectories, Trajectory
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.serving.stream import BUFFERED

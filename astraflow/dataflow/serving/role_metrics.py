@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.trajectories import Trajectory
 
 MAX_ROLE_METRICS = 48
 """Metrics of roles in a report; further ones are left out, in the order of the names. Count."""

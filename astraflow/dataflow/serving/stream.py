@@ -9,8 +9,8 @@ from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, Version
 from astraflow.contract.plugins import PluginSlot
-from astraflow.contract.reports import Pace
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.reports.report import Pace
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import VersionReport
 from astraflow.dataflow.admission.routing import RoutedGroup

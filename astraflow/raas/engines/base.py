@@ -9,10 +9,10 @@ from enum import Enum
 from math import inf
 from typing import Protocol
 
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.weights.tensors import VerifiedWeights
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.generation import Sampling
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Sampling
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.contract.weights import Dtype, Probe
 from astraflow.models import models
 from astraflow.raas.engines import engines

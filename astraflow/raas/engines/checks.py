@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from astraflow.contract.checks import CheckResult, Outcome
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.generation import Finish, Generation, Sampling, joined
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.plugins import CheckResult, Outcome
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.raas.engines.logprob_gap import compare_logprobs, measure_logprob_gap
 from astraflow.weights.tensors import VerifiedWeights

@@ -13,10 +13,10 @@ import torch
 from pydantic import Field
 
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models import models
 from astraflow.models.causal import cast, check_supported
 from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of

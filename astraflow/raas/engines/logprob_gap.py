@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from astraflow.contract.errors import CorruptData
-from astraflow.contract.trajectories import Float32Array
+from astraflow.contract.rollouts.trajectories import Float32Array
 from astraflow.contract.weights import Manifest, Probe
 from astraflow.raas.engines.base import MIN_P99_TOKENS, Engine, LogprobTolerance
 

@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import Field
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
-from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.contract.values import Json
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import UNLIMITED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode

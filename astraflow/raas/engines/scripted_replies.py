@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.datasets.scripted import parse_scripted_answer
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.workflows.solve_and_verify import APPROVE, REJECT, parse_verification_prompt

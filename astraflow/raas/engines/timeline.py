@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.generation import VersionSpan
 from astraflow.contract.ids import Version
+from astraflow.contract.rollouts.generation import VersionSpan
 from astraflow.runtime.clock import Clock
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.runtime.logs import get_logger

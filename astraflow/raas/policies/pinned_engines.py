@@ -8,9 +8,9 @@ from math import floor
 from typing import Protocol
 
 from astraflow.contract.errors import UnknownVersion
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode, FlowSpec
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.policies.served_policies import ServedPolicies

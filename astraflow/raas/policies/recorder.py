@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import fields
 from hashlib import blake2b
 
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.partial_rollouts import RecordedGeneration
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.partial_rollouts import RecordedGeneration
+from astraflow.contract.rollouts.trajectories import Int32Array
 
 Abort = Callable[[], Awaitable[None]]
 

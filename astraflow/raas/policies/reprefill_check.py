@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.engines.logprob_gap import LogprobGap, compare_logprobs
 

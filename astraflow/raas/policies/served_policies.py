@@ -7,11 +7,11 @@ from hashlib import blake2b
 
 import numpy as np
 
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish, Generation, Sampling, joined
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine

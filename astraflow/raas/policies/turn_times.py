@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
 
-from astraflow.contract.generation import Generation
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Author
-from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.contract.rollouts.generation import Generation
+from astraflow.contract.rollouts.spans import Author
+from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.runtime.clock import Clock
 
 

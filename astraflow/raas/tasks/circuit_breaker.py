@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from astraflow.contract.failures import Failure
+from astraflow.contract.rollouts.failures import Failure
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from astraflow.contract.ids import TaskId
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.trajectories import Episode
 
 PUSH_EPISODES = 512
 PUSH_BYTES = 8 * 2**20

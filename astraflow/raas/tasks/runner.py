@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from astraflow.contract.agent_calls import MAX_EPISODE_CHARACTERS, AgentCall
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.failures import Boundary, Failure, RolloutFailed
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId
-from astraflow.contract.tasks import Task
-from astraflow.contract.timelines import EPISODE, Hop
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.rollouts.agent_calls import MAX_EPISODE_CHARACTERS, AgentCall
+from astraflow.contract.rollouts.failures import Boundary, Failure, RolloutFailed
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.timelines import EPISODE, Hop
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.pinned_engines import PinnedEngines
 from astraflow.raas.policies.recorder import RolloutRecorder

@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId, TaskId
-from astraflow.contract.partial_rollouts import PartialRollout
-from astraflow.contract.tasks import Lease, Task
-from astraflow.contract.timelines import Hop
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout
+from astraflow.contract.rollouts.tasks import Lease, Task
+from astraflow.contract.rollouts.timelines import Hop
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.membership import Membership
 from astraflow.raas.policies.recorder import RolloutRecorder

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from astraflow.contract.fleet.recommendations import FleetConstraints, PoolConstraints
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import FleetConstraints, PoolConstraints
 from astraflow.scaling.measurement.signals import LaunchSignals, Signals
 from astraflow.scaling.options import PoolBudget, PoolOptions, Spec
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.scaling.measurement.signals import GateSignals
 
 IDLE_SHARE = 0.1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from astraflow.scaling.measurement.gates import GateTracker, GateWindow
 from astraflow.scaling.measurement.lifecycle import Phase
 from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind, NodeTable, Signals

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from astraflow.contract.reports import StreamReport
+from astraflow.contract.reports.report import StreamReport
 from astraflow.scaling.measurement.signals import StreamSignals
 from astraflow.scaling.measurement.windows import Window
 

@@ -1,7 +1,7 @@
 """Recommendations as data and as one English sentence, from a decided tick."""
 
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, PoolRecommendation, Reason
 from astraflow.contract.ids import NodeId
-from astraflow.contract.recommendations import LimitInEffect, Mode, PoolRecommendation, Reason
 from astraflow.scaling.measurement.gates import staleness_needed
 from astraflow.scaling.measurement.signals import GateSignals
 from astraflow.scaling.rule.balance import BAND_LOW, Balance

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import LimitInEffect, Mode, Reason
 from astraflow.scaling.rule.placement import dollars_per_hour, retirement_dollar_limit
 from astraflow.scaling.rule.pools import Pool, overdue_of
 from astraflow.scaling.rule.tick import Tick

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from astraflow.contract.recommendations import LimitInEffect
+from astraflow.contract.fleet.recommendations import LimitInEffect
 from astraflow.scaling.measurement.signals import Floats, Signals
 from astraflow.scaling.options import Spec
 from astraflow.scaling.rule.pools import Pool

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import Mode
 from astraflow.scaling.measurement.signals import Bools, Floats, Signals
 from astraflow.scaling.options import PoolBudget, PoolOptions, Spec
 from astraflow.scaling.rule.capacity import Capacity, launch_delay_s, price_of

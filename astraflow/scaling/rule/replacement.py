@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from astraflow.contract.recommendations import Reason
+from astraflow.contract.fleet.recommendations import Reason
 from astraflow.scaling.rule.balance import BAND_LOW, Balance
 from astraflow.scaling.rule.placement import ROUNDING
 from astraflow.scaling.rule.pools import Pool

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from astraflow.contract.recommendations import LimitInEffect, Reason
+from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.scaling.rule.balance import Balance
 from astraflow.scaling.rule.placement import retirement_order
 from astraflow.scaling.rule.pools import Pool, effective_prices

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from astraflow.contract.recommendations import LimitInEffect, Reason
+from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.scaling.rule.balance import BAND_LOW, Balance
 from astraflow.scaling.rule.placement import ROUNDING, order_capacity
 from astraflow.scaling.rule.tick import Tick

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import LimitInEffect, Reason
 from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.options import Spec
 from astraflow.scaling.rule.balance import BAND_LOW, Balance, balance_of

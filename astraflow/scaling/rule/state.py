@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import PoolRecommendation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from astraflow.contract.recommendations import LimitInEffect, Reason
+from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.scaling.measurement.gates import is_gated
 from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.options import Spec

@@ -8,8 +8,8 @@ from math import ceil
 
 import numpy as np
 
+from astraflow.contract.fleet.recommendations import PoolRecommendation, Reason
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.recommendations import PoolRecommendation, Reason
 from astraflow.scaling.measurement.lifecycle import Phase
 from astraflow.scaling.measurement.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.measurement.windows import CountedWork, Window, Work, WorkWindow

@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 import numpy as np
 
 from astraflow.contract.batches import Batch, Rows
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.contract.weights import Probe
 from astraflow.trainer.engines.base import Engine
 from astraflow.trainer.step.packing import pack_sequences

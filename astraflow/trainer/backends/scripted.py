@@ -15,7 +15,7 @@ from pydantic import Field
 
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.errors import CorruptData
-from astraflow.contract.trajectories import NO_VERSION
+from astraflow.contract.rollouts.trajectories import NO_VERSION
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.config import Config
 from astraflow.trainer.backends import backends

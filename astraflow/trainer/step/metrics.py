@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from astraflow.contract.batches import Batch, Rows
-from astraflow.contract.trajectories import NO_VERSION
+from astraflow.contract.rollouts.trajectories import NO_VERSION
 from astraflow.trainer.step.runner import StepResult
 from astraflow.trainer.step.shares import Plan
 

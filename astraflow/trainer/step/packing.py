@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.step.balance import balanced_parts
 from astraflow.trainer.step.flops import ForwardCost

@@ -12,7 +12,7 @@ from torch import Tensor
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import TaskId, Version
-from astraflow.contract.trajectories import NO_VERSION, BoolArray, Float32Array, Int32Array, TrajectoryColumns
+from astraflow.contract.rollouts.trajectories import NO_VERSION, BoolArray, Float32Array, Int32Array, TrajectoryColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

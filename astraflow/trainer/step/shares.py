@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from astraflow.algorithms.tokens import RowData, TokenData
-from astraflow.contract.trajectories import Float32Array
+from astraflow.contract.rollouts.trajectories import Float32Array
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.step.balance import balanced_parts, imbalance
 from astraflow.trainer.step.flops import ForwardCost

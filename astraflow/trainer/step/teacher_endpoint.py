@@ -8,7 +8,7 @@ import numpy as np
 
 from astraflow.algorithms.config import AlgorithmConfig, TeacherEndpointConfig
 from astraflow.client.openai_server import OpenAIClient, read_key
-from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array, Trajectory
 from astraflow.runtime.clock import Clock, SystemClock
 
 T = TypeVar("T")

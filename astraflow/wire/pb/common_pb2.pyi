@@ -51,7 +51,7 @@ Global___Span: _TypeAlias = Span  # noqa: Y015
 
 @_typing.final
 class Hop(_message.Message):
-    """Span of an episode's processing, as `contract.timelines.Hop`."""
+    """Span of an episode's processing, as `contract.rollouts.timelines.Hop`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -243,7 +243,7 @@ class TrajectoryDetails(_message.Message):
     """Index in the episode of the trajectory that started this one, and the turn in which it did."""
     parent_turn: _builtins.int
     ending: _builtins.str
-    """Reason for the end of an interaction, as `contract.trajectories.Ending` names it; empty for a single answer."""
+    """Reason for the end of an interaction, as `contract.rollouts.trajectories.Ending` names it; empty for a single answer."""
     calls: _builtins.bytes
     """Recorded calls of the agent program: an `AgentCalls` message, compressed by zstd because the requests of a session
     repeat each other; empty unless sampled.
@@ -354,10 +354,10 @@ class AgentCall(_message.Message):
     """chat, responses, messages or tokens."""
     model: _builtins.str
     request: _builtins.str
-    """Bodies, cut at `contract.agent_calls.MAX_BODY_CHARACTERS`."""
+    """Bodies, cut at `contract.rollouts.agent_calls.MAX_BODY_CHARACTERS`."""
     reply: _builtins.str
     outcome: _builtins.str
-    """As `contract.agent_calls.CallOutcome` names it."""
+    """As `contract.rollouts.agent_calls.CallOutcome` names it."""
     turn: _builtins.int
     """Turn of the trajectory that the reply became, from 0; absent when it became none."""
     def __init__(

@@ -1608,7 +1608,7 @@ class TrajectoriesRequest(_message.Message):
     after: _builtins.int
     """The oldest entries newer than this ordinal; excludes `before`."""
     ending: _builtins.str
-    """As `contract.spans.Ending` names it."""
+    """As `contract.rollouts.spans.Ending` names it."""
     role: _builtins.str
     term: _builtins.str
     """Name of a reward term, and its bounds, both included."""
@@ -1617,7 +1617,7 @@ class TrajectoriesRequest(_message.Message):
     with_tokens: _builtins.bool
     """Include token_ends and logprobs."""
     call: _builtins.str
-    """Trajectories with a recorded call of this outcome, as `contract.agent_calls.CallOutcome` names it."""
+    """Trajectories with a recorded call of this outcome, as `contract.rollouts.agent_calls.CallOutcome` names it."""
     with_calls: _builtins.bool
     """Include calls."""
     def __init__(
@@ -1853,7 +1853,7 @@ class SampledTrajectory(_message.Message):
     """Index in the episode of the trajectory that started this one, and the turn in which it did."""
     parent_turn: _builtins.int
     ending: _builtins.str
-    """As `contract.spans.Ending` names it; empty for a single answer."""
+    """As `contract.rollouts.spans.Ending` names it; empty for a single answer."""
     calls: _builtins.bytes
     batched_at: _builtins.float
     """Unix seconds: when a batch took the group, and when its step was acknowledged."""

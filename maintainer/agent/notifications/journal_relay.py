@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Decision
+from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.ids import PoolId
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger

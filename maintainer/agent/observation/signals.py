@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 
-from astraflow.contract.fleet import Instance, InstanceState, Pool
+from astraflow.contract.fleet.instances import Instance, InstanceState
+from astraflow.contract.fleet.pools import Pool
+from astraflow.contract.fleet.recommendations import LimitInEffect, PoolRecommendation, Reason
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import LimitInEffect, PoolRecommendation, Reason
-from astraflow.contract.reports import NodeReport, NodeState
+from astraflow.contract.reports.report import NodeReport, NodeState
 from maintainer.agent.config import WatchConfig
 from maintainer.agent.observation.snapshot import Snapshot
 

@@ -6,11 +6,14 @@ from statistics import median
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Decision, FleetStatus, Instance, LaunchId, PlanId, Pool
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.instances import Instance, LaunchId
+from astraflow.contract.fleet.maintainer import Proposal
+from astraflow.contract.fleet.plans import PlanId
+from astraflow.contract.fleet.pools import FleetStatus, Pool
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import Proposal
-from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 

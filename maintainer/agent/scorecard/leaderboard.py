@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.maintainer import GroupScore, MaintainerScore
+from astraflow.contract.fleet.maintainer import GroupScore, MaintainerScore
 from maintainer.agent.prompt import PROMPT_HASH, TOOLS_HASH
 
 MAX_SHOWN_OBJECTIONS = 6

@@ -10,9 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from astraflow.contract.fleet import Actor, Decision, Pool
-from astraflow.contract.maintainer import LiveScore
-from astraflow.contract.recommendations import WhatIfAnswer, WhatIfQuestion
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import LiveScore
+from astraflow.contract.fleet.plans import Actor
+from astraflow.contract.fleet.pools import Pool
+from astraflow.contract.fleet.recommendations import WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.values import Json
 
 WAIT_WEIGHT = 32.0

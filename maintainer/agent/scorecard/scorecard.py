@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.fleet import Actor
-from astraflow.contract.maintainer import LiveScore, MaintainerScore
+from astraflow.contract.fleet.maintainer import LiveScore, MaintainerScore
+from astraflow.contract.fleet.plans import Actor
 from astraflow.runtime.clock import Clock
 from maintainer.agent.observation.snapshot import Snapshot
 from maintainer.agent.scorecard.leaderboard import evaluation

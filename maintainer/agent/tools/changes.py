@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from astraflow.contract.errors import Conflict, NotPermitted, PlanRefused
-from astraflow.contract.fleet import Actor, AppliedPlan, Decision, LaunchId, Plan, PlanId, PlanRequest, Verdict
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.instances import LaunchId
+from astraflow.contract.fleet.maintainer import MaintainerControlState, MaintainerMode
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import MaintainerControlState, MaintainerMode
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.retries import retry
 from maintainer.agent.observation.names import Names

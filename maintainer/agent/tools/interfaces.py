@@ -3,9 +3,10 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from astraflow.contract.fleet import Actor, AppliedPlan, Decision, Plan, PlanId, PlanRequest
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import Proposal
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import Proposal
 from maintainer.agent.transcript.transcript import Kind
 
 Record = Callable[[Kind, Mapping[str, Any]], Awaitable[object]]

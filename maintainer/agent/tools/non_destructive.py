@@ -1,8 +1,9 @@
 """Fleet service for non-destructive sessions: refuses plans that would retire a node."""
 
-from astraflow.contract.fleet import Actor, AppliedPlan, Decision, Plan, PlanId, PlanRequest
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import Proposal
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import Proposal
 from maintainer.agent.tools.interfaces import FleetClient
 from maintainer.agent.tools.results import ToolRefused
 

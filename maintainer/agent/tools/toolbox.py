@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
-from astraflow.contract.fleet import Actor
-from astraflow.contract.maintainer import MaintainerControlState, MaintainerMode
+from astraflow.contract.fleet.maintainer import MaintainerControlState, MaintainerMode
+from astraflow.contract.fleet.plans import Actor
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.retries import TRANSIENT
 from maintainer.agent.observation.names import Names

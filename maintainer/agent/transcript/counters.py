@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from astraflow.contract.maintainer import TranscriptEntry
+from astraflow.contract.fleet.maintainer import TranscriptEntry
 from maintainer.agent.transcript.transcript import Kind
 
 NAMES = (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from astraflow.contract.maintainer import ProposalState, TranscriptEntry
+from astraflow.contract.fleet.maintainer import ProposalState, TranscriptEntry
 from maintainer.agent.transcript.transcript import Kind
 
 REPORTING_ENDINGS = ("done", "over_budget")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.contract.errors import CorruptData, InvalidInput
-from astraflow.contract.maintainer import TranscriptEntry
+from astraflow.contract.fleet.maintainer import TranscriptEntry
 from maintainer.agent.transcript.transcript import Kind, read
 from maintainer.fleet.guard.guard import verdict
 from maintainer.fleet.guard.inputs import GuardInputs

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Self
 
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull
-from astraflow.contract.maintainer import TranscriptEntry
-from astraflow.contract.transcript_chain import GENESIS_HASH, canonical_json, digest, entry_hash
+from astraflow.contract.fleet.maintainer import TranscriptEntry
+from astraflow.contract.fleet.transcript_chain import GENESIS_HASH, canonical_json, digest, entry_hash
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock
 

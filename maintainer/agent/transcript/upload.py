@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError, Conflict
-from astraflow.contract.maintainer import TranscriptEntry
+from astraflow.contract.fleet.maintainer import TranscriptEntry
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.transcript.transcript import line_of
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from astraflow.contract.fleet import Actor, KillScope, Role
+from astraflow.contract.fleet.plans import Actor, Role
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import Mode
 from maintainer.evals.adversary.adversary import Adversary
 from maintainer.evals.case_runner import find_violations
 from maintainer.evals.cases.case import Case, Fault, FaultKind, Group

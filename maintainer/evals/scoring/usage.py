@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from astraflow.contract.maintainer import TranscriptEntry
+from astraflow.contract.fleet.maintainer import TranscriptEntry
 
 OUT_OF_SCOPE = frozenset({"unknown_tool", "unknown_plan", "unknown_name", "bad_arguments", "one_at_a_time"})
 """Error words of calls outside the scope of a maintainer."""

@@ -5,9 +5,11 @@ It shares no code with `maintainer.fleet.guard.guard`, so it finds errors there.
 
 from dataclasses import dataclass
 
-from astraflow.contract.fleet import AppliedPlan, Instance, InstanceState, KillScope, Plan, Role
-from astraflow.contract.maintainer import MaintainerMode
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.instances import Instance, InstanceState
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.plans import AppliedPlan, Plan, Role
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.ledger.records import PoolRecord
 from maintainer.fleet.state.fleet import Fleet
 

@@ -10,9 +10,10 @@ import numpy as np
 from sqlalchemy.pool import StaticPool
 from sqlmodel import SQLModel, create_engine
 
-from astraflow.contract.fleet import Instance, InstanceState, LaunchId, PoolSpec
+from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import NodeId, PoolId
-from astraflow.contract.recommendations import Mode
 from astraflow.runtime.clock import VirtualClock
 from astraflow.runtime.database import Database
 from astraflow.runtime.toml import merge_tables

@@ -1,25 +1,18 @@
 """Fleet plane without a transport: calls the fleet manager, proposals and journal of the same process."""
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.fleet import (
-    Actor,
-    AppliedPlan,
-    Decision,
-    FleetStatus,
-    Instance,
-    LaunchId,
-    Plan,
-    PlanId,
-    PlanRequest,
-)
-from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import (
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.instances import Instance, LaunchId
+from astraflow.contract.fleet.maintainer import (
     Maintainer,
     MaintainerControlState,
     MaintainerStatus,
     Proposal,
     TranscriptEntry,
 )
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
+from astraflow.contract.fleet.pools import FleetStatus
+from astraflow.contract.ids import PoolId
 from maintainer.evals.simulation.auditor import Auditor
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.changes.proposals import Proposals

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astraflow.contract.access import JoinToken
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.fleet.instances import Cause
+from astraflow.contract.fleet.recommendations import FleetConstraints, PoolRecommendation
 from astraflow.contract.ids import NodeId, PoolId, node_name
-from astraflow.contract.recommendations import FleetConstraints, PoolRecommendation
-from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.contract.nodes import JoinToken
+from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
 from astraflow.scaling.measurement.lifecycle import LAST_PENDING, Phase
 from astraflow.scaling.simulation.simulator import Simulation

@@ -1,9 +1,9 @@
 """Reports of simulated nodes and trainers, as dataflow would write them."""
 
-from astraflow.contract.causes import Cause
+from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import NodeFacts
-from astraflow.contract.reports import NodeReport, NodeState, StreamReport
+from astraflow.contract.reports.report import NodeReport, NodeState, StreamReport
 from astraflow.scaling.simulation.simulator import POLICY
 from astraflow.scaling.simulation.trainer import SimulatedTrainer
 

@@ -8,21 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from astraflow.contract.errors import Conflict, InvalidInput, PlanRefused
-from astraflow.contract.fleet import (
-    Actor,
-    AppliedPlan,
-    Decision,
-    Finding,
-    KillScope,
-    Plan,
-    PlanId,
-    Pool,
-    PoolSpec,
-    Role,
-    Verdict,
-)
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import Proposal
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Finding, Plan, PlanId, Role, Verdict
+from astraflow.contract.fleet.pools import KillScope, Pool, PoolSpec
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import Proposal
 from maintainer.fleet.changes.plan_application import PlanApplier, applied
 from maintainer.fleet.changes.plans import Plans
 from maintainer.fleet.guard.approval import ApplyAttempt, may_approve

@@ -6,9 +6,10 @@ Without a current recommendation, pools neither grow nor shrink; only lost nodes
 import math
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import KillScope, Plan, PlanRequest, PoolSpec, Verdict
+from astraflow.contract.fleet.plans import Plan, PlanRequest, Verdict
+from astraflow.contract.fleet.pools import KillScope, PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import Mode
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import AUTOMATIC_MODES

@@ -3,21 +3,11 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import (
-    Actor,
-    AppliedChange,
-    AppliedPlan,
-    Instance,
-    InstanceState,
-    LaunchId,
-    Plan,
-    PlanId,
-    PlanRequest,
-    PoolSpec,
-    Verdict,
-)
-from astraflow.contract.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.decisions import AppliedChange
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
+from astraflow.contract.fleet.pools import PoolSpec
 from maintainer.fleet.changes.plans import PlanAssessment, Plans
 from maintainer.fleet.guard.guard import verdict
 from maintainer.fleet.ledger.ledger import Changes

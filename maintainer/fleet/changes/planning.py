@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import Instance, InstanceState, LaunchId, PlanRequest
+from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.plans import PlanRequest
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, TERMINATING_STATES
 
 _ORDER = (

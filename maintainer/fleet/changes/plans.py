@@ -4,7 +4,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import Conflict
-from astraflow.contract.fleet import Finding, Plan, PlanId, PlanRequest, PoolSpec
+from astraflow.contract.fleet.plans import Finding, Plan, PlanId, PlanRequest
+from astraflow.contract.fleet.pools import PoolSpec
 from maintainer.fleet.changes.planning import SizeChange, plan_size_change
 from maintainer.fleet.guard import guard
 from maintainer.fleet.guard.guard import is_replacement, verdict

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
-from astraflow.contract.fleet import Actor, Decision, Plan, PlanId, Verdict
-from astraflow.contract.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.plans import Actor, Plan, PlanId, Verdict
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.guard.guard import HUMAN_ROLES
 from maintainer.fleet.state.fleet import Fleet

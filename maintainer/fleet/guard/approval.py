@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.fleet import Actor, Finding, Role
-from astraflow.contract.maintainer import MaintainerMode
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.plans import Actor, Finding, Role
 from maintainer.fleet.guard.guard import HUMAN_ROLES, refused, unapproved
 
 

@@ -6,18 +6,10 @@ Its findings depend on numbers, states and the actor's role alone, not on models
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from astraflow.contract.fleet import (
-    Actor,
-    Finding,
-    Instance,
-    InstanceState,
-    KillScope,
-    LaunchId,
-    PoolSpec,
-    Role,
-    Verdict,
-)
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.plans import Actor, Finding, Role, Verdict
+from astraflow.contract.fleet.pools import KillScope, PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, LIVE_STATES
 
 HUMAN_ROLES = (Role.OPERATOR, Role.ADMIN)

@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import Actor, Finding, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role
+from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.plans import Actor, Finding, Role
+from astraflow.contract.fleet.pools import KillScope, PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import MaintainerMode
-from astraflow.contract.recommendations import Mode
 from maintainer.fleet.guard.approval import ApplyAttempt, findings_for_applier
 from maintainer.fleet.guard.guard import Limits, ProposedChange, Rejection, Situation, judge
 

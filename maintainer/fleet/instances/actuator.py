@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
-from astraflow.contract.fleet import InstanceState, KillScope, LaunchId
-from astraflow.contract.reports import NodeState
+from astraflow.contract.fleet.instances import InstanceState, LaunchId
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.reports.report import NodeState
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.lifecycle import InstanceEvent

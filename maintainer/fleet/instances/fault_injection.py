@@ -5,7 +5,10 @@ from dataclasses import asdict
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
-from astraflow.contract.fleet import Actor, Decision, InjectedFault, InstanceState, KillScope, LaunchId, Role
+from astraflow.contract.fleet.decisions import Decision, InjectedFault
+from astraflow.contract.fleet.instances import InstanceState, LaunchId
+from astraflow.contract.fleet.plans import Actor, Role
+from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.ids import PoolId
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.providers.base import FaultInjectable

@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import InstanceState, KillScope, LaunchId
-from astraflow.contract.reports import NodeReport, NodeState
+from astraflow.contract.fleet.instances import Cause, InstanceState, LaunchId
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.reports.report import NodeReport, NodeState
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.lifecycle import STARTING_STATES, InstanceEvent

@@ -15,9 +15,11 @@ from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, delete, select
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet import Decision, InstanceState, LaunchId, PlanId
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.instances import InstanceState, LaunchId
+from astraflow.contract.fleet.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.plans import PlanId
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import Proposal, ProposalState
 from astraflow.runtime.database import Database, open_database
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.ledger import rows

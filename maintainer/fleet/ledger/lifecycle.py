@@ -10,7 +10,7 @@ instance that stays SUSPECT for `times.suspect_timeout_s` is drained.
 
 from enum import Enum
 
-from astraflow.contract.fleet import InstanceState as State
+from astraflow.contract.fleet.instances import InstanceState as State
 
 
 class InstanceEvent(Enum):

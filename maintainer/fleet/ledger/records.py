@@ -4,8 +4,9 @@ import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from astraflow.contract.fleet import Instance, KillScope, LaunchId, PoolSpec
-from astraflow.contract.maintainer import MaintainerMode
+from astraflow.contract.fleet.instances import Instance, LaunchId
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from maintainer.fleet.providers.base import LaunchSpec
 
 _ULID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

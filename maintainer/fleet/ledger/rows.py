@@ -5,26 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import (
-    Actor,
-    AppliedChange,
-    Decision,
-    Finding,
-    Instance,
-    InstanceState,
-    KillScope,
-    LaunchId,
-    Plan,
-    PlanId,
-    PlanRequest,
-    PoolSpec,
-    Role,
-    Verdict,
-)
+from astraflow.contract.fleet.decisions import AppliedChange, Decision
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal, ProposalState, TranscriptEntry
+from astraflow.contract.fleet.plans import Actor, Finding, Plan, PlanId, PlanRequest, Role, Verdict
+from astraflow.contract.fleet.pools import KillScope, PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import MaintainerMode, Proposal, ProposalState, TranscriptEntry
-from astraflow.contract.recommendations import Mode
 from maintainer.fleet.ledger.records import KillSwitch, LaunchRecord, MaintainerSetting, Orphan, PoolRecord, Reply
 from maintainer.fleet.ledger.tables import (
     DecisionRow,

@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import Instance
+from astraflow.contract.fleet.instances import Cause, Instance
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, TERMINATING_STATES, InstanceEvent, next_state
 from maintainer.fleet.ledger.records import LaunchRecord
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import Instance, InstanceState
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState
 from maintainer.fleet.ledger.lifecycle import InstanceEvent, next_state
 from maintainer.fleet.ledger.records import LaunchRecord
 from maintainer.fleet.ledger.termination_causes import termination_cause

@@ -6,24 +6,13 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import (
-    Actor,
-    AppliedChange,
-    Decision,
-    Finding,
-    FleetStatus,
-    Instance,
-    InstanceState,
-    KillScope,
-    LaunchId,
-    Pool,
-    PoolSpec,
-    Role,
-)
+from astraflow.contract.fleet.decisions import AppliedChange, Decision
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus, Proposal
+from astraflow.contract.fleet.plans import Actor, Finding, Role
+from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool, PoolSpec
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import MaintainerMode, MaintainerStatus, Proposal
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.config import FleetConfig

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
-from astraflow.contract.fleet import Actor, Role
+from astraflow.contract.fleet.plans import Actor, Role
 from maintainer.fleet.ledger.records import Reply
 from maintainer.fleet.state.fleet import Fleet
 

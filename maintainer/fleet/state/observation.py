@@ -4,13 +4,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from astraflow.contract.access import JoinToken
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import LaunchId
+from astraflow.contract.fleet.instances import Cause, LaunchId
+from astraflow.contract.fleet.recommendations import FleetConstraints, Reason
 from astraflow.contract.ids import NodeId, PoolId, node_name
-from astraflow.contract.recommendations import FleetConstraints, Reason
-from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.contract.nodes import JoinToken
+from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 

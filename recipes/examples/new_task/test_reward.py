@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import import_plugins
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.proxy import AgentProxy, SessionAccess
 from astraflow.agents.session_limits import SessionOptions
-from astraflow.contract.agent_calls import AgentCall, CallOutcome
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
+from astraflow.contract.rollouts.trajectories import Trajectory
 from tests.agents.exactness import assert_token_exact
 from tests.fakes.deciding_policy import DecidingPolicy
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Ending
+from astraflow.contract.rollouts.spans import Ending
 from astraflow.runtime.plugins import start_managed
 from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.isolation import check_readable, find_python

@@ -11,8 +11,8 @@ from openai.types.chat import ChatCompletionMessageFunctionToolCall, ChatComplet
 from openai.types.responses import ResponseFunctionToolCall, ResponseInputParam
 
 from astraflow.agents.session_limits import SessionOptions
-from astraflow.contract.agent_calls import CallOutcome
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.agent_calls import CallOutcome
+from astraflow.contract.rollouts.trajectories import Trajectory
 from tests.agents.clients.sessions import ClientSession, client_session
 from tests.fakes.deciding_policy import DecidingPolicy, Step, hermes_call, in_steps
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from astraflow.contract.reports import Report, StreamReport
+from astraflow.contract.reports.report import Report, StreamReport
 from astraflow.recipe.loading import snapshot
 from tests.benchmarks.asynchronous.experiment import POLICIES, Mode, Setting, recipe
 from tests.system.processes import RunningRun, assert_balanced, running

@@ -26,9 +26,9 @@ from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import NodeFacts
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.dataflow.reporting.archive import Archive

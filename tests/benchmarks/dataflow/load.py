@@ -25,9 +25,9 @@ from astraflow.client.data_plane import NodeDataClient, TrainerDataClient
 from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts, NodeStatus
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.wire.channel import dial
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from tests.system.processes import running
 
 RECIPE = Path(__file__).parent / "recipe.toml"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astraflow.contract.generation import Sampling
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.rollouts.generation import Sampling
 from astraflow.contract.weights import Dtype, Manifest
 from astraflow.models import models
 from astraflow.models.causal import named_weights

@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.recommendations import Mode
 from astraflow.scaling.measurement.lifecycle import Phase
 from astraflow.scaling.measurement.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.options import PoolOptions, Spec

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from astraflow.contract.batches import Batch
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.trajectories import Trajectory
 from tests.benchmarks.trainer_step.loops import CLIP, LEARNING_RATE, MAX_NORM, Setting, micro_batches
 
 MISSING = "cannot compare with TRL: it is not installed; pip install --no-deps trl==1.16.0"

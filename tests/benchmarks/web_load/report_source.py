@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from astraflow.contract.evaluations import EvaluationReport
-from astraflow.contract.reports import NodeState
+from astraflow.contract.reports.evaluations import EvaluationReport
+from astraflow.contract.reports.report import NodeState
 from astraflow.dataflow.reporting.history import PAGE_BYTES
 from astraflow.wire.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb

@@ -21,7 +21,7 @@ from typing import Any
 
 from astraflow.access.authority import Authority
 from astraflow.client.control_plane import ControlPlaneClient
-from astraflow.contract.reports import NodeState, Report
+from astraflow.contract.reports.report import NodeState, Report
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
 from astraflow.runtime.retries import retry

@@ -12,7 +12,7 @@ from rich.console import Console
 from astraflow.cli.evaluation.rounds import round_table
 from astraflow.contract.errors import UnknownNode
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
-from astraflow.contract.tasks import Task
+from astraflow.contract.rollouts.tasks import Task
 from tests.dataflow.running import TOKEN, Service, config, evaluation, facts, running
 from tests.dataflow.test_evaluation import answer
 from tests.fakes.synthetic_run import SyntheticRun

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from astraflow.archive.connection import ARCHIVE_PATH
 from astraflow.cli.inspection.conversations import print_conversations
-from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId
+from astraflow.contract.rollouts.tasks import Group
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.samples import TrajectorySamples
 from astraflow.dataflow.serving.stream import BUFFERED

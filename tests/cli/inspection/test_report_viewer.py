@@ -12,7 +12,7 @@ from astraflow.cli.inspection.report_viewer import report_tables
 from astraflow.cli.run_directory import RunDirectory
 from astraflow.cli.run_endpoints import find_run
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.reports import Event, NodeState
+from astraflow.contract.reports.report import Event, NodeState
 from tests import make
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 

@@ -9,7 +9,7 @@ from astraflow.cli.inspection import screen as module
 from astraflow.cli.inspection.screen import Screen, progress_lines, summary_table, waiting_line
 from astraflow.cli.inspection.tally import Tally
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Completion, NodeState
+from astraflow.contract.reports.report import Completion, NodeState
 from tests import make
 from tests.fakes.clock import ManualClock
 

@@ -4,7 +4,7 @@ import pytest
 
 from astraflow.cli.inspection.tally import Summary, Tally, imbalances
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Completion
+from astraflow.contract.reports.report import Completion
 from tests import make
 from tests.fakes.clock import ManualClock
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from astraflow.cli.main import app
 from astraflow.client.fleet_plane import connect_fleet
 from astraflow.contract.errors import Conflict, InvalidInput
-from astraflow.contract.fleet import Plan, PlanRequest
+from astraflow.contract.fleet.plans import Plan, PlanRequest
 from astraflow.contract.ids import PoolId
 from maintainer.agent.tools import results
 from maintainer.mcp.server import OUTCOME_ADVICE

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from astraflow.cli.maintainer.settings import show_maintainer
-from astraflow.contract.maintainer import Maintainer, MaintainerMode
+from astraflow.contract.fleet.maintainer import Maintainer, MaintainerMode
 from tests.fakes import maintainer
 
 

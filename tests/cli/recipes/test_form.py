@@ -7,8 +7,8 @@ import pytest
 from astraflow.algorithms.losses import losses
 from astraflow.cli.recipes.form import preflight_recipe, recipe_form
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.fleet.preflight import CheckKind
 from astraflow.contract.launching import FormField, RecipeForm
-from astraflow.contract.preflight import CheckKind
 from astraflow.recipe.loading import load_recipe
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
 

@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.cli.child_process import Program
 from astraflow.cli.running.local_run import JOINED_NODES_WAIT_S, waits_for_joined_nodes
-from astraflow.contract.reports import Completion, NodeState
+from astraflow.contract.reports.report import Completion, NodeState
 from tests import make
 
 COMPLETED_AT = 100.0

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.fleet import KillScope
-from astraflow.contract.maintainer import MaintainerState, TranscriptEntry
+from astraflow.contract.fleet.maintainer import MaintainerState, TranscriptEntry
+from astraflow.contract.fleet.pools import KillScope
 from maintainer.agent.llm.interface import MAX_PARTIAL_CHARACTERS, Failure, ModelFailed, Reply, Request, Usage
 from maintainer.agent.llm.models import Prices
 from tests.maintainer.agent.test_loop import call, grown, started, too_few

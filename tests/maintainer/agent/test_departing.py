@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import PlanRefused
-from astraflow.contract.fleet import Actor, Decision, PlanRequest, Role, Verdict
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.plans import Actor, PlanRequest, Role, Verdict
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import Mode
 from astraflow.scaling.simulation.simulator import STEP_S
 from maintainer.agent.llm.conversation_view import ConversationView
 from maintainer.agent.llm.interface import Part, Request, TextPart, ToolCall

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.fleet import KillScope, PlanId
-from astraflow.contract.maintainer import MaintainerMode, MaintainerState, ProposalState
+from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerState, ProposalState
+from astraflow.contract.fleet.plans import PlanId
+from astraflow.contract.fleet.pools import KillScope
 from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.follow_up import PROCESS_ENDED
 from maintainer.agent.llm.interface import Llm, Part, Reply, Request, TextPart

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.fleet import KillScope
-from astraflow.contract.maintainer import MaintainerMode, MaintainerState, ProposalState
-from astraflow.contract.recommendations import LimitInEffect, Mode
+from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerState, ProposalState
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode
 from maintainer.agent.llm.interface import Failure, ModelFailed, Part, Reply, Request, TextPart, ToolCall
 from maintainer.agent.scorecard.leaderboard import leaderboard_stamp
 from maintainer.agent.transcript.replay import replay_transcript

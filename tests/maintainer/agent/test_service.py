@@ -17,8 +17,9 @@ from astraflow.access.callers import Role as Holder
 from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.errors import NotPermitted
-from astraflow.contract.fleet import Actor, KillScope, PlanId, PlanRequest, Role
-from astraflow.contract.maintainer import Maintainer, MaintainerMode, MaintainerState, ProposalState
+from astraflow.contract.fleet.maintainer import Maintainer, MaintainerMode, MaintainerState, ProposalState
+from astraflow.contract.fleet.plans import Actor, PlanId, PlanRequest, Role
+from astraflow.contract.fleet.pools import KillScope
 from astraflow.wire.server import ListenOptions
 from maintainer.__main__ import main
 from maintainer.agent.config import MaintainerConfig

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import AppliedChange
-from astraflow.contract.reports import Report
+from astraflow.contract.fleet.decisions import AppliedChange
+from astraflow.contract.reports.report import Report
 from maintainer.agent.observation.names import Names, load_or_create_key
 from maintainer.agent.prompt import SPECS
 from maintainer.agent.tools.base import Kind

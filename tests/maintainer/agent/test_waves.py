@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.fleet import LaunchId, PlanRequest
+from astraflow.contract.fleet.instances import LaunchId
+from astraflow.contract.fleet.plans import PlanRequest
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
 from tests.maintainer.fleet.parts import ALICE, POOL
 from tests.maintainer.parts import Scene, advice, scene

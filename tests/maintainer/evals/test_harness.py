@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.causes import LOSSES, Cause
-from astraflow.contract.fleet import KillScope
+from astraflow.contract.fleet.instances import LOSSES, Cause
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import LimitInEffect, Reason
 from maintainer.evals.cases.cases import CASES
 from maintainer.evals.simulation.harness import EvaluationHarness, open_harness
 from maintainer.evals.simulation.simulated_cloud import RUN_BEFORE_CRASH_S, SimulatedInstance

@@ -9,13 +9,14 @@ from typing import Any
 from sqlalchemy.pool import StaticPool
 from sqlmodel import SQLModel, create_engine
 
-from astraflow.contract.access import JoinToken
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet import Actor, AppliedPlan, PlanRequest, PoolSpec, Role
+from astraflow.contract.fleet.instances import Cause
+from astraflow.contract.fleet.plans import Actor, AppliedPlan, PlanRequest, Role
+from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.fleet.recommendations import FleetConstraints, Mode
 from astraflow.contract.ids import NodeId, PoolId
-from astraflow.contract.recommendations import FleetConstraints, Mode
-from astraflow.contract.reports import Completion, NodeReport, NodeState, Report
+from astraflow.contract.nodes import JoinToken
+from astraflow.contract.reports.report import Completion, NodeReport, NodeState, Report
 from astraflow.runtime.database import Database
 from maintainer.fleet.changes.fleet_manager import FleetManager
 from maintainer.fleet.changes.follower import Follower

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import Conflict, CorruptData, NotPermitted
-from astraflow.contract.fleet import KillScope
-from astraflow.contract.maintainer import MaintainerMode, MaintainerState, MaintainerStatus, TranscriptEntry
+from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerState, MaintainerStatus, TranscriptEntry
+from astraflow.contract.fleet.pools import KillScope
 from maintainer.agent.transcript.transcript import Kind, Transcript
 from maintainer.fleet.maintainer_api import MaintainerApi
 from tests.fakes.clock import ManualClock

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.fleet import KillScope
-from astraflow.contract.recommendations import FleetConstraints, Mode, PoolConstraints
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import FleetConstraints, Mode, PoolConstraints
 from maintainer.fleet.policy_sync import PolicySync
 from maintainer.fleet.providers.base import Retry
 from tests.fakes.cloud import CloudProvider

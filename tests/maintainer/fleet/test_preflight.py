@@ -8,9 +8,9 @@ import pytest
 
 from astraflow.client.fleet_plane import connect_fleet
 from astraflow.contract.errors import InvalidInput, RateLimited
-from astraflow.contract.fleet import Actor, Role
+from astraflow.contract.fleet.plans import Actor, Role
+from astraflow.contract.fleet.preflight import CheckKind
 from astraflow.contract.ids import PoolId
-from astraflow.contract.preflight import CheckKind
 from astraflow.wire.routes import ROUTES
 from maintainer.fleet.ledger.ledger import Changes
 from maintainer.fleet.ledger.records import PoolRecord

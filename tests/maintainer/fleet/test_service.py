@@ -16,10 +16,12 @@ from astraflow.access.callers import Caller
 from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted, PlanRefused
-from astraflow.contract.fleet import Actor, FleetStatus, InstanceState, KillScope, LaunchId, PlanRequest, PoolSpec, Role
+from astraflow.contract.fleet.instances import InstanceState, LaunchId
+from astraflow.contract.fleet.plans import Actor, PlanRequest, Role
+from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
+from astraflow.contract.fleet.preflight import CheckKind
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.preflight import CheckKind
-from astraflow.contract.recommendations import Mode
 from astraflow.wire.server import ListenOptions
 from maintainer.fleet.__main__ import read_config
 from maintainer.fleet.config import FleetConfig

@@ -22,10 +22,11 @@ from mcp.types import Tool as Listed
 from astraflow.access.authority import Authority
 from astraflow.client.fleet_plane import connect_fleet
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import KillScope, PlanRequest
-from astraflow.contract.maintainer import MaintainerMode
-from astraflow.contract.recommendations import Mode
-from astraflow.contract.reports import Report
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.plans import PlanRequest
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.reports.report import Report
 from maintainer.__main__ import main
 from maintainer.agent.tools.base import Kind
 from maintainer.agent.tools.registry import TOOLS

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from astraflow.cli.main import app
-from astraflow.contract.checks import Outcome
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Generation, Sampling
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.plugins import Outcome
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.check_subjects import SMALL, plugin_subject, server_subject
 from astraflow.raas.engines.checks import CHECKS, run_checks

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.generation import Generation, Sampling
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.engines.server.installation.verification import MODEL, check_answers

@@ -2,8 +2,8 @@
 
 import pytest
 
-from astraflow.contract.generation import Sampling
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Sampling
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine

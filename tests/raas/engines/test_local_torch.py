@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config
 
 from astraflow.contract.errors import Conflict, InternalError, InvalidInput, Unavailable
-from astraflow.contract.generation import Finish, Generation, Sampling, joined
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.raas.engines import engines

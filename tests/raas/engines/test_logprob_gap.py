@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import CorruptData
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Probe
 from astraflow.raas.engines import logprob_gap as logprob_gap_module
 from astraflow.raas.engines.base import EXACT, ROUNDED, UNLIMITED, EngineGauges, LogprobTolerance

@@ -16,8 +16,8 @@ from astraflow.contract.errors import (
     RateLimited,
     Unavailable,
 )
-from astraflow.contract.generation import Finish, Sampling
 from astraflow.contract.ids import Version
+from astraflow.contract.rollouts.generation import Finish, Sampling
 from astraflow.contract.weights import Probe
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, PauseMode

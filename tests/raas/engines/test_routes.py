@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import CorruptData, InvalidInput
-from astraflow.contract.generation import Finish, joined
+from astraflow.contract.rollouts.generation import Finish, joined
 from astraflow.raas.engines.server import sglang, vllm
 from astraflow.raas.engines.server.formats import route_shape
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from astraflow.contract.errors import UnknownVersion
-from astraflow.contract.failures import RolloutFailed
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode
+from astraflow.contract.rollouts.failures import RolloutFailed
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.held_engines import HOLD_IDLE_S, HeldEngines
 from astraflow.raas.policies.pinned_engines import PinnedEngines

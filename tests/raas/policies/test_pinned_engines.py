@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import UnknownVersion
-from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.weights import Probe
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.counters import NodeCounters

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish, Sampling
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.partial_rollouts import RecordedGeneration
-from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish, Sampling
+from astraflow.contract.rollouts.partial_rollouts import RecordedGeneration
+from astraflow.contract.rollouts.tasks import Task
+from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.builders import build_flow
 from astraflow.raas.counters import NodeCounters

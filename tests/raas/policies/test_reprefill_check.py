@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import Version
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import ROUNDED
 from astraflow.raas.policies.recorder import RolloutRecorder

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
+from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.raas.policies.turn_times import TurnTimes
 from astraflow.workflows.trajectory_builder import TrajectoryBuilder
 from tests.fakes.clock import ManualClock

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.raas.tasks.circuit_breaker import MAX_BACKOFF_S, CircuitBreaker
 from tests.fakes.clock import ManualClock
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.contract.agent_calls import MAX_EPISODE_CHARACTERS
-from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.generation import Finish
 from astraflow.contract.ids import GroupId, PolicyId, Version
-from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.agent_calls import MAX_EPISODE_CHARACTERS
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt, Task
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.policies.pinned_engines import PinnedEngines

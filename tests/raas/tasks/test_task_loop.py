@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from astraflow.contract import partial_rollouts
-from astraflow.contract.failures import Boundary
+from astraflow.contract.rollouts import partial_rollouts
+from astraflow.contract.rollouts.failures import Boundary
 from tests import make
 from tests.fakes.dataflow import FakeDataflow
 from tests.fakes.engine import FakeEngine

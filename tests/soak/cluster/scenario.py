@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from astraflow.recipe.loading import load_recipe, snapshot
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running as weights_running

@@ -12,8 +12,8 @@ import torch
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.weights import Dtype, Probe
 from astraflow.models import models
 from astraflow.models.causal import named_weights

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3Mo
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import WeightsDtype, weights_dtype_of
 from astraflow.runtime import logs

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.scoring import PackScorer
 from astraflow.trainer.step.packing import bins_of_units, build_pack, even_bins, pack_sequences, pack_units

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch, Row, Rows
 from astraflow.contract.ids import GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.trainer.backends.probe import probe_text_from_batch
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.metrics import step_metrics

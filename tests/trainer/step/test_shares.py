@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.trainer.step.balance import balanced_parts, imbalance
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.rows import StepRows

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from astraflow.contract.fleet import Actor, PlanId, Role
+from astraflow.contract.fleet.plans import Actor, PlanId, Role
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, running_web, shown_secret

@@ -12,8 +12,8 @@ from playwright.async_api import Browser, Page, expect
 
 from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.queries import TrajectoryQuery
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.reports.queries import TrajectoryQuery
+from astraflow.contract.rollouts.trajectories import Episode
 from tests.dataflow.running import TOKEN, Service, config, facts, running
 from tests.fakes.agent_session import agent_trajectories, live_session
 from tests.fakes.browser import logged_in_page

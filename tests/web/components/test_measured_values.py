@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 
+from astraflow.contract.fleet.recommendations import Reason
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.recommendations import Reason
-from astraflow.contract.reports import NodeState, Report, StreamReport
+from astraflow.contract.reports.report import NodeState, Report, StreamReport
 from tests import make
 from tests.fakes.synthetic_run import SyntheticRun
 from web.charts import charts, scales

@@ -11,7 +11,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, Version
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot
-from astraflow.contract.reports import Pace, Report
+from astraflow.contract.reports.report import Pace, Report
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, shown_secret

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from astraflow.contract.reports import Event
+from astraflow.contract.reports.report import Event
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb
 from tests.web.page_elements import parsed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlmodel import Session, select
 
 from astraflow.contract.ids import NodeId
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from tests.fakes.synthetic_run import SyntheticRun
 from web.database import run_records
 from web.database.db import Database, open_database

@@ -5,7 +5,7 @@ import json
 import math
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import NodeState, Report
+from astraflow.contract.reports.report import NodeState, Report
 from tests.fakes.synthetic_run import SyntheticRun
 from web.history.capacity import FLEET_VALUES
 from web.history.points import MAX_CHARTED_NODES, MAX_POINTS, VALUES, Series, point_json

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId
-from astraflow.contract.reports import NodeReport, Report
+from astraflow.contract.reports.report import NodeReport, Report
 from tests.fakes.clock import ManualClock
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from tests.fakes.clock import ManualClock
 from tests.fakes.synthetic_run import METRICS, SyntheticRun
 from tests.web.runs.test_run_list import filled, record

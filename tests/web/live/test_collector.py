@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from tests.fakes.clock import ManualClock
 from tests.fakes.synthetic_run import SyntheticRun
 from web.history.points import Point

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
-from astraflow.contract.fleet import KillScope
-from astraflow.contract.maintainer import GroupScore, MaintainerMode, MaintainerState
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.maintainer import GroupScore, MaintainerMode, MaintainerState
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.state.observation import TargetRecommendation
 from tests.fakes import maintainer
 from tests.fakes.control_plane import TOKEN, FakeControlPlane

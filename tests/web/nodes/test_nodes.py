@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
-from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from tests import make
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun

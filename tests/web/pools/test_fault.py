@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from tests import make
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import running_fleet

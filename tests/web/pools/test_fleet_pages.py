@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from astraflow.contract.fleet import KillScope
+from astraflow.contract.fleet.pools import KillScope
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, running_web

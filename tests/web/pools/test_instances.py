@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from tests.maintainer.fleet.parts import POOL
 from web.pools.instances import unfinished_launches
 

@@ -3,9 +3,9 @@
 import json
 from dataclasses import asdict, replace
 
-from astraflow.contract.fleet import PoolSpec
+from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.recommendations import Mode
 from web.history.report_json import json_value
 from web.pools.requests import PoolChange
 

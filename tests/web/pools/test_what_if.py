@@ -1,6 +1,6 @@
 """The what-if chart: pool targets under other bounds."""
 
-from astraflow.contract.recommendations import WhatIfAnswer
+from astraflow.contract.fleet.recommendations import WhatIfAnswer
 from tests import make
 from web.pools.what_if import BoundsComparison
 from web.pools.what_if_view import what_if_view

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.ids import NodeId
+from astraflow.contract.reports.evaluations import EvaluationState
 from tests import make
 from web.runs.evaluations import evaluation_tables
 

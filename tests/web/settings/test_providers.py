@@ -12,8 +12,8 @@ import pytest
 
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import RateLimited, Unavailable
-from astraflow.contract.fleet import Actor
-from astraflow.contract.preflight import PreflightResult, ProviderFacts
+from astraflow.contract.fleet.plans import Actor
+from astraflow.contract.fleet.preflight import PreflightResult, ProviderFacts
 from maintainer.fleet.providers.base import Auth
 from tests.fakes.cloud import CloudProvider, failing_once
 from tests.fakes.control_plane import TOKEN, FakeControlPlane

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.fleet import FleetStatus
+from astraflow.contract.fleet.pools import FleetStatus
 from tests.fakes.clock import ManualClock
 from tests.fakes.fleet import running_fleet
 from web.live.fleet_poller import FleetPoller

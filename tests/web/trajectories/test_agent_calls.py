@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, AgentCall, CallOutcome
-from astraflow.contract.reports import NodeReport, SampledTrajectory
+from astraflow.contract.reports.report import NodeReport, SampledTrajectory
+from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, AgentCall, CallOutcome
 from tests.fakes.agent_session import agent_trajectories, live_session
 from tests.fakes.synthetic_run import SyntheticRun
 from web.components.live_sessions import IDLE_S, live_sessions, runs_agents

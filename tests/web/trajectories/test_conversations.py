@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from astraflow.contract.ids import Version
-from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import Author, Ending, Span
+from astraflow.contract.reports.report import SampledTrajectory
+from astraflow.contract.rollouts.spans import Author, Ending, Span
 from tests.fakes.synthetic_interactions import PAGE
 from tests.fakes.synthetic_run import SyntheticRun
 from web.components.texts import ALL_CHARS, BLOCK_CHARS, PAGE_CHARS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.contract.spans import Ending
+from astraflow.contract.rollouts.spans import Ending
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb
 from tests.web.page_elements import parsed

@@ -6,7 +6,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from astraflow.contract.timelines import Hop
+from astraflow.contract.rollouts.timelines import Hop
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb
 from tests.web.page_elements import parsed

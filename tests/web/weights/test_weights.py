@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.reports import Report
+from astraflow.contract.reports.report import Report
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb
 from web.weights.tables import laggards, region_rows

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from astraflow.contract.ids import Version
-from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup

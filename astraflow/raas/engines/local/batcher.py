@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InternalError
-from astraflow.contract.generation import Finish
+from astraflow.contract.rollouts.generation import Finish
 from astraflow.models.causal import attention_window, hidden_states, logits_at
 from astraflow.raas.engines.local.sampling import draw, log_distribution, random_uniforms
 from astraflow.raas.engines.local.sequences import Sequence

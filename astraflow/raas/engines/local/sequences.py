@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import Version
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.trajectories import Int32Array
 
 _INCOMPLETE_TOKENS = 4
 """Number of first tokens that may decode differently without their predecessors: parts of a character, a space."""

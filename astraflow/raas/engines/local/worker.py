@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 import torch
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.generation import Finish, Generation
 from astraflow.contract.ids import Version
+from astraflow.contract.rollouts.generation import Finish, Generation
 from astraflow.raas.engines.base import EngineGauges
 from astraflow.raas.engines.local.batcher import Batcher, EndedSequence
 from astraflow.raas.engines.local.sequences import Sequence

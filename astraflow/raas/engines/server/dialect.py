@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from astraflow.client.model_server import ServerClient
-from astraflow.contract.generation import Generation, Sampling
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import EngineGauges, PauseMode
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.options import ServerOptions

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from astraflow.client.model_server import ServerRefused, ServerUnreachable
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Dtype
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.merged_adapters import AdapterMerger

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow.contract.errors import CorruptData, InvalidInput
-from astraflow.contract.generation import UInt16Array, VersionSpan
 from astraflow.contract.ids import Version
+from astraflow.contract.rollouts.generation import UInt16Array, VersionSpan
 from astraflow.raas.engines.base import EngineGauges
 from astraflow.raas.engines.server.dialect import ServerLoad
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from astraflow.client.openai_server import first_choice, invalid_answer
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import Version
-from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.rollouts.trajectories import Int32Array
 
 _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
 

@@ -17,10 +17,10 @@ from pydantic import Field
 from astraflow.client.model_server import ServerRefused, ServerUnreachable
 from astraflow.client.openai_server import COMPLETIONS, OpenAIClient, read_key
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
-from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.logprob_gap import logprob_gap

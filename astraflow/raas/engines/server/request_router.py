@@ -10,8 +10,8 @@ import numpy as np
 
 from astraflow.client.model_server import ServerClient, ServerRefused, ServerUnreachable
 from astraflow.contract.errors import AstraFlowError, Conflict, CorruptData, InvalidInput, Unavailable
-from astraflow.contract.generation import Finish, Generation, Sampling, joined
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.replica import Replica, ServerLost
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish, Generation, Sampling
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.adapter_folder import MAX_RANK

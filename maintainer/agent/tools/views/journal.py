@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from astraflow.contract.fleet import Decision
-from astraflow.contract.reports import Event
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.reports.report import Event
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import EventsInput
 from maintainer.agent.tools.views.pools import pool_view

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from astraflow.contract.fleet import Instance, InstanceState
+from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.node_metrics import NODE_GAUGES
-from astraflow.contract.reports import NodeState
+from astraflow.contract.reports.report import NodeState
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import NodesInput
 from maintainer.agent.tools.views.redacted_texts import redact

@@ -3,7 +3,7 @@
 import math
 from typing import get_args
 
-from astraflow.contract.fleet import Plan
+from astraflow.contract.fleet.plans import Plan
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.views.view_context import ViewContext, rounded
 from maintainer.fleet.guard.inputs import GuardInputs

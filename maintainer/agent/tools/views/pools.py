@@ -4,10 +4,11 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
-from astraflow.contract.fleet import Pool, Role
+from astraflow.contract.fleet.maintainer import ProposalState
+from astraflow.contract.fleet.plans import Role
+from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import ProposalState
-from astraflow.contract.reports import NodeState
+from astraflow.contract.reports.report import NodeState
 from maintainer.agent.observation.signals import SignalKind, launch_failures
 from maintainer.agent.observation.snapshot import Snapshot
 from maintainer.agent.tools import outputs

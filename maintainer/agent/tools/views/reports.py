@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from astraflow.contract.fleet import Pool
-from astraflow.contract.maintainer import MaintainerMode
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.pools import Pool
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import ReportInput
 from maintainer.agent.tools.views.pools import pool_details, pool_view

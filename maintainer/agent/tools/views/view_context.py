@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-from astraflow.contract.fleet import Instance
-from astraflow.contract.reports import NodeReport, NodeState
+from astraflow.contract.fleet.instances import Instance
+from astraflow.contract.reports.report import NodeReport, NodeState
 from maintainer.agent.observation.names import Names
 from maintainer.agent.observation.signals import Signal, SignalKind, best_median_speeds
 from maintainer.agent.observation.snapshot import Snapshot

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.maintainer import MaintainerMode
+from astraflow.contract.fleet.maintainer import MaintainerMode
 from maintainer.agent.config import NotifyConfig
 from maintainer.agent.notifications.journal_relay import ALARM_TITLES, PAGE, JournalRelay
 from maintainer.agent.notifications.notice_queue import NoticeQueue

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from astraflow.contract.fleet import FleetStatus, KillScope, Pool
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import MaintainerMode
-from astraflow.contract.reports import NodeReport
+from astraflow.contract.reports.report import NodeReport
 from maintainer.agent.config import WatchConfig
 from maintainer.agent.observation.names import Names
 from maintainer.agent.observation.signals import Signal, SignalKind, SignalMemory, best_median_speeds, detect_signals

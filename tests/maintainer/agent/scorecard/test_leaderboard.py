@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.maintainer import GroupScore
+from astraflow.contract.fleet.maintainer import GroupScore
 from maintainer.agent.prompt import PROMPT_HASH, TOOLS_HASH
 from maintainer.agent.scorecard.leaderboard import MAX_SHOWN_OBJECTIONS, evaluation, leaderboard_stamp
 from maintainer.evals.cases.case import Group

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet import Decision, FleetStatus, Pool
-from astraflow.contract.recommendations import WhatIfAnswer, WhatIfQuestion
-from astraflow.contract.reports import Report
+from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.pools import FleetStatus, Pool
+from astraflow.contract.fleet.recommendations import WhatIfAnswer, WhatIfQuestion
+from astraflow.contract.reports.report import Report
 from astraflow.scaling.options import Spec
 from astraflow.scaling.what_if import changed_spec, replay
 from maintainer.agent.observation.snapshot import Snapshot

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull
-from astraflow.contract.transcript_chain import GENESIS_HASH
+from astraflow.contract.fleet.transcript_chain import GENESIS_HASH
 from maintainer.agent.transcript.transcript import Kind, Transcript, read
 from tests.fakes.clock import ManualClock
 

@@ -6,20 +6,13 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
-from astraflow.contract.fleet import (
-    Actor,
-    AppliedChange,
-    InstanceState,
-    KillScope,
-    LaunchId,
-    PlanId,
-    PlanRequest,
-    Role,
-    Verdict,
-)
+from astraflow.contract.fleet.decisions import AppliedChange
+from astraflow.contract.fleet.instances import InstanceState, LaunchId
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.plans import Actor, PlanId, PlanRequest, Role, Verdict
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import MaintainerMode
-from astraflow.contract.recommendations import Mode
 from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.ledger.ledger import Ledger
 from maintainer.fleet.state.fleet import FLEET_ACTOR

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.fleet.recommendations import Mode, PoolRecommendation, Reason
 from astraflow.contract.ids import NodeId
-from astraflow.contract.recommendations import Mode, PoolRecommendation, Reason
 from maintainer.fleet.changes.follower import REPLACEMENT_REASON
 from maintainer.fleet.state.observation import TargetRecommendation, reported_recommendations
 from tests import make

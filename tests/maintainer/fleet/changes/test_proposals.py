@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
-from astraflow.contract.fleet import Actor, Plan, PlanRequest, Verdict
-from astraflow.contract.maintainer import Proposal, ProposalState
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.maintainer import Proposal, ProposalState
+from astraflow.contract.fleet.plans import Actor, Plan, PlanRequest, Verdict
+from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.changes.proposals import Proposals
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, Parts, build, spec
 

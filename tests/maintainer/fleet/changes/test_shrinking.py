@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.fleet import InstanceState
-from astraflow.contract.recommendations import FleetConstraints
-from astraflow.contract.reports import NodeReport, Report
+from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.fleet.recommendations import FleetConstraints
+from astraflow.contract.reports.report import NodeReport, Report
 from astraflow.dataflow.reporting.recommender import Recommender
 from astraflow.scaling.options import SizerOptions, Spec
 from maintainer.fleet.policy_sync import PolicySync

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.contract.fleet import Actor, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role, Verdict
+from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.plans import Actor, Role, Verdict
+from astraflow.contract.fleet.pools import KillScope, PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import Mode
 from maintainer.fleet.guard.approval import may_approve
 from maintainer.fleet.guard.guard import (
     AUTOMATIC_MODES,

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import Actor, InstanceState, KillScope, LaunchId, PoolSpec, Role
-from astraflow.contract.maintainer import MaintainerMode
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.instances import InstanceState, LaunchId
+from astraflow.contract.fleet.maintainer import MaintainerMode
+from astraflow.contract.fleet.plans import Actor, Role
+from astraflow.contract.fleet.pools import KillScope, PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.guard import guard
 from maintainer.fleet.guard.approval import ApplyAttempt
 from maintainer.fleet.guard.guard import Limits, Rejection, Situation, judge

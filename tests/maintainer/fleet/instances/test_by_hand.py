@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.fleet import PlanRequest
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.plans import PlanRequest
+from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.ledger.ledger import Changes
 from maintainer.fleet.state.observation import TargetRecommendation
 from tests.maintainer.fleet.parts import ALICE, POOL, build, spec

@@ -16,7 +16,7 @@ import pytest
 from sqlmodel import Session, SQLModel, delete
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import PlanRequest
+from astraflow.contract.fleet.plans import PlanRequest
 from astraflow.contract.ids import NodeId
 from astraflow.runtime.database import Database
 from maintainer.fleet.providers.base import Capacity, Retry, Unknown

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
-from astraflow.contract.fleet import KillScope
+from astraflow.contract.fleet.pools import KillScope
 from maintainer.fleet.providers.base import Provider
 from tests.fakes.cloud import Cloud, CloudProvider
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, Parts, build

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import Instance, InstanceState, LaunchId
-from astraflow.contract.recommendations import Mode
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
 from maintainer.fleet.providers.base import (
     Auth,

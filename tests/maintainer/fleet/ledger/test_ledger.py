@@ -15,11 +15,11 @@ from sqlalchemy import create_engine
 from sqlmodel import Session, SQLModel
 from sqlmodel import text as statement
 
-from astraflow.contract.causes import Cause
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
-from astraflow.contract.fleet import Instance, InstanceState, KillScope, LaunchId
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.recommendations import Mode
 from astraflow.runtime.database import Database
 from maintainer.fleet.ledger import migrations, rows
 from maintainer.fleet.ledger.ledger import Changes, Ledger, open_ledger

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.contract.fleet import InstanceState as State
+from astraflow.contract.fleet.instances import InstanceState as State
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, LIVE_STATES, TERMINATING_STATES, InstanceEvent, next_state
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.contract.causes import Cause
-from astraflow.contract.fleet import Instance, InstanceState, LaunchId, PlanRequest
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
+from astraflow.contract.fleet.plans import PlanRequest
 from astraflow.contract.ids import PoolId
-from astraflow.contract.reports import NodeState
+from astraflow.contract.reports.report import NodeState
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, InstanceEvent, next_state
 from maintainer.fleet.ledger.termination_causes import termination_cause
 from tests.fakes.cloud import Machine

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import CorruptData
-from astraflow.contract.generation import Finish, VersionSpan
 from astraflow.contract.ids import Version
+from astraflow.contract.rollouts.generation import Finish, VersionSpan
 from astraflow.raas.engines.server import sglang, vllm
 from astraflow.raas.engines.server.formats import parse_metrics, version_spans
 from tests.errors import raises_code

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from astraflow.contract.generation import Sampling
+from astraflow.contract.rollouts.generation import Sampling
 from astraflow.raas.engines.server import sglang, vllm
 from astraflow.raas.engines.server.dialect import Dialect, Launch
 from astraflow.raas.engines.server.environments import Environment

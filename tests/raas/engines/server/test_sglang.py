@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.client.model_server import ServerClient, ServerRefused
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Sampling
+from astraflow.contract.rollouts.generation import Sampling
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server import sglang
 from tests.errors import raises_code

@@ -11,7 +11,7 @@ import pytest
 from astraflow.archive.samples import find_trajectories
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable, UnknownVersion
 from astraflow.contract.ids import Version
-from astraflow.contract.queries import TrajectoryPage, TrajectoryQuery
+from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
 from astraflow.tracking.trajectory_export import TrajectoryExport, export_folder
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.store.storage import s3, storages

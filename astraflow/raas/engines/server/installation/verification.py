@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
-from astraflow.contract.generation import Sampling
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.rollouts.generation import Sampling
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.raas.engines.base import Engine

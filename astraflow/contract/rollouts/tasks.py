@@ -1,10 +1,11 @@
-"""Work that a node leases: prompts, tasks and leases."""
+"""Work that a node leases: prompts, tasks and leases; and the group of all episodes of one prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, PromptId, TaskId, Version
-from astraflow.contract.partial_rollouts import RecordedGeneration
+from astraflow.contract.rollouts.partial_rollouts import RecordedGeneration
+from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.values import Json
 
 
@@ -40,3 +41,13 @@ class Lease:
 
     tasks: tuple[Task, ...]
     lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """All episodes of one prompt: the unit of group-relative advantages. It is never split."""
+
+    id: GroupId
+    flow: FlowId
+    prompt: Prompt
+    episodes: tuple[Episode, ...]

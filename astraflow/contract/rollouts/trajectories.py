@@ -16,13 +16,13 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from astraflow.contract.agent_calls import AgentCall
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Failure
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span, cached_span
-from astraflow.contract.spans import Ending as Ending  # part of the interface of trajectories
-from astraflow.contract.timelines import Hop
+from astraflow.contract.rollouts.agent_calls import AgentCall
+from astraflow.contract.rollouts.failures import Failure
+from astraflow.contract.rollouts.spans import Author, Span, cached_span
+from astraflow.contract.rollouts.spans import Ending as Ending  # part of the interface of trajectories
+from astraflow.contract.rollouts.timelines import Hop
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Float32Array: TypeAlias = npt.NDArray[np.float32]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
-from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
+from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from tests import make
 from tests.errors import raises_code
 

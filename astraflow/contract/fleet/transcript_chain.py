@@ -1,7 +1,7 @@
 """Hash chain of transcript entries: each entry carries the hash of the previous one, so any edit, deletion or insertion
 breaks it.
 
->>> from astraflow.contract.maintainer import TranscriptEntry
+>>> from astraflow.contract.fleet.maintainer import TranscriptEntry
 >>> hash = digest(0, 1.0, "", "opened", {}, GENESIS_HASH)
 >>> entry = TranscriptEntry(ordinal=0, at=1.0, wake="", kind="opened", body={}, previous=GENESIS_HASH, hash=hash)
 >>> first_broken_entry([entry])
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.maintainer import TranscriptEntry
+from astraflow.contract.fleet.maintainer import TranscriptEntry
 from astraflow.contract.values import Json
 
 GENESIS_HASH = "0" * 64

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
-from astraflow.contract.reports import Event, SampledTrajectory
-from astraflow.contract.spans import Ending
+from astraflow.contract.reports.report import Event, SampledTrajectory
+from astraflow.contract.rollouts.agent_calls import CallOutcome
+from astraflow.contract.rollouts.spans import Ending
 
 MAX_SEARCH_CHARS = 1000
 """Longest search text, in characters."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from astraflow.contract.fleet import Actor, KillScope, Plan
+from astraflow.contract.fleet.plans import Actor, Plan
+from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.values import Json
 
 

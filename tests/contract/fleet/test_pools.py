@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import PoolSpec
+from astraflow.contract.fleet.pools import PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.recommendations import Mode
 from tests.errors import raises_code
 
 SOLVERS: dict[str, Any] = {"id": PoolId("solvers"), "provider": "here", "policies": ("solver",)}

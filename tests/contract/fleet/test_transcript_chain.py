@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.contract.maintainer import TranscriptEntry
-from astraflow.contract.transcript_chain import GENESIS_HASH, digest, first_broken_entry
+from astraflow.contract.fleet.maintainer import TranscriptEntry
+from astraflow.contract.fleet.transcript_chain import GENESIS_HASH, digest, first_broken_entry
 
 
 def chain(length: int) -> list[TranscriptEntry]:

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from astraflow.contract.agent_calls import AgentCall, LiveSession
-from astraflow.contract.causes import Cause
-from astraflow.contract.evaluations import EvaluationReport
-from astraflow.contract.failures import Failure
+from astraflow.contract.fleet.instances import Cause
+from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins, PluginSpec
-from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.spans import Ending, Span
-from astraflow.contract.timelines import ADMIT, BATCH, STEP, Hop
+from astraflow.contract.reports.evaluations import EvaluationReport
+from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
+from astraflow.contract.rollouts.failures import Failure
+from astraflow.contract.rollouts.spans import Ending, Span
+from astraflow.contract.rollouts.timelines import ADMIT, BATCH, STEP, Hop
 from astraflow.contract.weight_reports import LinkReport, WeightsReport
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 
 UInt16Array: TypeAlias = npt.NDArray[np.uint16]
 

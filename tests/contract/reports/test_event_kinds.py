@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import astraflow.dataflow
-from astraflow.contract.event_kinds import EVENT_KINDS
+from astraflow.contract.reports.event_kinds import EVENT_KINDS
 
 RECORDING = {"add", "record_action"}
 """Methods of `Events` whose first argument is a kind."""

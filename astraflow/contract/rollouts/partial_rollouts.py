@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Generation
 from astraflow.contract.ids import PolicyId, TaskId
+from astraflow.contract.rollouts.generation import Generation
 
 MAX_PARTIAL_ROLLOUT_BYTES = 8 * 2**20
 """Largest size of the tokens and logprobs in a partial rollout: a million tokens. A larger task is handed back without

@@ -1,0 +1,1 @@
+"""Fleet plane: pools, instances, plans and decisions, recommendations of sizes, and the maintainer."""

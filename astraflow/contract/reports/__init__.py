@@ -1,0 +1,1 @@
+"""State of a run: the report, evaluations, kinds of events, and queries of recorded data."""

@@ -1,0 +1,1 @@
+"""Rollouts: tasks, generation, and the episodes and trajectories that a node returns."""
