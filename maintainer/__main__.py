@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
+from astraflow.runtime.config.toml import read_toml
 from astraflow.runtime.service import EXIT_FAILED, exit_code, print_error, run_process
-from astraflow.runtime.toml import read_toml
 from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
 from maintainer.agent.service import open_maintainer, serve

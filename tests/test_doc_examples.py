@@ -15,8 +15,8 @@ import pytest
 from astraflow.dataflow.config import FlowConfig
 from astraflow.recipe.config import Recipe, dataflow_config, trainer_config
 from astraflow.recipe.plugins import plugin_specs
-from astraflow.runtime.config import Config
-from astraflow.runtime.toml import Values, merge_tables
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.toml import Values, merge_tables
 from docs.generate.plugin_slots import ALGORITHM_SLOTS, SLOTS
 from maintainer.agent.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from astraflow.raas.engines.server.installation.releases import RELEASES
 from astraflow.raas.engines.server.options import ServerOptions
-from astraflow.runtime.toml import toml_text
+from astraflow.runtime.config.toml import toml_text
 
 TEXT = (Path(__file__).parents[1] / "docs/how-to/engines.md").read_text()
 

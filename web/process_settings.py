@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import Config
-from astraflow.runtime.data_locations import check_data_location
-from astraflow.runtime.hosts import WILDCARDS, require_reachable_host
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.folders.data_locations import check_data_location
+from astraflow.runtime.http.hosts import WILDCARDS, require_reachable_host
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 

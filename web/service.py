@@ -5,12 +5,12 @@ import socket
 from collections.abc import Callable
 
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.http import listening, serving_http, url_of
+from astraflow.runtime.config.toml import read_toml
+from astraflow.runtime.folders.run_folders import RunFolder, active_runs
+from astraflow.runtime.http.server import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.memory import release_free_memory
 from astraflow.runtime.retries import periodic
-from astraflow.runtime.run_folders import RunFolder, active_runs
-from astraflow.runtime.toml import read_toml
 from web.accounts.accounts import open_accounts
 from web.accounts.openid_provider import PROVIDER_PATH, OpenIdConfig, OpenIdProvider
 from web.accounts.saved_views import SavedViews

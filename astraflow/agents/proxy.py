@@ -13,7 +13,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.agent_calls import AgentCall
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.http import listening, serving_http, url_of
+from astraflow.runtime.http.server import listening, serving_http, url_of
 
 _HOST = "127.0.0.1"
 _IDLE_S = 75

@@ -17,8 +17,8 @@ from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.rewards.base import Score
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox.base import Command, Outcome
 from astraflow.workflows.reward_scorer import RewardScorer, with_short_answer
 

@@ -11,7 +11,7 @@ from astraflow.agents.calls import CallRefused, ContextUse, Refusal
 from astraflow.contract.ids import FlowId, TaskId
 from astraflow.contract.rollouts.agent_calls import LiveSession
 from astraflow.contract.rollouts.spans import Ending
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows.answers import AnswerOptions
 
 

@@ -16,7 +16,7 @@ from astraflow.agents.upstream_formats import AnthropicMessages, ChatCompletions
 from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, Unavailable
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()

@@ -23,8 +23,8 @@ from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.datasets.base import QUESTION
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import start_managed
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox.base import Outcome
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient, episode_seed

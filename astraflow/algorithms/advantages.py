@@ -6,7 +6,7 @@ from torch import Tensor
 from astraflow.algorithms.base import advantages
 from astraflow.algorithms.masks import group_counts, group_means, group_stds, masked_mean, masked_std
 from astraflow.algorithms.tokens import RowData
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class GroupOptions(Config):

@@ -10,7 +10,7 @@ from torch import Tensor
 from astraflow.algorithms.advantages import GroupOptions, compared_groups
 from astraflow.algorithms.base import token_advantages
 from astraflow.algorithms.tokens import Pass, Ranks, RowData, TokenData
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _NOTHING: frozenset[Pass] = frozenset()
 

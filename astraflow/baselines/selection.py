@@ -8,7 +8,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.dataflow.config import EvaluationConfig, FlowConfig
 from astraflow.recipe.config import Recipe
-from astraflow.runtime.config import suggest_name
+from astraflow.runtime.config.base import suggest_name
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions
 from astraflow.workflows.dataset_answers import DatasetAnswers

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
-from astraflow.runtime.run_folders import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs_folder
+from astraflow.runtime.folders.run_folders import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs_folder
 from astraflow.weights.signing import SigningKey
 
 SIGNING_KEY, WEIGHTS_KEY = "weights.key", "weights.pub"

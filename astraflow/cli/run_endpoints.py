@@ -6,7 +6,7 @@ from pathlib import Path
 from astraflow.access.authority import Authority
 from astraflow.cli.options import TOKEN, read_token
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.run_folders import active_runs
+from astraflow.runtime.folders.run_folders import active_runs
 from astraflow.wire.channel import ClientTls, authority_client_tls
 
 

@@ -17,8 +17,8 @@ from astraflow.contract.fleet.recommendations import WhatIfAnswer
 from astraflow.contract.ids import PoolId
 from astraflow.recipe.config import dataflow_config
 from astraflow.recipe.loading import Check, load_recipe
+from astraflow.runtime.config.toml import ConfigLayer, merge_tables, parse_override, read_toml
 from astraflow.runtime.plot import Curve, line_plot
-from astraflow.runtime.toml import ConfigLayer, merge_tables, parse_override, read_toml
 from astraflow.scaling.options import Spec
 from astraflow.scaling.simulation.result import SimulationResult
 from astraflow.scaling.simulation.scenario import Scenario

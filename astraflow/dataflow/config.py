@@ -6,8 +6,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from astraflow.dataflow.keda_config import KedaConfig
 from astraflow.dataflow.stop_condition import StopConfig
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.scaling.options import PoolOptions, SizerOptions
 
 Spec = dict[str, Any]

@@ -5,9 +5,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from astraflow.runtime.config import Config
-from astraflow.runtime.hosts import is_loopback
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.http.hosts import is_loopback
 from astraflow.wire.server import ServerTls
 
 

@@ -15,7 +15,7 @@ from astraflow.contract.reports.report import Report
 from astraflow.dataflow.metrics_endpoint import MetricsEndpoint
 from astraflow.dataflow.reporting.losses import Losses
 from astraflow.dataflow.reporting.openmetrics import DiskSpace, ReportCollector
-from astraflow.runtime.http import listening, serving_http, url_of
+from astraflow.runtime.http.server import listening, serving_http, url_of
 
 PATH = "/metrics"
 

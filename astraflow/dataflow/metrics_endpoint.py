@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.hosts import is_loopback
+from astraflow.runtime.http.hosts import is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

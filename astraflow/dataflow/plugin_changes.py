@@ -17,9 +17,9 @@ from astraflow.dataflow.records import Records
 from astraflow.dataflow.reporting.events import Events
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.serving.stream import Stream
-from astraflow.runtime.config import suggest_name
+from astraflow.runtime.config.base import suggest_name
+from astraflow.runtime.config.setting_permissions import SettableBy, settable_by
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.setting_permissions import SettableBy, settable_by
 
 MAX_PLUGINS = 32
 """Largest number of plugins in one slot: every commit writes the active specs."""

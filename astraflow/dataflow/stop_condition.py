@@ -9,7 +9,7 @@ from pydantic import Field
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Completion
 from astraflow.contract.values import Json
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class StopConfig(Config):

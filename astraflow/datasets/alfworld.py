@@ -18,8 +18,8 @@ from astraflow.datasets.alfworld_games import TASK_TYPES, HouseholdGame, generat
 from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_fingerprint
 from astraflow.datasets.published import SAMPLES
 from astraflow.datasets.tables.base import fingerprint_of
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _EXCLUDED_NAMES = ("movable", "Sliced")
 """Parts of the names of games that the published loader excludes."""

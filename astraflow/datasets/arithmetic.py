@@ -9,7 +9,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.datasets.base import GeneratedDataset, generated_prompt
 from astraflow.datasets.shuffle import Shuffle
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class ArithmeticOptions(Config):

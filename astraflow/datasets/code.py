@@ -12,8 +12,8 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.code_tests import deepcoder_tests, limit_tests, livecodebench_tests
 from astraflow.datasets.published import PublishedOptions, PublishedPrompts, PublishedSet, check_set_name, fill_template
-from astraflow.runtime.data_root import RemoteSource
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.data_root import RemoteSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset, check_index
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdfghklmnprst" for vowel in "aeo")
 _NAMES_PER_KIND = len(_SYLLABLES) ** 4

@@ -9,8 +9,8 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 GAMES = (
     "ConnectFour-v0",

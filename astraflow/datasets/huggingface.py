@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 from astraflow.datasets import datasets
 from astraflow.datasets.prompts import RowOptions, RowPrompts
 from astraflow.datasets.tables.arrow import ArrowTable, DatasetSource
-from astraflow.runtime.data_root import RemoteSource, SourceKind, is_hub_name, parts_of
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.data_root import RemoteSource, SourceKind, is_hub_name, parts_of
 
 
 class HuggingfaceOptions(RowOptions):

@@ -5,7 +5,7 @@ from typing import Annotated
 from astraflow.datasets import datasets
 from astraflow.datasets.prompts import RowOptions, RowPrompts
 from astraflow.datasets.tables.lines import LineTable
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class JsonlOptions(RowOptions):

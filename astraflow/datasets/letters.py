@@ -10,8 +10,8 @@ from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import HISTORY, GeneratedDataset, generated_prompt
 from astraflow.datasets.shuffle import Shuffle
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class LettersOptions(Config):

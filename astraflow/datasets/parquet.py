@@ -9,7 +9,7 @@ from astraflow.datasets.prompts import RowOptions, RowPrompts
 from astraflow.datasets.tables.base import Table
 from astraflow.datasets.tables.shards import ShardTable
 from astraflow.datasets.tables.window_shuffle import WindowShuffledTable
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class ParquetOptions(RowOptions):

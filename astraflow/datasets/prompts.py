@@ -8,8 +8,8 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER, QUESTION, check_index
 from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class RowOptions(Config):

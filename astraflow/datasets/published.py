@@ -16,9 +16,9 @@ from astraflow.datasets.tables.arrow import ArrowTable, DatasetSource
 from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields
 from astraflow.datasets.tables.lines import LineTable
 from astraflow.datasets.tables.shards import ShardTable
-from astraflow.runtime.config import Config, suggest_name
-from astraflow.runtime.data_root import RemoteSource, SourceKind, parts_of
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config, suggest_name
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.data_root import RemoteSource, SourceKind, parts_of
 
 SAMPLES = Path(__file__).parent / "samples"
 """A few made-up rows of each set, in its published layout."""

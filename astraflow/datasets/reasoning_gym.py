@@ -18,9 +18,9 @@ from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, DatasetShare, check_index
 from astraflow.datasets.published import fill_template
-from astraflow.runtime.config import Config, suggest_name
+from astraflow.runtime.config.base import Config, suggest_name
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import require_package
-from astraflow.runtime.setting_permissions import SettableBy
 
 GENERATOR = "generator"
 """Field of a prompt: the name of its generator."""

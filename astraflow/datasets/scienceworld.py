@@ -11,8 +11,8 @@ from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, check_index
 from astraflow.datasets.tables.base import fingerprint_of
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 VARIATIONS = {
     "boil": 30,

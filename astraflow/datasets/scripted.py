@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.datasets.base import GeneratedDataset, generated_prompt
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _ANSWER_PATTERN = re.compile(r"\bsay (\w+)")
 _DIFFICULTY = re.compile(r"\bdifficulty=(0(?:\.\d+)?|1(?:\.0+)?)\b")

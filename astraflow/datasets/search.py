@@ -11,8 +11,8 @@ from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.published import PublishedOptions, PublishedPrompts, PublishedSet, check_set_name, fill_template
-from astraflow.runtime.data_root import RemoteSource
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.data_root import RemoteSource
 
 
 def _test_set(folder: str) -> PublishedSet:

@@ -17,7 +17,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _MATERIALS = (
     "amber ashen azure birch bronze cedar chalk clay cobalt copper coral cotton crystal ebony elm fern flint glass "

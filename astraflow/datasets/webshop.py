@@ -17,8 +17,8 @@ from astraflow.datasets.published import SAMPLES
 from astraflow.datasets.tables.base import RequiredFields
 from astraflow.datasets.tables.lines import LineTable
 from astraflow.datasets.webshop_store import StoreOptions, open_store
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _REQUIRED_FIELDS: RequiredFields = {"instruction_text": (str,), "asin": (str,)}
 _TEST, _EVAL = 500, 1500

@@ -7,8 +7,8 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from astraflow.datasets.base import check_index
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 CATEGORY_SEPARATOR = "\u203a"
 NO_BOUND = 1_000_000.0

@@ -24,7 +24,7 @@ from astraflow.datasets.base import QUESTION
 from astraflow.environments import environments
 from astraflow.environments.alfworld_problems import problem_of
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _HEADER = re.compile(r"\A-=.*?=-\s*", re.DOTALL)
 _GOAL = "UNKNOWN GOAL."

@@ -12,8 +12,8 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.messages import decode_observation, too_long
-from astraflow.runtime.config import Config
-from astraflow.runtime.json_service import JsonClient, JsonRefused
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.http.json_service import JsonClient, JsonRefused
 
 TOKEN_VARIABLE = "ASTRAFLOW_ENVIRONMENT_TOKEN"  # noqa: S105 (the name of the variable, not the token)
 _REFUSED = 422

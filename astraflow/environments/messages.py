@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.environments.base import Observation
 from astraflow.environments.two_player import PLAYERS, GameTurn
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 Step = TypeVar("Step", Observation, GameTurn)
 

@@ -16,7 +16,7 @@ from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.messages import decode_observation, decode_turn, too_long
 from astraflow.environments.two_player import GameTurn
 from astraflow.environments.worker_process import WorkerProcess, start_worker
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class ProcessOptions(Config):

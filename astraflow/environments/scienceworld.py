@@ -21,7 +21,7 @@ from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets.scienceworld import SIMPLIFICATIONS, VARIATIONS
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _JAVA_OPTIONS = "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2"
 """Gives all objects the same identity hash. The engine keeps objects in hash tables, so that the order of lists, and

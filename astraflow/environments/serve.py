@@ -22,7 +22,13 @@ from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.host import EnvironmentHost
 from astraflow.environments.http import TOKEN_VARIABLE
 from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
-from astraflow.runtime.json_service import Handler, ServiceAddress, read_service_token, run_json_service, serving_json
+from astraflow.runtime.http.json_service import (
+    Handler,
+    ServiceAddress,
+    read_service_token,
+    run_json_service,
+    serving_json,
+)
 from astraflow.runtime.plugins import start_managed
 
 IDLE_S = 900.0

@@ -17,9 +17,9 @@ from astraflow.environments.base import Environment, EnvironmentLimits, Observat
 from astraflow.environments.terminal_containers import ContainerRunner
 from astraflow.environments.terminal_kubernetes import KubernetesRunner, PodOptions
 from astraflow.environments.terminal_runners import SandboxRunner, TerminalRunner, TerminalSession
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import ManagedPlugin
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
 

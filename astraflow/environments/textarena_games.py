@@ -16,7 +16,7 @@ from astraflow.datasets.games import GAMES
 from astraflow.environments import games
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.two_player import PLAYERS, Game, GameTurn
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _ACTION = re.compile(r"\[[^\[\]]{1,40}\]")
 _MAX_BARE_CHARS = 40

@@ -12,7 +12,7 @@ from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.textcraft_world import CraftingWorld, world_of
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class TextcraftOptions(Config):

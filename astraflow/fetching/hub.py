@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import CorruptData, InvalidInput, StorageFull, Unavailable
-from astraflow.runtime.data_root import CONFIG, WHOLE, RemoteSource, SourceKind, sha256_of
+from astraflow.runtime.folders.data_root import CONFIG, WHOLE, RemoteSource, SourceKind, sha256_of
 
 _DESCRIPTIONS = ("README.md", "LICENSE*")
 """Files that are fetched with every source: the card, which says how to read it, and the licence."""

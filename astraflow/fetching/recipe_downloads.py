@@ -11,8 +11,8 @@ from astraflow.fetching.hub import HubFile, HubRepository, download, find_reposi
 from astraflow.models.fetched import MANIFEST as MODEL_MANIFEST
 from astraflow.models.fetched import fetch_model, fetched_files
 from astraflow.models.packages import Progress, packaged_model
-from astraflow.runtime.data_root import MANIFEST, DataRoot, FetchedFile, FetchedSource, RemoteSource, SourceKind
-from astraflow.runtime.data_root import sha256_of as content_hash
+from astraflow.runtime.folders.data_root import MANIFEST, DataRoot, FetchedFile, FetchedSource, RemoteSource, SourceKind
+from astraflow.runtime.folders.data_root import sha256_of as content_hash
 from astraflow.runtime.locks import exclusive_lock
 
 _LOCK = ".astraflow-fetch.lock"

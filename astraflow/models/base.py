@@ -11,8 +11,8 @@ from pydantic import Field
 
 from astraflow.contract.rollouts.trajectories import BoolArray, Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

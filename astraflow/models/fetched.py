@@ -23,11 +23,11 @@ from astraflow.models.packages import (
     no_space,
     packaged_model,
 )
-from astraflow.runtime.config import Config, suggest_name
-from astraflow.runtime.data_root import RemoteSource, SourceKind, sha256_of
-from astraflow.runtime.home import home
+from astraflow.runtime.config.base import Config, suggest_name
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.data_root import RemoteSource, SourceKind, sha256_of
+from astraflow.runtime.folders.run_folders import home
 from astraflow.runtime.locks import exclusive_lock
-from astraflow.runtime.setting_permissions import SettableBy
 
 MANIFEST = "astraflow-model.json"
 """File of a fetched model that lists the others with size and hash; it is written last."""

@@ -11,9 +11,9 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from astraflow.models.base import Example, OnProgress
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
-from astraflow.runtime.config import Config
-from astraflow.runtime.data_root import RemoteSource, SourceKind, is_hub_name
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.data_root import RemoteSource, SourceKind, is_hub_name
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

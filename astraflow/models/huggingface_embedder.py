@@ -10,8 +10,8 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.embedders import TextKind, Vectors, embedders
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _MAX_CHARS_PER_TOKEN = 20
 """Limit of the characters per token: longer texts are cut before they are tokenized, which saves time."""

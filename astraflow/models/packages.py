@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, StorageFull, Unavailable
-from astraflow.runtime.config import suggest_name
-from astraflow.runtime.data_root import sha256_of
-from astraflow.runtime.home import HOME, home
+from astraflow.runtime.config.base import suggest_name
+from astraflow.runtime.folders.data_root import sha256_of
+from astraflow.runtime.folders.run_folders import HOME, home
 from astraflow.runtime.pip import OPTIONS, PipProblem, error_lines, pip_problem, run_logged
 
 Progress = Callable[[str], None]

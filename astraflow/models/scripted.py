@@ -11,7 +11,7 @@ from astraflow.models import models
 from astraflow.models.base import Example, OnProgress
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -16,9 +16,9 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from astraflow.models.base import EpisodeOptions, Example, ExamplesSource, OnProgress
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer, char_tokenizer, char_vocab_size
-from astraflow.runtime.config import Config
-from astraflow.runtime.home import HOME, home
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.run_folders import HOME, home
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,8 +11,8 @@ from pydantic import Field, field_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.nodes import MAX_CAPACITY
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.weights.config import PullConfig
 
 

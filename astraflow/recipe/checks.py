@@ -8,8 +8,8 @@ from astraflow.dataflow.config import DataflowConfig
 from astraflow.recipe.config import Recipe, dataflow_values, trainer_values
 from astraflow.recipe.plugins import plugin_specs
 from astraflow.rewards import judging_policies
-from astraflow.runtime.config import Config, ValueOrigin, suggest_name
-from astraflow.runtime.toml import Values
+from astraflow.runtime.config.base import Config, ValueOrigin, suggest_name
+from astraflow.runtime.config.toml import Values
 from astraflow.trainer.config import TrainerConfig
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions

@@ -9,9 +9,9 @@ from astraflow.contract.errors import UnknownPolicy
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.stop_condition import StopConfig
 from astraflow.raas.config import RaasConfig
-from astraflow.runtime.config import Config, suggest_name
-from astraflow.runtime.setting_permissions import SettableBy
-from astraflow.runtime.toml import Values
+from astraflow.runtime.config.base import Config, suggest_name
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.config.toml import Values
 from astraflow.runtime.tracing import TracingConfig
 from astraflow.trainer.config import TrainerConfig
 from astraflow.weights.config import WeightsConfig

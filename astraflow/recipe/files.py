@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import suggest_name
-from astraflow.runtime.toml import ConfigLayer, Values, merge_layers, read_toml
+from astraflow.runtime.config.base import suggest_name
+from astraflow.runtime.config.toml import ConfigLayer, Values, merge_layers, read_toml
 
 PACKAGED = Path(__file__).resolve().parents[2] / "recipes"
 """Packaged recipes: `reverse` is `reverse/recipe.toml` in this folder, `reverse/sort` is `reverse/sort.toml`."""

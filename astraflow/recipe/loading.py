@@ -9,7 +9,7 @@ from astraflow.recipe.config import Recipe
 from astraflow.recipe.files import find_recipe, layers_of
 from astraflow.recipe.plugins import plugin_specs
 from astraflow.recipe.sources import local_values
-from astraflow.runtime.toml import ConfigLayer, layer_origin, merge_layers, parse_override
+from astraflow.runtime.config.toml import ConfigLayer, layer_origin, merge_layers, parse_override
 
 
 class Check(Enum):

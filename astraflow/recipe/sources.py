@@ -7,9 +7,9 @@ from typing import Any
 
 from astraflow.datasets import datasets
 from astraflow.models import models
-from astraflow.runtime.data_root import WHOLE, DataRoot, RemoteOptions, RemoteSource
+from astraflow.runtime.config.toml import Values, merge_tables
+from astraflow.runtime.folders.data_root import WHOLE, DataRoot, RemoteOptions, RemoteSource
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.toml import Values, merge_tables
 
 PluginSpec = tuple[tuple[str, ...], Registry[Any], Mapping[str, Any]]
 """Plugin of a recipe: its path, its registry, and its spec."""

@@ -11,7 +11,7 @@ from pydantic import Field
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class DiversityOptions(Config):

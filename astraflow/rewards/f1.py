@@ -15,8 +15,8 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score, last_tagged, text_field
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -17,9 +17,9 @@ from astraflow.contract.rollouts.failures import RolloutFailed
 from astraflow.contract.rollouts.generation import Sampling
 from astraflow.rewards.base import JudgePolicy
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.retries import Backoff
-from astraflow.runtime.setting_permissions import SettableBy
 
 T = TypeVar("T")
 

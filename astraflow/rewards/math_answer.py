@@ -14,9 +14,9 @@ from astraflow.rewards import rewards
 from astraflow.rewards.base import Score, text_field
 from astraflow.rewards.math_text import TAIL_CHARS, decided, last_boxed, normalized
 from astraflow.rewards.worker_pool import CallKilled, WorkerPool
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import require_package
-from astraflow.runtime.setting_permissions import SettableBy
 
 FUNCTION = "astraflow.rewards.math_worker:is_equal"
 

@@ -11,7 +11,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import rewards
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class OverlongOptions(Config):

@@ -15,9 +15,9 @@ from astraflow.datasets.reasoning_gym import GENERATOR, METADATA, SETTINGS
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score, last_tagged
 from astraflow.rewards.worker_pool import CallKilled, WorkerPool
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import require_package
-from astraflow.runtime.setting_permissions import SettableBy
 
 FUNCTION = "astraflow.rewards.reasoning_gym_worker:score"
 

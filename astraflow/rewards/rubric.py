@@ -14,9 +14,9 @@ from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import judging_policies, rewards
 from astraflow.rewards.base import JudgePolicy, PolicyReward, Reward, Score, score_completion
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import start_managed
-from astraflow.runtime.setting_permissions import SettableBy
 
 
 class TermOptions(Config):

@@ -16,7 +16,7 @@ from traceback import extract_tb
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.runtime.config import Config, suggest_name
+from astraflow.runtime.config.base import Config, suggest_name
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)

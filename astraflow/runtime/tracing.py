@@ -29,8 +29,8 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.timelines import MAX_HOPS, Hop
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 TRACES = "ASTRAFLOW_TRACES"
 """Environment variable that overrides the recipe's target of spans: `TO`, or `TO#SHARE`."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import aiohttp
 from pydantic import Field
 
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Outcome, SandboxError, Session
 

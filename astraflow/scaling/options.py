@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from astraflow.contract.fleet.recommendations import LimitInEffect, Mode
 from astraflow.contract.ids import PoolId
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 MIN_TICK_S, MAX_TICK_S = 5.0, 30.0
 """Bounds of the default interval between decisions. Seconds."""

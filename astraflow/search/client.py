@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.runtime.json_service import JsonClient, JsonRefused
+from astraflow.runtime.http.json_service import JsonClient, JsonRefused
 from astraflow.search.base import Document, Hit
 
 _REFUSED = 422

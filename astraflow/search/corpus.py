@@ -10,8 +10,8 @@ from pydantic import field_validator, model_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets.facts import FactOptions, FactWorld
 from astraflow.models.embedders import embedders
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.search.base import Document
 
 _FIELDS = ("id", "title", "url", "text")

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
-from astraflow.runtime.config import Config
-from astraflow.runtime.json_service import ServiceAddress, read_service_token, run_json_service, serving_json
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.http.json_service import ServiceAddress, read_service_token, run_json_service, serving_json
 from astraflow.search.base import MAX_QUERIES, MAX_TOP, Document, Hit, Search
 from astraflow.search.corpus import CorpusOptions
 from astraflow.search.dense import open_search

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from astraflow.contract.rollouts.tasks import Prompt
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
 from astraflow.tools.functions import tool

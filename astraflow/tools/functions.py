@@ -12,9 +12,9 @@ from pydantic_core import ArgsKwargs
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
 

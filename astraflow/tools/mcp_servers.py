@@ -14,9 +14,9 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.tools import tool_sources
 from astraflow.tools.base import TOOL_NAME, Tool, ToolError
 

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobLimits, JobResult, Outcome, SandboxError, Session
 from astraflow.sandbox.shared import SharedSandbox

@@ -16,7 +16,7 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
-from astraflow.runtime.json_service import JsonClient
+from astraflow.runtime.http.json_service import JsonClient
 from astraflow.search.base import Search
 from astraflow.search.client import SearchClient
 from astraflow.search.corpus import CorpusOptions

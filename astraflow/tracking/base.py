@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from astraflow.contract.ids import PolicyId
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.tracking import trackers
 from astraflow.tracking.base import TrackedRun, TrackedStep, TrackerOptions
 

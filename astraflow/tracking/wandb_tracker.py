@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import wandb
 
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.tracking import trackers
 from astraflow.tracking.base import TrackedRun, TrackedStep, TrackerOptions
 

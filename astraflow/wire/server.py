@@ -12,7 +12,7 @@ from astraflow.access.authenticator import Authenticator
 from astraflow.access.authority import Authority
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import Clock
-from astraflow.runtime.hosts import host_port, is_loopback
+from astraflow.runtime.http.hosts import host_port, is_loopback
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.incoming_calls import CallInterceptor
 from astraflow.wire.listener_limits import DATA_LIMITS, ListenerLimits, limits_without_certificates

@@ -13,7 +13,7 @@ from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.environments import environments
 from astraflow.environments.base import Observation
 from astraflow.rewards.base import Score
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.action_parsers import INSTRUCTIONS, ActionFormat, UnreadableAction, parse_action
 from astraflow.workflows.base import PolicyClient, episode_seed

@@ -13,8 +13,8 @@ from astraflow.contract.rollouts.generation import Finish, Sampling
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import QUESTION
 from astraflow.models.tokenizers import Message
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.trajectory_builder import TrajectoryBuilder
 

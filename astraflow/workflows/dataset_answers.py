@@ -14,8 +14,8 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.datasets.base import ANSWER, earlier_messages
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.base import Score
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import question_of
 from astraflow.workflows.base import PolicyClient

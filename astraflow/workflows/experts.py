@@ -13,7 +13,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.alfworld_games import OPENABLE
 from astraflow.datasets.base import ANSWER
 from astraflow.datasets.published import fill_template
-from astraflow.runtime.config import suggest_name
+from astraflow.runtime.config.base import suggest_name
 from astraflow.workflows.solve_and_verify import parse_verification_prompt
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions, question_of, request_answer
 from astraflow.workflows.base import PolicyClient

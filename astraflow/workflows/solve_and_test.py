@@ -11,7 +11,7 @@ from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.datasets.base import ANSWER
 from astraflow.rewards.code_tests import last_python_block
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobLimits
 from astraflow.sandbox.shared import SharedSandbox

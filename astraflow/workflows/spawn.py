@@ -9,7 +9,7 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.agent_tree import MAX_MESSAGE_CHARACTERS, Agent, AgentTree, AgentTreeOptions
 from astraflow.workflows.answers import question_of

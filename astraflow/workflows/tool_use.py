@@ -13,8 +13,8 @@ from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.models.tokenizers import Message
 from astraflow.rewards.base import Score
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import start_managed
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool
 from astraflow.tools.call_parsers import CallFormat, ParsedCall, closing_strings, parse_calls

@@ -17,9 +17,9 @@ from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.environments import games
 from astraflow.environments.base import Observation
 from astraflow.environments.two_player import PLAYERS, Game, GameTurn
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.plugins import start_managed
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.runtime.tracing import span
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient, episode_seed

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.toml import toml_text
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.toml import toml_text
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 

@@ -9,7 +9,7 @@ from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.recipe.config import Recipe, dataflow_values, trainer_values
 from astraflow.recipe.loading import Check, load_recipe
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.trainer.config import TrainerConfig
 from docs.generate.page import Page, anchor, default_of, first_sentence, plugin_type, table, type_of
 from maintainer.agent.config import MaintainerConfig

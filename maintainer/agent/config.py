@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.maintainer import MaintainerMode
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from maintainer.agent.llm.models import models
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
-from astraflow.runtime.hosts import is_loopback
+from astraflow.runtime.config.toml import read_toml
+from astraflow.runtime.http.hosts import is_loopback
 from astraflow.runtime.service import exit_code, print_error, run_process
-from astraflow.runtime.toml import read_toml
 from astraflow.wire.server import ListenOptions, authority_tls
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.service import serve

@@ -9,7 +9,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.pools import PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import Name, PoolId
-from astraflow.runtime.config import Config, suggest_name
+from astraflow.runtime.config.base import Config, suggest_name
 from maintainer.fleet.guard.guard import Limits
 from maintainer.fleet.providers import providers
 

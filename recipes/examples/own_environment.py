@@ -16,7 +16,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentLimits, Observation
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class GuessNumberOptions(Config):

@@ -23,7 +23,7 @@ from astraflow.environments import environments, games
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, act, begin, plan_of_answer, play
 from astraflow.environments.serve import serving_environment
-from astraflow.runtime.json_service import ServiceAddress
+from astraflow.runtime.http.json_service import ServiceAddress
 from astraflow.runtime.plugins import start_managed
 from tests.environments.experts import recorded_plan, solver
 from tests.environments.game_experts import expert_of, play_game

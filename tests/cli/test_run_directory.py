@@ -5,7 +5,7 @@ from pathlib import Path
 
 from astraflow.cli.run_directory import RunDirectory, storage_error
 from astraflow.contract.errors import InvalidInput, StorageFull
-from astraflow.runtime.run_folders import active_runs, runs_folder
+from astraflow.runtime.folders.run_folders import active_runs, runs_folder
 from astraflow.weights.signing import SigningKey
 from tests.errors import raises_code
 

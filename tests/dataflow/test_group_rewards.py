@@ -25,7 +25,7 @@ from astraflow.dataflow.group_scorer import GroupScorer
 from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from tests import make
 from tests.dataflow.kills import KilledFiles
 from tests.dataflow.running import Service, config, facts, opened, running

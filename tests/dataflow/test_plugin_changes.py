@@ -29,7 +29,7 @@ from astraflow.dataflow.serving.buffer import BufferedGroup
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.trainer_operations import TrainerOperations
 from astraflow.recipe.loading import load_recipe
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from tests import make
 from tests.dataflow.running import config, facts, opened, running
 from tests.dataflow.test_service import assert_balanced, produce, step_of

@@ -34,7 +34,7 @@ MODULE = '''
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.serving.samplers import samplers
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class Options(Config):

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from astraflow.access.authority import Authority
-from astraflow.runtime.toml import read_toml
+from astraflow.runtime.config.toml import read_toml
 from maintainer.agent.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig
 from tests import tools

@@ -12,7 +12,7 @@ from astraflow.raas.policies.pinned_engines import PinnedEngines
 from astraflow.raas.policies.transfer_totals import TransferTotals
 from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
 from astraflow.runtime.clock import SystemClock
-from astraflow.runtime.home import home
+from astraflow.runtime.folders.run_folders import home
 from tests import make_torch
 from tests.engines.real import MODEL, server, version
 from tests.raas.parts import SOLVER, serving

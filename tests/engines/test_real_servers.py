@@ -12,7 +12,7 @@ from astraflow.algorithms.config import TeacherEndpointConfig
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.dialect import MODEL_NAME
 from astraflow.raas.engines.server.engine import ServerEngine
-from astraflow.runtime.home import home
+from astraflow.runtime.folders.run_folders import home
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch

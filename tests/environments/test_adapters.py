@@ -25,7 +25,7 @@ from astraflow.environments.host import EnvironmentHost
 from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
 from astraflow.environments.process import ProcessFactory
 from astraflow.environments.serve import serving_environment
-from astraflow.runtime.json_service import ServiceAddress
+from astraflow.runtime.http.json_service import ServiceAddress
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, start_managed
 from tests.errors import raises_code
 from tests.fakes import environments as fakes

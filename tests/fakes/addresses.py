@@ -4,7 +4,7 @@ import socket
 
 import psutil
 
-from astraflow.runtime.hosts import is_loopback
+from astraflow.runtime.http.hosts import is_loopback
 
 
 def beyond_loopback() -> str:

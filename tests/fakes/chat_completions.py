@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from astraflow.runtime.http import listening, serving_http, url_of
+from astraflow.runtime.http.server import listening, serving_http, url_of
 from maintainer.agent.llm.conversation_view import ConversationView, Step
 from maintainer.agent.llm.good_character import good
 from maintainer.agent.llm.interface import Message, TextPart, ToolCall, ToolReply

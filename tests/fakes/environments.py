@@ -12,7 +12,7 @@ from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.environments import environments, games
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.two_player import GameTurn
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class FaultyOptions(Config):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
 from astraflow.tools.functions import tool, tool_of

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from astraflow.runtime.http import listening, serving_http, url_of
+from astraflow.runtime.http.server import listening, serving_http, url_of
 
 KEY = "sk-secret-key-of-the-test"
 PROMPT_TOKENS, COMPLETION_TOKENS, CACHED_TOKENS = 11, 7, 3

@@ -14,7 +14,7 @@ from typing import cast
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import FormField, FormProblem, RecipeCard, RecipeForm
-from astraflow.runtime.run_folders import RunFolder
+from astraflow.runtime.folders.run_folders import RunFolder
 from tests.fakes.forking import ForkingProgram
 from web.launcher.catalogue import Catalogue
 from web.launcher.cli_process import cli_output

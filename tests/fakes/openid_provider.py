@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from astraflow.runtime.http import listening, serving_http, url_of
+from astraflow.runtime.http.server import listening, serving_http, url_of
 
 CLIENT_ID = "astraflow-web"
 CLIENT_SECRET = "canary-client-secret"

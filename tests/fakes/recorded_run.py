@@ -15,7 +15,7 @@ from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.reporting.round_archive import RoundArchive
 from astraflow.dataflow.reporting.samples import TrajectorySamples
-from astraflow.runtime.run_folders import RunFacts
+from astraflow.runtime.folders.run_folders import RunFacts
 from tests import make
 from tests.fakes.clock import ManualClock
 

@@ -17,7 +17,7 @@ from astraflow.models import fetched, packages
 from astraflow.recipe.loading import Check, load_recipe
 from astraflow.recipe.plugins import plugin_specs
 from astraflow.recipe.sources import remote_sources
-from astraflow.runtime.data_root import MANIFEST, DataRoot, FetchedSource, RemoteSource
+from astraflow.runtime.folders.data_root import MANIFEST, DataRoot, FetchedSource, RemoteSource
 from astraflow.runtime.locks import exclusive_lock
 from tests.datasets import tables
 from tests.errors import raises_code

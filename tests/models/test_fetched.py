@@ -12,7 +12,7 @@ from astraflow.models import fetched, models, packages
 from astraflow.models.causal import named_weights
 from astraflow.models.fetched import MANIFEST, changed_files, fetch_model, fetched_folder, verify_model
 from astraflow.models.packages import PackagedModel
-from astraflow.runtime.home import home
+from astraflow.runtime.folders.run_folders import home
 from astraflow.runtime.locks import exclusive_lock
 from tests.errors import raises_code
 from tests.fakes.model_package import HIDDEN, LAYERS, write_model_package

@@ -17,7 +17,7 @@ from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_at, values_of
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, EngineGauges, LoadTimings, PauseMode
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.weights.tensors import VerifiedWeights
 
 

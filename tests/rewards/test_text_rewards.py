@@ -14,7 +14,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Reward, Score, score_completion
 from astraflow.rewards.rubric import Rubric
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
 from tests.errors import raises_code

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import plugins
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.runtime.plugins import Registry, import_plugins
 from tests.errors import raises_code
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from astraflow.runtime.http import listening, serving_http
+from astraflow.runtime.http.server import listening, serving_http
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Job, Level, Sandbox, SandboxError
 from astraflow.sandbox.sandbox_fusion import SandboxFusion, SandboxFusionOptions

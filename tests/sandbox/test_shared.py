@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Outcome, SandboxError, Session
 from astraflow.sandbox.shared import SharedSandbox, levels_in_use

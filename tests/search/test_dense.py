@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.embedders import TextKind, Vectors, embedders
-from astraflow.runtime.config import Config
-from astraflow.runtime.json_service import JsonClient, ServiceAddress
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.http.json_service import JsonClient, ServiceAddress
 from astraflow.search import dense
 from astraflow.search.client import SearchClient
 from astraflow.search.corpus import CorpusOptions

@@ -23,7 +23,7 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.guardian import mapped_shared_memory
 from astraflow.raas.engines.server.model_folder import ModelFolder
 from astraflow.raas.engines.server.replica import _free_port
-from astraflow.runtime.home import HOME
+from astraflow.runtime.folders.run_folders import HOME
 from astraflow.weights.tensors import VerifiedWeights
 from tests.suites.engine_suite import Build, Weights, until, within
 from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite, is_alive

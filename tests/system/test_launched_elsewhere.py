@@ -15,7 +15,7 @@ from astraflow.access.authority import Authority
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.reports.report import NodeState
-from astraflow.runtime.run_folders import RunFolder, active_runs
+from astraflow.runtime.folders.run_folders import RunFolder, active_runs
 from astraflow.wire.channel import authority_client_tls, dial
 from tests.fakes.addresses import beyond_loopback
 from tests.fakes.ssh_server import SshServer, serving_ssh

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.recipe.files import EXAMPLES, PACKAGED
+from astraflow.runtime.config.setting_permissions import SettableBy, settable_by
 from astraflow.runtime.plugins import import_plugins
-from astraflow.runtime.setting_permissions import SettableBy, settable_by
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
 from astraflow.tools.calculator import evaluated

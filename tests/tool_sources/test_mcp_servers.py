@@ -12,7 +12,7 @@ import uvicorn
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
-from astraflow.runtime.setting_permissions import SettableBy, settable_by
+from astraflow.runtime.config.setting_permissions import SettableBy, settable_by
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
 from astraflow.tools.mcp_servers import MAX_RESULT_CHARACTERS, MAX_TOOLS, McpOptions

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Outcome, SandboxError
 from astraflow.tools import tool_sources

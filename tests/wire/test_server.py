@@ -12,7 +12,7 @@ from astraflow.access.callers import Caller, Role
 from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.access.rate_limits import Rate
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, ProtocolMismatch, RateLimited, Unavailable
-from astraflow.runtime.hosts import is_loopback
+from astraflow.runtime.http.hosts import is_loopback
 from astraflow.wire import channel
 from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.pb import data_plane_pb2 as pb

@@ -13,8 +13,8 @@ from astraflow.contract.plugins import Outcome
 from astraflow.contract.rollouts.failures import RolloutFailed
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions, request_answer
 from astraflow.workflows.base import PolicyClient

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, Unavailable
 from astraflow.runtime.clock import Clock
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from web.security.roles import Role
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from astraflow.runtime.run_folders import RunFolder, runs_folder
+from astraflow.runtime.folders.run_folders import RunFolder, runs_folder
 from web.database import run_records
 from web.database.tables import LaunchedRun, RunRecord
 from web.history import series_queries

@@ -16,8 +16,8 @@ from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Event, Report
 from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.run_folders import RunFolder
 from astraflow.runtime.service import print_error
 from web.database.db import Database, open_database
 from web.history.points import Point, Series

@@ -16,8 +16,8 @@ from sqlmodel import Session, col, select
 
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.folders.run_folders import RunFolder, runs_folder
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.run_folders import RunFolder, runs_folder
 from web.database.db import Database
 from web.database.tables import LaunchedRun
 from web.launcher.cli_process import CLI_COMMAND, child_environment

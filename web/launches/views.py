@@ -8,7 +8,7 @@ from math import isfinite
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.launching import FormField, FormProblem, ProviderCheck, RecipeForm, RecipePreflight
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState
 from web.launcher.options import LaunchOptions
 from web.launches.cost import cost_of_nodes, cost_of_pools, instances_text

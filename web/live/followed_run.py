@@ -14,9 +14,9 @@ from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.reports.report import Report
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
-from astraflow.runtime.run_folders import RunFolder
 from web.components.events import latest_events
 from web.components.header import header_texts, header_view
 from web.components.live_texts import LiveText

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
-from astraflow.runtime.field_meanings import field_meanings
+from astraflow.runtime.config.field_meanings import field_meanings
 from web.rest.common import ResponseModel
 
 M = TypeVar("M", bound=ResponseModel)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.runtime.run_folders import RunFacts, RunFolder, active_runs
+from astraflow.runtime.folders.run_folders import RunFacts, RunFolder, active_runs
 from web.process_settings import Settings
 from web.requests.context import RequestContext
 

@@ -13,7 +13,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.queries import RewardHistogram, RewardQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.reports.report import SampledTrajectory
-from astraflow.runtime.run_folders import RunFolder
+from astraflow.runtime.folders.run_folders import RunFolder
 from web.database.tables import RunRecord
 from web.requests.context import RequestContext
 from web.requests.run_lookup import is_live, require_record, showing

@@ -31,9 +31,9 @@ from astraflow.agents.programs.fork_server import __name__ as server_module
 from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL
 from astraflow.agents.proxy import environment as client_environment
 from astraflow.contract.errors import InternalError, InvalidInput
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox.base import Command, JobResult, Outcome
 
 _START_S = 120.0

@@ -20,8 +20,8 @@ from astraflow.agents.programs.base import (
 )
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Command, JobLimits, JobResult, Level, Outcome, SandboxError, Session
 from astraflow.sandbox.shared import SharedSandbox

@@ -21,7 +21,7 @@ from astraflow.agents.programs.base import (
 )
 from astraflow.agents.programs.commands import CommandFields, command_of, sandbox_failures
 from astraflow.environments.container_engine import COMMAND_S, Container, ContainerEngine
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox import forwarding
 from astraflow.sandbox.base import Command, JobResult, Outcome
 from astraflow.sandbox.forwarding import forwarded

@@ -21,8 +21,8 @@ from astraflow.agents.programs.base import (
 )
 from astraflow.contract.errors import InternalError
 from astraflow.contract.values import Json
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox.base import Command, JobResult, Outcome
 
 _STOP_S = 5.0

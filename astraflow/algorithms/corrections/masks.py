@@ -6,7 +6,7 @@ from torch import Tensor
 from astraflow.algorithms.corrections import corrections
 from astraflow.algorithms.corrections.base import Level, TokenMismatch
 from astraflow.algorithms.divergence import bounded_exp
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class GeometricMaskOptions(Config):

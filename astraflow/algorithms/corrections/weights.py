@@ -10,7 +10,7 @@ from torch import Tensor
 from astraflow.algorithms.corrections import corrections
 from astraflow.algorithms.corrections.base import Level, TokenMismatch
 from astraflow.algorithms.divergence import bounded_exp
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _TOKEN_CAP, _SEQUENCE_CAP = 2.0, 5.0
 

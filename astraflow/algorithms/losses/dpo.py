@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.base import MicroBatchLoss
 from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, RowData, TokenData, TokenScores
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class DpoOptions(Config):

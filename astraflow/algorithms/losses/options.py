@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from astraflow.algorithms.corrections import corrections
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 Aggregation: TypeAlias = Literal["token_mean", "sequence_mean", "fixed_length"]
 

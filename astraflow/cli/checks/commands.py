@@ -110,7 +110,7 @@ async def _run(
 
 
 def _engine_spec(target: str, options: list[str], name: str) -> dict[str, Any]:
-    from astraflow.runtime.toml import parse_override
+    from astraflow.runtime.config.toml import parse_override
 
     spec: dict[str, Any] = {"kind": target}
     if _is_address(target):

@@ -18,7 +18,7 @@ from astraflow.raas.engines.server.environments import Environment, installed_en
 from astraflow.raas.engines.server.installation.host import Host, default_device, obstacles, this_host
 from astraflow.raas.engines.server.installation.installer import missing_software
 from astraflow.raas.engines.server.installation.releases import find_release, server_kinds
-from astraflow.runtime.home import home
+from astraflow.runtime.folders.run_folders import home
 from astraflow.sandbox.local import probe
 from astraflow.weights.shared_memory import SHARED_FOLDER
 

@@ -136,7 +136,7 @@ def _expert(name: str) -> "Expert":
 
 
 def _spec(kind: str, options: list[str]) -> dict[str, Any]:
-    from astraflow.runtime.toml import parse_override
+    from astraflow.runtime.config.toml import parse_override
 
     spec: dict[str, Any] = {"kind": kind}
     for option in options:

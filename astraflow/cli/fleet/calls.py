@@ -18,7 +18,7 @@ from astraflow.contract.fleet.plans import Actor, AppliedPlan, PlanId, PlanReque
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.preflight import PreflightResult
 from astraflow.contract.ids import PoolId
-from astraflow.runtime.run_folders import active_runs
+from astraflow.runtime.folders.run_folders import active_runs
 from astraflow.wire.channel import authority_client_tls, dial
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """Configuration of the fleet service of a run on this machine, from the recipe's `fleet` table and defaults."""
 
 from astraflow.recipe.config import Recipe
-from astraflow.runtime.hosts import is_loopback
-from astraflow.runtime.toml import Values, merge_tables
+from astraflow.runtime.config.toml import Values, merge_tables
+from astraflow.runtime.http.hosts import is_loopback
 
 DEFAULT_GROWTH_FACTOR = 4
 """Default of a pool's `max_nodes`, as a multiple of `nodes.count`."""

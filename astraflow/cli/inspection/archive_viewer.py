@@ -12,7 +12,7 @@ from pathlib import Path
 
 from astraflow.archive.connection import ARCHIVE_PATH
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.runtime.run_folders import RunFolder
+from astraflow.runtime.folders.run_folders import RunFolder
 
 WEB, DATABASE, SECRET, LINK = "web", "web.sqlite", "web.secret", "login-link"
 READY = "ready "

@@ -62,7 +62,7 @@ def track(
 
 def _export_ended_run(run_dir: Path, tracker: str, options: list[str], out: Path) -> None:
     from astraflow.client.offline_run import offline_reports
-    from astraflow.runtime.run_folders import RunFolder
+    from astraflow.runtime.folders.run_folders import RunFolder
 
     run = RunFolder(run_dir).facts.run
     with _exporter(run, tracker, options, out) as exporter:
@@ -108,7 +108,7 @@ async def _all_reports(endpoint: "RunEndpoint", tls: "ClientTls | None") -> Asyn
 
 @contextmanager
 def _exporter(run: str, tracker: str, options: list[str], out: Path) -> Iterator["Exporter"]:
-    from astraflow.runtime.toml import parse_override
+    from astraflow.runtime.config.toml import parse_override
     from astraflow.tracking import trackers
     from astraflow.tracking.base import TrackedRun
     from astraflow.tracking.exporter import Exporter

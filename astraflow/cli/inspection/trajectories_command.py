@@ -44,8 +44,8 @@ def trajectories(
     Follows the run until it is complete or the command is stopped; started again, it continues where it stopped.
     """
     from astraflow.runtime import logs
+    from astraflow.runtime.config.toml import parse_override
     from astraflow.runtime.service import run_process
-    from astraflow.runtime.toml import parse_override
     from astraflow.tracking.trajectory_export import export_folder
 
     logs.configure(level="WARNING")
@@ -71,7 +71,7 @@ async def _export_ended_run(run_dir: Path, folder: "Folder", to: str) -> None:
     from astraflow.archive.samples import find_trajectories
     from astraflow.contract.errors import CorruptData
     from astraflow.runtime.clock import SystemClock
-    from astraflow.runtime.run_folders import RunFolder
+    from astraflow.runtime.folders.run_folders import RunFolder
     from astraflow.tracking.trajectory_export import TrajectoryExport
 
     run, file = RunFolder(run_dir).facts.run, run_dir / ARCHIVE_PATH

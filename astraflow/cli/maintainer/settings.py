@@ -7,7 +7,7 @@ import typer
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.maintainer import Maintainer, MaintainerStatus, Proposal
 from astraflow.recipe.config import Recipe
-from astraflow.runtime.toml import Values
+from astraflow.runtime.config.toml import Values
 
 SCRIPTED, MODEL = "scripted", "model"
 """Kinds of `run --maintainer`: a simulated model, or the recipe's `maintainer.model`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from astraflow.cli.running.programs import trainer_name
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.run_folders import RUN, RunFolder, runs_folder
+from astraflow.runtime.folders.run_folders import RUN, RunFolder, runs_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

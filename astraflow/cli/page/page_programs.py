@@ -8,7 +8,7 @@ from pathlib import Path
 
 from astraflow.cli.inspection.archive_viewer import DATABASE, SECRET, WEB, copy_database
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.run_folders import active_runs
+from astraflow.runtime.folders.run_folders import active_runs
 
 DATABASE_URL = "ASTRAFLOW_WEB_DATABASE"
 

@@ -24,7 +24,7 @@ from astraflow.recipe.config import Recipe
 from astraflow.recipe.files import find_recipe, packaged_recipes, summary_of
 from astraflow.recipe.loading import Check, load_recipe
 from astraflow.recipe.plugins import plugin_specs
-from astraflow.runtime.run_folders import runs_folder
+from astraflow.runtime.folders.run_folders import runs_folder
 
 _GPU_BYTES = 79 * 2**30
 """Memory of the GPUs for which recipes are planned; an engine takes its share of it."""

@@ -12,7 +12,7 @@ from astraflow.datasets.published import PublishedSet
 from astraflow.datasets.search import SEARCH_SETS
 from astraflow.models.shapes import known_model
 from astraflow.recipe.config import Recipe
-from astraflow.runtime.data_root import is_hub_name
+from astraflow.runtime.folders.data_root import is_hub_name
 
 _PUBLISHED: Mapping[str, Mapping[str, Any]] = {"math": MATH_SETS, "code": CODE_SETS, "search": SEARCH_SETS}
 

@@ -22,7 +22,7 @@ from astraflow.cli.fleet.config import fleet_values, remote_pools
 from astraflow.contract.errors import DeadlineExceeded, InvalidInput
 from astraflow.contract.launching import PoolEstimate, ProviderCheck
 from astraflow.recipe.config import Recipe
-from astraflow.runtime.toml import Values
+from astraflow.runtime.config.toml import Values
 
 TIMEOUT_S = 50.0
 """Covers two rounds of provider calls and the start of the process."""

@@ -23,9 +23,9 @@ from astraflow.contract.launching import FormCheck, FormField, FormProblem, Reci
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import Check, load_recipe, snapshot
 from astraflow.recipe.plugins import plugin_lists, plugin_specs
+from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.config.toml import toml_text
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.setting_permissions import SettableBy
-from astraflow.runtime.toml import toml_text
 
 
 def recipe_form(

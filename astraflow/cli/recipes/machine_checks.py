@@ -10,7 +10,7 @@ from astraflow.cli.recipes.fleet_form import FleetForm
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import FormCheck
 from astraflow.recipe.config import Recipe
-from astraflow.runtime.run_folders import runs_folder
+from astraflow.runtime.folders.run_folders import runs_folder
 
 LOOPBACK = "127.0.0.1"
 

@@ -14,10 +14,10 @@ from astraflow.dataflow.config import DataflowConfig
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
 from astraflow.recipe.plugins import plugin_lists, plugin_specs
-from astraflow.runtime.data_locations import location_problem
+from astraflow.runtime.config.setting_permissions import SettableBy, declared_class, settable_by
+from astraflow.runtime.config.toml import merge_tables, parse_override
+from astraflow.runtime.folders.data_locations import location_problem
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.setting_permissions import SettableBy, declared_class, settable_by
-from astraflow.runtime.toml import merge_tables, parse_override
 from astraflow.trainer.config import TrainerConfig
 
 Path = tuple[str, ...]

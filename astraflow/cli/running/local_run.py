@@ -34,7 +34,7 @@ from astraflow.contract.reports.report import NodeState, Report
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
 from astraflow.runtime import logs
-from astraflow.runtime.hosts import is_loopback
+from astraflow.runtime.http.hosts import is_loopback
 from astraflow.runtime.service import EXIT_FAILED, flattened_errors, make_files_private, run_process, run_until
 from astraflow.wire.channel import authority_client_tls
 

@@ -96,7 +96,7 @@ def web(
     The page authenticates to the fleet service with the run token, or with the token in ASTRAFLOW_FLEET_TOKEN.
     """
     from astraflow.cli.services.roles import run_web
-    from astraflow.runtime.home import home
+    from astraflow.runtime.folders.run_folders import home
 
     options = {
         "fleet": fleet,

@@ -20,10 +20,10 @@ from astraflow.raas.preemption import notices
 from astraflow.recipe.config import dataflow_config, node_config, trainer_config, weights_config
 from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime import logs
-from astraflow.runtime.hosts import is_loopback
+from astraflow.runtime.config.toml import toml_value
+from astraflow.runtime.http.hosts import is_loopback
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.service import exit_code, make_private_folder, print_error, run_process
-from astraflow.runtime.toml import toml_value
 from astraflow.runtime.tracing import TracingConfig, configure, effective_config
 from astraflow.wire.channel import ClientTls, dial
 from astraflow.wire.server import ListenOptions, ServerTls, authority_tls

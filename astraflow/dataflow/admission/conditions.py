@@ -8,8 +8,8 @@ from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.spans import Ending
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.dataflow.admission.routing import RoutedGroup
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class Conditions(Config):

@@ -28,8 +28,8 @@ from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
 from astraflow.raas.engines.local.parameters import StagedTensor, stage, stage_adapted, swap
 from astraflow.raas.engines.local.sequences import Sequence, random_stream_key
 from astraflow.raas.engines.local.worker import Worker
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.weights.tensors import VerifiedWeights
 
 

@@ -23,8 +23,8 @@ from astraflow.raas.engines.concurrent_requests import ConcurrentRequests
 from astraflow.raas.engines.scripted_replies import TOKENIZER, replies_for, split_reply
 from astraflow.raas.engines.timeline import Timeline, TokenSchedule
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.weights.tensors import VerifiedWeights
 
 _MAX_LENGTH_DRAWS = 1000

@@ -9,8 +9,8 @@ from pydantic import Field
 from astraflow.contract.errors import Unavailable
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import Notice, parse_time
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _MAX_BYTES = 4096
 

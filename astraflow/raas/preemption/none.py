@@ -2,7 +2,7 @@
 
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import Notice
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class NoOptions(Config):

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.scaling.options import PoolOptions, SizerOptions
 
 

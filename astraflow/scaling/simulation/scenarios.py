@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import suggest_name
-from astraflow.runtime.toml import ConfigLayer, layer_origin, merge_layers, merge_tables
+from astraflow.runtime.config.base import suggest_name
+from astraflow.runtime.config.toml import ConfigLayer, layer_origin, merge_layers, merge_tables
 from astraflow.scaling.simulation.scenario import Scenario
 
 _PRICED = {"bounds": {"max_nodes": 400, "price_per_hour": 1.0}}

@@ -20,8 +20,8 @@ from astraflow.models import models
 from astraflow.models.causal import cast
 from astraflow.models.precision import WeightsDtype, compute_dtype_of, device_of, torch_dtype_of, weights_dtype_of
 from astraflow.models.published import PublishedParts, published_parts
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.trainer.backends import backends, sharded_state, state_files
 from astraflow.trainer.backends.adapter_state import adapter_files, check_adapters, frozen_base
 from astraflow.trainer.backends.base import FrozenBase

@@ -20,7 +20,7 @@ from astraflow.contract.weights import Probe, SharedFile
 from astraflow.models import models
 from astraflow.models.precision import compute_dtype_of, weights_dtype_of
 from astraflow.models.published import published_parts
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.trainer.backends import sharded_state, state_files
 from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher
 from astraflow.trainer.backends.probe import ProbeText, score_probe

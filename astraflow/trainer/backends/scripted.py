@@ -17,7 +17,7 @@ from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.rollouts.trajectories import NO_VERSION
 from astraflow.contract.weights import Dtype
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.trainer.backends import backends
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes

@@ -21,8 +21,8 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of, torch_dtype_of
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.trainer.engines.base import ModelRole
 from astraflow.weights.tensors import lay_out, root_hash
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup, all_reduce
 from torch.distributed.tensor import DTensor
 
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.trainer.engines.base import UpdateResult
 from astraflow.trainer.engines.update_rules import AdamW, Muon, chunks, local_shard, with_sharding
 

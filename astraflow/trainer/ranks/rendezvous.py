@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed does not declare them
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.runtime.hosts import is_loopback
+from astraflow.runtime.http.hosts import is_loopback
 from astraflow.trainer.ranks.launch import RankPlace
 
 _ATTEMPT, _AGENT_STORE = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"

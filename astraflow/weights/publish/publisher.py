@@ -14,7 +14,7 @@ from astraflow.contract.errors import CorruptData, StorageFull, UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Probe, SharedFile, Transfer, TransferKind
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import TRANSIENT, retry
 from astraflow.runtime.tracing import span

@@ -9,7 +9,7 @@ import httpx2
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from maintainer.agent.llm.interface import (
     Failure,
     Message,

@@ -7,7 +7,7 @@ the system text; the other characters test that the maintainer is safe from them
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from maintainer.agent.llm.conversation_view import ConversationView, Step
 from maintainer.agent.llm.good_character import good
 from maintainer.agent.llm.interface import Reply, Request, TextPart, ToolCall, Usage

@@ -15,8 +15,8 @@ from astraflow.contract.fleet.pools import PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import NodeId, PoolId
 from astraflow.runtime.clock import VirtualClock
+from astraflow.runtime.config.toml import merge_tables
 from astraflow.runtime.database import Database
-from astraflow.runtime.toml import merge_tables
 from astraflow.scaling.measurement.fleet_constraints import signals_with_constraints, spec_with_constraints
 from astraflow.scaling.measurement.lifecycle import LAST_PENDING
 from astraflow.scaling.measurement.signals import NodeTable, Signals

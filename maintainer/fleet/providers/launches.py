@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import Config, suggest_name
+from astraflow.runtime.config.base import Config, suggest_name
 from maintainer.fleet.providers.base import Invalid, LaunchSpec
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.home import home
+from astraflow.runtime.folders.run_folders import home
 
 HERE = Path(__file__).parent
 FOLDER = home() / "agent-clients"

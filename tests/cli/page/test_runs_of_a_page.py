@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from astraflow.runtime.run_folders import RunFolder
+from astraflow.runtime.folders.run_folders import RunFolder
 from tests import make
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.launching import FakeCatalogue, FakeLauncher

@@ -16,9 +16,9 @@ from astraflow.datasets import datasets
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import load_recipe
 from astraflow.recipe.plugins import plugin_specs
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy, declared_class, settable_by
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.setting_permissions import SettableBy, declared_class, settable_by
 from astraflow.trainer.config import TrainerConfig
 from maintainer.fleet.config import FleetConfig
 

@@ -7,7 +7,7 @@ import pytest
 from astraflow.cli.ports import free_ports, is_free
 from astraflow.cli.running.service_addresses import ServiceAddresses, choose_addresses
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.hosts import WILDCARDS
+from astraflow.runtime.http.hosts import WILDCARDS
 from tests.errors import raises_code
 from tests.fakes.addresses import beyond_loopback
 

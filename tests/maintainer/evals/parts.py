@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from astraflow.runtime.toml import merge_tables
+from astraflow.runtime.config.toml import merge_tables
 from maintainer.evals.cases.case import Case, Group
 from maintainer.evals.cases.cases import CASES
 from maintainer.evals.scoring.scoring import CaseResult, PairedResult

@@ -18,7 +18,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.policies.recorder import RolloutRecorder, request_key
 from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy, TaskPolicy
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.reward_scorer import RewardScorer

@@ -20,7 +20,7 @@ from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.tasks.runner import is_sampled, with_limited_calls
 from astraflow.rewards import rewards
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.reward_scorer import RewardScorer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from astraflow.runtime.run_folders import RunFolder
+from astraflow.runtime.folders.run_folders import RunFolder
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.keyboard import KeyboardUser

@@ -18,7 +18,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import FormField, RecipeForm
 from astraflow.runtime.clock import SystemClock
-from astraflow.runtime.run_folders import RunFolder, active_runs
+from astraflow.runtime.folders.run_folders import RunFolder, active_runs
 from tests.errors import raises_code
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.forking import ForkingProgram

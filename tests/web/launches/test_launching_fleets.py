@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.hosts import WILDCARDS
+from astraflow.runtime.http.hosts import WILDCARDS
 from tests.errors import raises_code
 from tests.fakes.launching import FakeCatalogue, FakeLauncher
 from tests.fakes.web import RunningWeb, running_web

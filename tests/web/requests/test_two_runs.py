@@ -13,7 +13,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from astraflow.runtime.run_folders import LOCK, RUN, TOKEN, RunFolder
+from astraflow.runtime.folders.run_folders import LOCK, RUN, TOKEN, RunFolder
 from tests.fakes.control_plane import TOKEN as RUN_TOKEN
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import running_fleet

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from astraflow.runtime.field_meanings import field_meanings
+from astraflow.runtime.config.field_meanings import field_meanings
 from tests import make
 from web.api_docs.routes import document
 from web.nodes.api import NodeDetail, NodeResponse

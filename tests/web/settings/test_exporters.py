@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from astraflow.cli.run_directory import RunDirectory
-from astraflow.runtime.run_folders import RunFacts
+from astraflow.runtime.folders.run_folders import RunFacts
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import Element, parsed

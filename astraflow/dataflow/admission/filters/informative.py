@@ -10,7 +10,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.issuing.selection import MIN_REWARD_SPREAD
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class InformativeOptions(Config):

@@ -12,7 +12,7 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class RepetitionOptions(Config):

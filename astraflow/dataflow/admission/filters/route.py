@@ -10,8 +10,8 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.admission.conditions import Conditions
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup
-from astraflow.runtime.config import Config
-from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class RouteRule(Conditions):

@@ -12,7 +12,7 @@ from astraflow.dataflow.issuing.epochs import EpochOrder
 from astraflow.dataflow.issuing.selection import Rewards, mean_rewards
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.prompt_rows import PromptRows
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _GENERAL_WEIGHT = 0.01
 """Weight of a group in the general mean, which covers about the latest hundred groups."""

@@ -18,7 +18,7 @@ from astraflow.dataflow.issuing.selection import (
 )
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.prompt_rows import PromptRows
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 EASY, HARD = "easy", "hard"
 

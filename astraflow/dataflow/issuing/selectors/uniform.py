@@ -8,7 +8,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.selection import Rewards
 from astraflow.dataflow.issuing.selectors import selectors
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class UniformOptions(Config):

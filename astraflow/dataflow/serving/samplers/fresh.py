@@ -9,7 +9,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.serving.buffer import BufferedGroup
 from astraflow.dataflow.serving.group_order import GroupOrder, sort_key
 from astraflow.dataflow.serving.samplers import samplers
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class FreshOptions(Config):

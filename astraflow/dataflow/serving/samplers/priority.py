@@ -12,7 +12,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.admission.conditions import Conditions
 from astraflow.dataflow.serving.buffer import BufferedGroup
 from astraflow.dataflow.serving.samplers import samplers
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class PriorityRule(Conditions):

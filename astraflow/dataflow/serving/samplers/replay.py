@@ -13,7 +13,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.serving.buffer import BufferedGroup
 from astraflow.dataflow.serving.group_order import GroupOrder, sort_key
 from astraflow.dataflow.serving.samplers import samplers
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _OLDEST = 64
 """Age in versions beyond which the weight stays constant: further halvings would end at 0."""

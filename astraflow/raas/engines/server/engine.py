@@ -22,7 +22,7 @@ from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.replica import Replica, ServerLost
 from astraflow.raas.engines.server.request_router import RequestRouter
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.home import home
+from astraflow.runtime.folders.run_folders import home
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.tensors import VerifiedWeights
 

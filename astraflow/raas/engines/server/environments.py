@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.home import home
+from astraflow.runtime.folders.run_folders import home
 
 DESCRIPTION = "engine.json"
 

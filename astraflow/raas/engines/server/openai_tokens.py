@@ -27,9 +27,9 @@ from astraflow.raas.engines.logprob_gap import logprob_gap
 from astraflow.raas.engines.server.formats import parse_metrics
 from astraflow.raas.engines.server.openai_formats import completion_request, parse_completion
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.weights.tensors import VerifiedWeights
 
 log = get_logger()

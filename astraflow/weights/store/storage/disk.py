@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from astraflow.contract.ids import PolicyId
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.atomic_files import TEMPORARY_SUFFIX, sync_folder, translate_full_disk, write_file
 from astraflow.weights.store.file_readers import DiskFileReader

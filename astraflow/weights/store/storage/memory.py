@@ -6,7 +6,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.shared_memory import PREFIX, SHARED_FOLDER
 from astraflow.weights.store.storage import storages

@@ -12,9 +12,9 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput, Unavailable, UnknownVersion
 from astraflow.contract.ids import PolicyId
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.weights.store.storage import storages
 from astraflow.weights.store.storage.ownership import StorageOwnership
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 KILL_AFTER_S = 30
 """Time from SIGTERM to SIGKILL. Seconds."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 _QUANTITY = re.compile(r"\d+(\.\d+)?([eE]\d+|m|k|[KMGTPE]i?)?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")

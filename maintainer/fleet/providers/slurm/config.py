@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 
 
 class JobOptions(Config):

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Name
 from astraflow.runtime.clock import Clock
-from astraflow.runtime.config import Config, suggest_name
+from astraflow.runtime.config.base import Config, suggest_name
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from astraflow.contract.errors import CorruptData, InvalidInput
-from astraflow.runtime.http import listening, serving_http, url_of
+from astraflow.runtime.http.server import listening, serving_http, url_of
 from maintainer.agent.config import NotifyConfig
 from maintainer.agent.notifications import webhook
 from maintainer.agent.notifications.notice_queue import Notice, NoticeQueue

@@ -30,7 +30,7 @@ from astraflow.raas.engines.server.environments import (
 from astraflow.raas.engines.server.installation.host import Host, obstacles
 from astraflow.raas.engines.server.installation.pip import Progress, pip_steps, run_pip
 from astraflow.raas.engines.server.installation.releases import EngineRelease
-from astraflow.runtime.home import HOME, home
+from astraflow.runtime.folders.run_folders import HOME, home
 from astraflow.runtime.pip import run_logged
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

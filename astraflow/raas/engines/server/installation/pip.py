@@ -7,7 +7,7 @@ from pathlib import Path
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull, Unavailable
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.installation.releases import EngineRelease
-from astraflow.runtime.home import home
+from astraflow.runtime.folders.run_folders import home
 from astraflow.runtime.pip import OPTIONS, PipProblem, error_lines, pip_problem, run_logged
 
 Progress = Callable[[str], None]

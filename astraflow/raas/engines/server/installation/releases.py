@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import suggest_name
+from astraflow.runtime.config.base import suggest_name
 
 REQUIREMENTS = Path(__file__).parents[1] / "requirements"
 

@@ -22,8 +22,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, Unavailable
-from astraflow.runtime.hosts import is_loopback
-from astraflow.runtime.http import listening, serving_http, url_of
+from astraflow.runtime.http.hosts import is_loopback
+from astraflow.runtime.http.server import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import run_process
 

@@ -3,7 +3,7 @@
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.hosts import WILDCARDS, require_reachable_host
+from astraflow.runtime.http.hosts import WILDCARDS, require_reachable_host
 from tests.errors import raises_code
 
 EVERYWHERE = WILDCARDS[0]

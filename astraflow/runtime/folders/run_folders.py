@@ -1,15 +1,25 @@
-"""Folders of the runs of this machine and user: facts, service addresses, and whether a run is active."""
+"""Folders of this machine and user: the cache, and runs with their facts, addresses and whether they are active."""
 
 import fcntl
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.home import home
+
+HOME = "ASTRAFLOW_HOME"
+"""Environment variable that overrides the cache directory."""
 
 RECIPE, RUN, TOKEN, PROCESSES, LOCK = "recipe.json", "run.json", "token", "processes.json", "lock"
 AUTHORITY, LOGS = "authority", "logs"
+
+
+def home() -> Path:
+    """Returns the cache directory, `$ASTRAFLOW_HOME` or `~/.cache/astraflow`, without creating it. It holds prepared
+    models and other data that can be recreated."""
+    chosen = os.environ.get(HOME)
+    return Path(chosen) if chosen else Path.home() / ".cache" / "astraflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import config
-from astraflow.runtime.config import Config
+from astraflow.runtime.config.base import Config
 from tests.errors import raises_code
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import ValueOrigin
+from astraflow.runtime.config.base import ValueOrigin
 
 Values = dict[str, Any]
 

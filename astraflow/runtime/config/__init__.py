@@ -1,0 +1,1 @@
+"""Configuration of services: classes of options, TOML files, and permissions of settings."""

@@ -1,0 +1,1 @@
+"""Folders of this machine: the cache, runs, downloads, and locations that launched runs may read."""
