@@ -10,7 +10,7 @@ from astraflow.contract.rollouts.agent_calls import MAX_CALLS, AgentCall
 from astraflow.contract.rollouts.spans import POLICY_SPEAKER, Ending
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards.base import Score
-from astraflow.workflows.trajectory_builder import TrajectoryBuilder
+from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
 
 CallRecord: TypeAlias = tuple[AgentCall, str | None]
 """A recorded call, and the id of its reply; None when it got none."""

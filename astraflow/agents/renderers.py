@@ -12,7 +12,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer, Message, ToolSchema
 from astraflow.tools.call_parsers import CallFormat, ToolCall, parse_calls
-from astraflow.workflows.tool_calls import written_tools
+from astraflow.workflows.components.tool_calls import written_tools
 
 HERMES_CLOSE = "</tool_call>"
 """Text that ends a function call in the form that policies write."""

@@ -12,7 +12,7 @@ from astraflow.contract.ids import FlowId, TaskId
 from astraflow.contract.rollouts.agent_calls import LiveSession
 from astraflow.contract.rollouts.spans import Ending
 from astraflow.runtime.config.setting_permissions import SettableBy
-from astraflow.workflows.answers import AnswerOptions
+from astraflow.workflows.components.answers import AnswerOptions
 
 
 class SessionOptions(AnswerOptions):

@@ -30,7 +30,7 @@ from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.spans import Ending
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.trajectory_builder import TrajectoryBuilder
+from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from astraflow.raas.builders import build_flow, start_flows
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.tasks.runner import BuiltFlow, Runner
 from astraflow.runtime.clock import SystemClock
-from astraflow.workflows.trajectory_builder import with_text
+from astraflow.workflows.components.trajectory_builder import with_text
 
 _NODE = NodeId("baseline.1")
 _FIRST_ROUND = 1

@@ -10,7 +10,7 @@ from astraflow.dataflow.config import EvaluationConfig, FlowConfig
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.config.base import suggest_name
 from astraflow.workflows import workflows
-from astraflow.workflows.answers import AnswerOptions
+from astraflow.workflows.components.answers import AnswerOptions
 from astraflow.workflows.dataset_answers import DatasetAnswers
 
 _SHARED = ("dataset", "workflow", "reward", "reward_range", "max_attempts")

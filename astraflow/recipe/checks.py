@@ -12,9 +12,9 @@ from astraflow.runtime.config.base import Config, ValueOrigin, suggest_name
 from astraflow.runtime.config.toml import Values
 from astraflow.trainer.config import TrainerConfig
 from astraflow.workflows import workflows
-from astraflow.workflows.answers import AnswerOptions
+from astraflow.workflows.components.answers import AnswerOptions
+from astraflow.workflows.components.roles import RoleWorkflow
 from astraflow.workflows.dataset_answers import DatasetAnswers
-from astraflow.workflows.roles import RoleWorkflow
 
 
 def check_names(recipe: Recipe, origin: ValueOrigin) -> None:

@@ -20,9 +20,9 @@ from astraflow.rewards import rewards
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import Workflow
-from astraflow.workflows.experts import Expert, Situation, expert_named, fixed_turns
+from astraflow.workflows.components.roles import at_once
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.roles import at_once
+from astraflow.workflows.scripted.experts import Expert, Situation, expert_named, fixed_turns
 
 _AT_ONCE = 32
 """Episodes that are played at the same time."""

@@ -8,8 +8,8 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.answers import AnswerOptions, question_of, request_answer
 from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.components.answers import AnswerOptions, question_of, request_answer
 from astraflow.workflows.reward_scorer import RewardScorer
 
 

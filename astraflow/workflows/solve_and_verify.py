@@ -12,10 +12,9 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.answers import AnswerOptions, question_of
 from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.roles import (
+from astraflow.workflows.components.answers import AnswerOptions, question_of
+from astraflow.workflows.components.roles import (
     TEAM_HEADER,
     Team,
     ask_in_role,
@@ -23,6 +22,7 @@ from astraflow.workflows.roles import (
     trajectories_of,
     without_answer_format,
 )
+from astraflow.workflows.reward_scorer import RewardScorer
 
 APPROVE, REJECT = "<verdict>approve</verdict>", "<verdict>reject</verdict>"
 VERIFIER_INSTRUCTION = (

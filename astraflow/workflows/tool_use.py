@@ -19,11 +19,11 @@ from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool
 from astraflow.tools.call_parsers import CallFormat, ParsedCall, closing_strings, parse_calls
 from astraflow.workflows import workflows
-from astraflow.workflows.answers import question_of
 from astraflow.workflows.base import PolicyClient, episode_seed
-from astraflow.workflows.conversation import Conversation, ConversationOptions, Turn, shortened
+from astraflow.workflows.components.answers import question_of
+from astraflow.workflows.components.conversation import Conversation, ConversationOptions, Turn, shortened
+from astraflow.workflows.components.tool_calls import ToolCalls, open_tools, schema_of, written_tools
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.tool_calls import ToolCalls, open_tools, schema_of, written_tools
 
 _SPEAKER = "tool"
 _HERMES_MARKER = "<tool_call>"

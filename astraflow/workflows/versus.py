@@ -23,9 +23,9 @@ from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.tracing import span
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient, episode_seed
-from astraflow.workflows.conversation import Conversation, ConversationOptions
+from astraflow.workflows.components.conversation import Conversation, ConversationOptions
+from astraflow.workflows.components.roles import Team
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.roles import Team
 
 log = get_logger()
 

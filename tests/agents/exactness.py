@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from astraflow.contract.rollouts.trajectories import Trajectory
-from astraflow.workflows.scripted_policies import Request
+from astraflow.workflows.scripted.policies import Request
 
 
 def assert_token_exact(trajectories: Sequence[Trajectory], requests: Sequence[Request]) -> None:

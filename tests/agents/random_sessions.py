@@ -15,7 +15,7 @@ from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
-from astraflow.workflows.scripted_policies import EpisodeRecord, Request
+from astraflow.workflows.scripted.policies import EpisodeRecord, Request
 from tests.agents.dialect_clients import Calls, DialectClient
 from tests.agents.messages import ADD, assistant, result, system, user, written
 

@@ -25,9 +25,9 @@ from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins, start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import SessionSource, Workflow
-from astraflow.workflows.conformance import WorkflowCheck
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.scripted_policies import EpisodeRecord, ScriptedPolicy, in_order
+from astraflow.workflows.scripted.conformance import WorkflowCheck
+from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.dataflow import flow

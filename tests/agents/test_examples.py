@@ -16,7 +16,7 @@ from astraflow.rewards import rewards
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins, start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.scripted_policies import EpisodeRecord, Reply, ScriptedPolicy, in_order
+from astraflow.workflows.scripted.policies import EpisodeRecord, Reply, ScriptedPolicy, in_order
 from tests import make
 
 pytestmark = pytest.mark.anyio

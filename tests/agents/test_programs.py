@@ -28,9 +28,9 @@ from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.isolation import find_python
 from astraflow.workflows import workflows
 from astraflow.workflows.base import Workflow
-from astraflow.workflows.conformance import ConstantReward, WorkflowCheck
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.scripted_policies import EpisodeRecord, ScriptedPolicy, in_order
+from astraflow.workflows.scripted.conformance import ConstantReward, WorkflowCheck
+from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.errors import raises_code
 from tests.fakes import docker_command

@@ -11,7 +11,7 @@ from astraflow.contract.rollouts.spans import Author
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer
-from astraflow.workflows.scripted_policies import EpisodeRecord, Request
+from astraflow.workflows.scripted.policies import EpisodeRecord, Request
 from tests.agents.dialect_clients import DIALECTS
 from tests.agents.random_sessions import RandomSession, random_session
 from tests.fakes.chat_templates import CHATML, SMOLLM2, tokenizer

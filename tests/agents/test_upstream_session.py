@@ -17,7 +17,7 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.spans import Author, Ending
 from astraflow.rewards.base import Score
-from astraflow.workflows.scripted_policies import EpisodeRecord, ScriptedPolicy, in_order
+from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests.agents.upstream_parts import connected, echo, user
 from tests.fakes.hosted_endpoint import COMPLETION_TOKENS, HostedEndpoint, failing
 

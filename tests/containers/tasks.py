@@ -23,9 +23,9 @@ from astraflow.environments.episodes import Expert, play, total_reward
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import Workflow
-from astraflow.workflows.conformance import ConstantReward
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.scripted_policies import EpisodeRecord, ScriptedPolicy, in_order
+from astraflow.workflows.scripted.conformance import ConstantReward
+from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.containers.checks import require
 from tests.containers.engine import Engine

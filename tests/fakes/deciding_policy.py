@@ -12,7 +12,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling,
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer
-from astraflow.workflows.scripted_policies import Request
+from astraflow.workflows.scripted.policies import Request
 
 Decide = Callable[[str], str]
 """Returns the reply to a prompt, whose text contains the special tokens."""

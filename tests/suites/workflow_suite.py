@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from astraflow.contract.plugins import Outcome
-from astraflow.workflows.conformance import CHECKS, WorkflowCheck, check_promise
+from astraflow.workflows.scripted.conformance import CHECKS, WorkflowCheck, check_promise
 
 
 @pytest.mark.anyio

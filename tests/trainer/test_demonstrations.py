@@ -18,7 +18,7 @@ from astraflow.models import models
 from astraflow.models.base import EpisodeOptions, Transcript
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.trainer.demonstrations import demonstrations
-from astraflow.workflows.experts import Situation, expert_named, fixed_turns
+from astraflow.workflows.scripted.experts import Situation, expert_named, fixed_turns
 from tests.errors import raises_code
 
 SUMS = datasets.build({"kind": "arithmetic"}, 0)

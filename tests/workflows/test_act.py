@@ -15,9 +15,9 @@ from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
 from astraflow.workflows.base import episode_seed
-from astraflow.workflows.conformance import WorkflowCheck
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.scripted_policies import EpisodeRecord, ScriptedPolicy, in_order
+from astraflow.workflows.scripted.conformance import WorkflowCheck
+from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.corridor import CorridorFactory

@@ -9,9 +9,9 @@ from astraflow.contract.ids import PolicyId
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import import_plugins
 from astraflow.workflows import workflows
-from astraflow.workflows.conformance import WorkflowCheck
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.scripted_policies import in_order
+from astraflow.workflows.scripted.conformance import WorkflowCheck
+from astraflow.workflows.scripted.policies import in_order
 from tests import make
 from tests.fakes.policy import FakePolicy
 from tests.suites.workflow_suite import WorkflowSuite

@@ -8,8 +8,8 @@ import pytest
 from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.workflows.conformance import WorkflowCheck
-from astraflow.workflows.scripted_policies import Reply, in_order
+from astraflow.workflows.scripted.conformance import WorkflowCheck
+from astraflow.workflows.scripted.policies import Reply, in_order
 from tests import make
 from tests.suites.workflow_suite import WorkflowSuite
 

@@ -20,9 +20,9 @@ from astraflow.rewards import rewards
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import episode_seed
-from astraflow.workflows.conformance import WorkflowCheck
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.scripted_policies import in_order
+from astraflow.workflows.scripted.conformance import WorkflowCheck
+from astraflow.workflows.scripted.policies import in_order
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.episode_tools import EpisodeTools

@@ -84,8 +84,8 @@ def workflow(
     ] = [],  # noqa: B006 (the same)
 ) -> None:
     """Check a workflow against the promises of the interface; exit with code 1 if it breaks one."""
-    from astraflow.workflows.conformance import WorkflowCheck, check_workflow
-    from astraflow.workflows.scripted_policies import in_order
+    from astraflow.workflows.scripted.conformance import WorkflowCheck, check_workflow
+    from astraflow.workflows.scripted.policies import in_order
 
     prompt = _prompts(dataset)[0]
     reply = in_order(*(replies or [_answer_of(prompt) or "42"]))

@@ -21,7 +21,7 @@ from astraflow.models.packages import PACKAGED_MODELS
 from astraflow.models.tokenizers import Message
 from astraflow.raas.policies.served_policies import ServedPolicy
 from astraflow.runtime import logs
-from astraflow.workflows.answers import AnswerOptions
+from astraflow.workflows.components.answers import AnswerOptions
 
 T = TypeVar("T")
 

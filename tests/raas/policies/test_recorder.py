@@ -21,8 +21,8 @@ from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
 from astraflow.runtime.config.base import Config
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.trajectory_builder import TrajectoryBuilder
 from tests import make
 from tests.fakes.clock import settle
 from tests.fakes.dataflow import FakeDataflow, flow

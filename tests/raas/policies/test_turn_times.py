@@ -6,7 +6,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
 from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.raas.policies.turn_times import TurnTimes
-from astraflow.workflows.trajectory_builder import TrajectoryBuilder
+from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
 from tests.fakes.clock import ManualClock
 
 SOLVER = PolicyId("solver")

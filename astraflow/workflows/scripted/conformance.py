@@ -25,7 +25,7 @@ from astraflow.runtime.plugins import plugin_cause, start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.base import Workflow
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.scripted_policies import EpisodeRecord, Reply, Request, ScriptedPolicy
+from astraflow.workflows.scripted.policies import EpisodeRecord, Reply, Request, ScriptedPolicy
 
 CONCURRENT = 8
 """Episodes that run at the same time."""

@@ -10,8 +10,8 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.values import Json
 from astraflow.rewards.code_tests import is_correct, test_job
 from astraflow.sandbox.base import JobLimits, Outcome, Sandbox, SandboxError
-from astraflow.workflows.conversation import shortened
-from astraflow.workflows.roles import at_once
+from astraflow.workflows.components.conversation import shortened
+from astraflow.workflows.components.roles import at_once
 
 CodeTest: TypeAlias = Mapping[str, Any]
 """A test as the reward `code_tests` reads it, of the kind `stdin` or `call`."""

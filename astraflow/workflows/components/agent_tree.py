@@ -10,8 +10,8 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards.base import Score
 from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.conversation import Conversation, ConversationOptions, Turn, shortened
-from astraflow.workflows.roles import at_once
+from astraflow.workflows.components.conversation import Conversation, ConversationOptions, Turn, shortened
+from astraflow.workflows.components.roles import at_once
 
 MAX_MESSAGE_CHARACTERS = 4000
 """Longer tasks and messages between agents are cut."""

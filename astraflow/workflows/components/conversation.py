@@ -11,9 +11,9 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.trajectories import Ending, Int32Array
 from astraflow.models.tokenizers import Message, ToolSchema
-from astraflow.workflows.answers import AnswerOptions
 from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.trajectory_builder import TrajectoryBuilder
+from astraflow.workflows.components.answers import AnswerOptions
+from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
 
 
 class ConversationOptions(AnswerOptions):

@@ -12,7 +12,7 @@ from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Ending, Float32Array, Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.base import Score
-from astraflow.workflows.token_ends import token_ends
+from astraflow.workflows.components.token_ends import token_ends
 
 
 class TrajectoryBuilder:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from astraflow.workflows.problem_examples import without_examples
+from astraflow.workflows.components.problem_examples import without_examples
 
 STATEMENTS = {
     "ruled": (

@@ -16,7 +16,7 @@ from astraflow.models.tokenizers import Message
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.trajectory_builder import TrajectoryBuilder
+from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
 
 
 class AnswerOptions(Config):

@@ -11,7 +11,7 @@ from astraflow.contract.rollouts.trajectories import Ending, Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
-from astraflow.workflows.conversation import Conversation, ConversationOptions, shortened
+from astraflow.workflows.components.conversation import Conversation, ConversationOptions, shortened
 from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
 from tests.errors import raises_code

@@ -16,8 +16,8 @@ from astraflow.contract.rollouts.generation import Finish, Generation, VersionSp
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
-from astraflow.workflows.token_ends import MAX_TOKENS, token_ends
-from astraflow.workflows.trajectory_builder import TrajectoryBuilder, with_text
+from astraflow.workflows.components.token_ends import MAX_TOKENS, token_ends
+from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder, with_text
 
 TEXT = "naïve café — 日本語 🙂🙃 ok\n\tdéjà vu 👩‍👩‍👧"
 

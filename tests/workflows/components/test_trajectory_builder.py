@@ -8,7 +8,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
 from astraflow.contract.rollouts.spans import Author
 from astraflow.models.byte_tokenizer import ByteTokenizer
-from astraflow.workflows.trajectory_builder import TrajectoryBuilder, with_text
+from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder, with_text
 
 TOKENIZER = ByteTokenizer()
 

@@ -6,7 +6,7 @@ import pytest
 
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Outcome, SandboxError, Session
-from astraflow.workflows.code_cases import CodeTest, feedback_text, parse_cases, run_cases
+from astraflow.workflows.components.code_cases import CodeTest, feedback_text, parse_cases, run_cases
 from tests.errors import raises_code
 
 LIMITS = JobLimits()
