@@ -10,12 +10,12 @@ environments: Registry[EnvironmentFactory] = Registry(
     "environment",
     built_in={
         "alfworld": "astraflow.environments.alfworld",
-        "http": "astraflow.environments.http",
-        "process": "astraflow.environments.process",
+        "http": "astraflow.environments.adapters.http",
+        "process": "astraflow.environments.adapters.process",
         "scienceworld": "astraflow.environments.scienceworld",
-        "terminal": "astraflow.environments.terminal",
+        "terminal": "astraflow.environments.terminal.environment",
         "textcraft": "astraflow.environments.textcraft",
-        "webshop": "astraflow.environments.webshop",
+        "webshop": "astraflow.environments.webshop.environment",
     },
     install_hint=_INSTALL_HINT,
 )
@@ -23,7 +23,7 @@ environments: Registry[EnvironmentFactory] = Registry(
 games: Registry[GameFactory] = Registry(
     "game",
     built_in={
-        "process": "astraflow.environments.process",
+        "process": "astraflow.environments.adapters.process",
         "textarena": "astraflow.environments.textarena_games",
     },
     install_hint=_INSTALL_HINT,

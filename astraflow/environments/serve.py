@@ -18,10 +18,10 @@ import typer
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.environments import environments
+from astraflow.environments.adapters.host import EnvironmentHost
+from astraflow.environments.adapters.http import TOKEN_VARIABLE
+from astraflow.environments.adapters.messages import ActRequest, BeginRequest, CloseRequest
 from astraflow.environments.base import EnvironmentFactory
-from astraflow.environments.host import EnvironmentHost
-from astraflow.environments.http import TOKEN_VARIABLE
-from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
 from astraflow.runtime.http.json_service import (
     Handler,
     ServiceAddress,

@@ -18,12 +18,12 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.environments import environments, games
+from astraflow.environments.adapters.host import EnvironmentHost
+from astraflow.environments.adapters.messages import ActRequest, BeginRequest, CloseRequest
+from astraflow.environments.adapters.process import ProcessFactory
 from astraflow.environments.base import Environment, EnvironmentFactory
 from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import Expert, plan_of_answer, play, total_reward
-from astraflow.environments.host import EnvironmentHost
-from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
-from astraflow.environments.process import ProcessFactory
 from astraflow.environments.serve import serving_environment
 from astraflow.runtime.http.json_service import ServiceAddress
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, start_managed

@@ -179,7 +179,7 @@ async def _shopping(world: World, prompt: Prompt) -> Expert:
 def worker() -> psutil.Process:
     """Returns the worker process."""
     children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    (process,) = (child for child in children if "astraflow.environments.worker" in child.cmdline())
+    (process,) = (child for child in children if "astraflow.environments.adapters.worker" in child.cmdline())
     return process
 
 

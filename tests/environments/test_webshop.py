@@ -20,7 +20,7 @@ from astraflow.datasets.webshop_store import NO_BOUND, Goal, Product, StoreOptio
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, play, total_reward
-from astraflow.environments.webshop_reward import shop_reward, type_factor
+from astraflow.environments.webshop.reward import shop_reward, type_factor
 from tests.errors import raises_code
 from tests.suites.environment_suite import EnvironmentSuite
 

@@ -10,7 +10,7 @@ from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets.webshop_store import Goal, Product, Store, StoreOptions, open_store
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentLimits, Observation
-from astraflow.environments.webshop_pages import (
+from astraflow.environments.webshop.pages import (
     BACK,
     BUY,
     DETAILS,
@@ -22,7 +22,7 @@ from astraflow.environments.webshop_pages import (
     results_page,
     start_page,
 )
-from astraflow.environments.webshop_reward import shop_reward
+from astraflow.environments.webshop.reward import shop_reward
 from astraflow.search.base import Document
 from astraflow.search.index import SearchIndex, build_index, check_installed
 

@@ -10,8 +10,8 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.environments.adapters.messages import ActRequest, BeginRequest, CloseRequest, encode_step
 from astraflow.environments.base import Environment, EnvironmentFactory, Observation
-from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest, encode_step
 from astraflow.environments.two_player import Game, GameFactory, GameTurn
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.plugins import plugin_cause

@@ -1,6 +1,6 @@
 """Worker process of the adapter `process`: one JSON request per line on standard input, one answer per line.
 
-`python -m astraflow.environments.worker PARENT_PID`. The first request is `open`, with the specification of the
+`python -m astraflow.environments.adapters.worker PARENT_PID`. The first request is `open`, with the specification of the
 environment or game. Output that it prints goes to standard error, because standard output carries the answers.
 """
 
@@ -16,9 +16,9 @@ from typing import IO, Any
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.environments import environments, games
+from astraflow.environments.adapters.host import EnvironmentHost
+from astraflow.environments.adapters.messages import ActRequest, BeginRequest, CloseRequest
 from astraflow.environments.base import EnvironmentFactory
-from astraflow.environments.host import EnvironmentHost
-from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
 from astraflow.environments.two_player import GameFactory
 from astraflow.runtime.plugins import Registry, plugin_cause, start_managed
 

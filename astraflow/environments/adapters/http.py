@@ -10,8 +10,8 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments import environments
+from astraflow.environments.adapters.messages import decode_observation, too_long
 from astraflow.environments.base import EnvironmentLimits, Observation
-from astraflow.environments.messages import decode_observation, too_long
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.http.json_service import JsonClient, JsonRefused
 

@@ -12,10 +12,10 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.environments import environments, games
+from astraflow.environments.adapters.messages import decode_observation, decode_turn, too_long
+from astraflow.environments.adapters.worker_process import WorkerProcess, start_worker
 from astraflow.environments.base import EnvironmentLimits, Observation
-from astraflow.environments.messages import decode_observation, decode_turn, too_long
 from astraflow.environments.two_player import GameTurn
-from astraflow.environments.worker_process import WorkerProcess, start_worker
 from astraflow.runtime.config.base import Config
 
 

@@ -14,9 +14,9 @@ from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets.terminal import SAMPLE_TASKS, TerminalTask, load_task
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
-from astraflow.environments.terminal_containers import ContainerRunner
-from astraflow.environments.terminal_kubernetes import KubernetesRunner, PodOptions
-from astraflow.environments.terminal_runners import SandboxRunner, TerminalRunner, TerminalSession
+from astraflow.environments.terminal.containers import ContainerRunner
+from astraflow.environments.terminal.kubernetes import KubernetesRunner, PodOptions
+from astraflow.environments.terminal.runners import SandboxRunner, TerminalRunner, TerminalSession
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import ManagedPlugin

@@ -19,8 +19,8 @@ from astraflow.datasets.terminal import SAMPLE_TASKS, load_task
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert
-from astraflow.environments.terminal import command_of
-from astraflow.environments.terminal_runners import copied_files
+from astraflow.environments.terminal.environment import command_of
+from astraflow.environments.terminal.runners import copied_files
 from astraflow.runtime.plugins import ManagedPlugin
 from tests import make
 from tests.environments.experts import solver

@@ -15,7 +15,7 @@ from typing import Any
 import astraflow
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
-from astraflow.environments.worker import MAX_LINE_BYTES
+from astraflow.environments.adapters.worker import MAX_LINE_BYTES
 from astraflow.runtime.service import FOLLOW_PARENT
 
 _STDERR_LINES = 20
@@ -159,7 +159,7 @@ async def start_worker(
         process = await asyncio.create_subprocess_exec(
             python or sys.executable,
             "-m",
-            "astraflow.environments.worker",
+            "astraflow.environments.adapters.worker",
             str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

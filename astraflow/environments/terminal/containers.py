@@ -9,7 +9,7 @@ from typing import Protocol
 
 from astraflow.datasets.terminal import TerminalTask
 from astraflow.environments.container_engine import COMMAND_S, ContainerEngine
-from astraflow.environments.terminal_runners import Verdict, reward_of
+from astraflow.environments.terminal.runners import Verdict, reward_of
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
 
 _KEPT_FOLDER = "/tmp/.astraflow-folder"  # noqa: S108 (inside the container)
