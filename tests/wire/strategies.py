@@ -69,8 +69,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     if origin in (tuple, Sequence):
         return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
     if origin is Mapping:
-        is_json = typing.get_origin(arguments[1]) in _UNIONS  # the only mappings to a union are those to `Json`
-        return json_objects if is_json else st.dictionaries(*map(values_of, arguments), max_size=3)
+        return json_objects if arguments[1] is Json else st.dictionaries(*map(values_of, arguments), max_size=3)
     if issubclass(kind, Name):
         return names.map(kind)
     return st.sampled_from(kind) if issubclass(kind, Enum) else built(kind)
@@ -94,7 +93,7 @@ def _other_fields(type_: type, excluded: frozenset[str]) -> st.SearchStrategy[di
 
 def _derived(type_: type, excluded: frozenset[str]) -> dict[str, st.SearchStrategy[Any]]:
     """Returns the strategies of all fields that are not given."""
-    hints = typing.get_type_hints(type_, localns={"Json": Json})  # recursive; not always imported
+    hints = typing.get_type_hints(type_)
     names_of_fields = (field.name for field in dataclasses.fields(type_) if field.init)
     return {name: values_of(hints[name]) for name in names_of_fields if name not in excluded}
 
