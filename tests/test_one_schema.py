@@ -22,7 +22,7 @@ from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.reports.report import NodeReport
 from astraflow.dataflow.reporting.openmetrics import ReportCollector
 from astraflow.raas.counters import NodeCounters
-from astraflow.wire.codec_data import decode_status, encode_status
+from astraflow.wire.codecs.data import decode_status, encode_status
 from docs.generate import recipe_options
 from maintainer.agent.observation.names import Names
 from maintainer.agent.observation.snapshot import Snapshot

@@ -4,7 +4,7 @@ import sqlite3
 
 from astraflow.archive.conditions import Conditions
 from astraflow.contract.reports.evaluations import EvaluationReport
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 MAX_STORED_ROUNDS = 10_000

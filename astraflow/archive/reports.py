@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from astraflow.archive.connection import open_recorded
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.reports.report import Report
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 _COMPRESSION_LEVEL = 1

@@ -19,8 +19,8 @@ from astraflow.contract.reports.queries import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports.report import SampledTrajectory
-from astraflow.wire.codec_agent_calls import block_size_bytes
-from astraflow.wire.converter import from_message
+from astraflow.wire.codecs.agent_calls import block_size_bytes
+from astraflow.wire.codecs.converter import from_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 PAGE_BYTES = 16 * 2**20

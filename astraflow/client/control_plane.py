@@ -22,7 +22,7 @@ from astraflow.contract.reports.queries import (
 )
 from astraflow.contract.reports.report import Event, NodeReport, Report, SampledTrajectory
 from astraflow.wire.channel import ServiceChannel
-from astraflow.wire.converter import Memo, from_message, to_message
+from astraflow.wire.codecs.converter import Memo, from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneStub
 

@@ -10,9 +10,9 @@ from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.tasks import Lease
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.wire.channel import ServiceChannel
-from astraflow.wire.codec_data import decode_batch, decode_lease, encode_push, encode_status, encode_step
-from astraflow.wire.codec_partial_rollouts import encode_partial_rollout
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.data import decode_batch, decode_lease, encode_push, encode_status, encode_step
+from astraflow.wire.codecs.partial_rollouts import encode_partial_rollout
 from astraflow.wire.pb import common_pb2
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataStub, TrainerDataStub

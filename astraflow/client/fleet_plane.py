@@ -21,7 +21,7 @@ from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool, PoolSpe
 from astraflow.contract.fleet.preflight import PreflightResult, ProviderFacts
 from astraflow.contract.ids import PoolId
 from astraflow.wire.channel import ServiceChannel, dial, folder_client_tls
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneStub
 

@@ -6,8 +6,8 @@ from contextlib import aclosing
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Manifest, Part, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire.channel import ServiceChannel
-from astraflow.wire.codec_weights import decode_chunk, decode_plan, encode_chunk, encode_manifest, encode_transfer
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.weights import decode_chunk, decode_plan, encode_chunk, encode_manifest, encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 

@@ -14,9 +14,9 @@ from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, parse_task_id
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.serving.batches import ServedBatch
-from astraflow.wire.codec_data import decode_push, encode_push
-from astraflow.wire.codec_partial_rollouts import decode_partial_rollout, encode_partial_rollout
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.data import decode_push, encode_push
+from astraflow.wire.codecs.partial_rollouts import decode_partial_rollout, encode_partial_rollout
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb import data_plane_pb2 as data
 

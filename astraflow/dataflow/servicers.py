@@ -24,10 +24,10 @@ from astraflow.dataflow.reporting.recommender import FLEET_CONSTRAINTS_VALID_S, 
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.trainer_operations import TrainerOperations
 from astraflow.scaling.what_if import changed_spec, replay
-from astraflow.wire.codec_common import decode_versions
-from astraflow.wire.codec_data import decode_push, decode_status, encode_batch, encode_lease
-from astraflow.wire.codec_partial_rollouts import decode_partial_rollout
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.common import decode_versions
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.data import decode_push, decode_status, encode_batch, encode_lease
+from astraflow.wire.codecs.partial_rollouts import decode_partial_rollout
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import control_plane_pb2 as control
 from astraflow.wire.pb import data_plane_pb2 as data

@@ -21,8 +21,8 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running
 from astraflow.wire.channel import dial
-from astraflow.wire.codec_data import encode_batch
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.data import encode_batch
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import TrainerDataServicer, add_TrainerDataServicer_to_server
 from astraflow.wire.server import ListenOptions, serving

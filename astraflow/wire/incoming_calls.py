@@ -14,8 +14,8 @@ from astraflow.access.rate_limits import PeerLimits, peer_host
 from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, ProtocolMismatch
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY
+from astraflow.wire.codecs.frames import RAW_REPLIES, RAW_REQUESTS
 from astraflow.wire.errors import to_status
-from astraflow.wire.frames import RAW_REPLIES, RAW_REQUESTS
 from astraflow.wire.request_limits import check, check_size
 from astraflow.wire.routes import check_route
 

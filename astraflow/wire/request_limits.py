@@ -1,6 +1,6 @@
 """Limits of requests: size of each method's message, and values of its fields.
 
-Declared by proto field and applied where requests are parsed (`wire.incoming_calls`, and `codec_data` for pushes):
+Declared by proto field and applied where requests are parsed (`wire.incoming_calls`, and `codecs.data` for pushes):
 numbers are finite and bounded; texts, lists and maps have a largest size. Clients clip their requests to the same
 limits (`clipped_to_limits`), so that a valid peer is never refused for an infinite number or a text that is too long.
 """

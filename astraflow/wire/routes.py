@@ -18,7 +18,7 @@ from astraflow.access.callers import (
 )
 from astraflow.access.rate_limits import Rate
 from astraflow.contract.errors import NotPermitted
-from astraflow.wire.frames import split
+from astraflow.wire.codecs.frames import split
 from astraflow.wire.pb import data_plane_pb2 as data
 
 Scope: TypeAlias = Callable[[Caller, Any], None]

@@ -11,7 +11,7 @@ from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus
 from astraflow.contract.fleet.plans import Actor, PlanId, PlanRequest, Role
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
 from astraflow.contract.ids import PoolId
-from astraflow.wire.converter import enum_member, from_message, to_message
+from astraflow.wire.codecs.converter import enum_member, from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base
 from maintainer.fleet.changes.fleet_manager import FleetManager

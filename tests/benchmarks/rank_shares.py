@@ -26,7 +26,7 @@ from astraflow.trainer.ranks.channel import Channel, Message
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner
 from astraflow.trainer.step.shares import Share
-from astraflow.wire.codec_data import decode_batch, encode_batch
+from astraflow.wire.codecs.data import decode_batch, encode_batch
 from tests.benchmarks.trainer_step.rows import batch_of
 
 T = TypeVar("T")

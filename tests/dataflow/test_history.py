@@ -18,7 +18,7 @@ from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting import history as history_module
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.history import History
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2
 from tests import make
 from tests.fakes.clock import ManualClock

@@ -18,7 +18,7 @@ from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.journal import Journal
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial
-from astraflow.wire.codec_data import encode_push
+from astraflow.wire.codecs.data import encode_push
 from astraflow.wire.errors import from_status
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import control_plane_pb2 as control

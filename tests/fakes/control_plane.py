@@ -18,7 +18,7 @@ from astraflow.contract.reports.queries import GroupQuery, RewardQuery, Trajecto
 from astraflow.contract.reports.report import Report
 from astraflow.scaling.options import Spec
 from astraflow.scaling.what_if import changed_spec, replay
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneServicer, add_ControlPlaneServicer_to_server
 from astraflow.wire.server import ListenOptions, serving

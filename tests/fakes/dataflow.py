@@ -15,9 +15,9 @@ from astraflow.contract.nodes import Directive, FlowSpec, JoinResult, NodeFacts,
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.tasks import Lease, Task
 from astraflow.contract.rollouts.trajectories import Episode
-from astraflow.wire.codec_data import decode_push, decode_status, encode_lease
-from astraflow.wire.codec_partial_rollouts import decode_partial_rollout
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.data import decode_push, decode_status, encode_lease
+from astraflow.wire.codecs.partial_rollouts import decode_partial_rollout
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataServicer, add_NodeDataServicer_to_server

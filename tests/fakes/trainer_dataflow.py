@@ -10,8 +10,8 @@ import grpc
 from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
 from astraflow.contract.errors import UnknownPolicy
 from astraflow.contract.ids import PolicyId
-from astraflow.wire.codec_data import encode_batch
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.data import encode_batch
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import TrainerDataServicer, add_TrainerDataServicer_to_server
 

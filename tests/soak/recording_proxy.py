@@ -18,9 +18,9 @@ from astraflow.access.authority import Authority, KeyPair, new_request
 from astraflow.access.credentials import is_credential, read_claims
 from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push
-from astraflow.wire.codec_weights import decode_manifest
-from astraflow.wire.converter import from_message
+from astraflow.wire.codecs.converter import from_message
+from astraflow.wire.codecs.data import decode_batch, decode_lease, decode_push
+from astraflow.wire.codecs.weights import decode_manifest
 from astraflow.wire.pb import data_plane_pb2 as data
 from astraflow.wire.pb import weight_plane_pb2 as weights
 from tests.soak.ledger import Ledger

@@ -24,8 +24,8 @@ from astraflow.weights.tensors import SnapshotTensors
 from astraflow.weights.transfer.puller import PulledVersion, Puller
 from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial
-from astraflow.wire.codec_weights import encode_manifest, encode_transfer
-from astraflow.wire.converter import to_message
+from astraflow.wire.codecs.converter import to_message
+from astraflow.wire.codecs.weights import encode_manifest, encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from tests.weights.running import TOKEN, BriskClock, client_of

@@ -32,8 +32,8 @@ from astraflow.weights.store import transfer_planner
 from astraflow.weights.store.servicer import WeightsServicer
 from astraflow.weights.store.store import open_store
 from astraflow.wire.channel import ServiceChannel, dial
-from astraflow.wire.codec_weights import decode_chunk, encode_manifest, encode_transfer
-from astraflow.wire.converter import to_message
+from astraflow.wire.codecs.converter import to_message
+from astraflow.wire.codecs.weights import decode_chunk, encode_manifest, encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from astraflow.wire.server import ListenOptions

@@ -21,7 +21,7 @@ from astraflow.weights.service import running
 from astraflow.weights.signing import SigningKey, VerifyingKey, pinned_key, signed_payload
 from astraflow.weights.transfer.puller import Puller
 from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
-from astraflow.wire.codec_weights import decode_manifest, encode_manifest
+from astraflow.wire.codecs.weights import decode_manifest, encode_manifest
 from astraflow.wire.server import ListenOptions
 from tests.errors import raises_code
 from tests.weights.running import TOKEN, BriskClock, client_of

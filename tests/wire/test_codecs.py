@@ -49,13 +49,11 @@ from astraflow.contract.rollouts.timelines import Hop
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.weight_reports import LinkReport
 from astraflow.contract.weights import Chunk, Manifest, Part, SharedFile, Transfer, TransferPlan, VersionNotice
-from astraflow.wire import (
-    codec_common,
-    codec_data,
-    codec_partial_rollouts,
-    codec_weights,
-)
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs import common as codec_common
+from astraflow.wire.codecs import data as codec_data
+from astraflow.wire.codecs import partial_rollouts as codec_partial_rollouts
+from astraflow.wire.codecs import weights as codec_weights
+from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import common_pb2, control_plane_pb2, data_plane_pb2, fleet_plane_pb2, weight_plane_pb2
 from tests.wire.strategies import names, same, values_of
 

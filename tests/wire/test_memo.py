@@ -8,7 +8,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.reports.report import NodeReport
 from astraflow.contract.weight_reports import LinkReport
-from astraflow.wire.converter import Memo, from_message, to_message
+from astraflow.wire.codecs.converter import Memo, from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from tests.errors import raises_code
 from tests.fakes.synthetic_run import SyntheticRun

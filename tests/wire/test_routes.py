@@ -12,7 +12,7 @@ from astraflow.access.callers import Caller, Role, current_caller
 from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.contract.errors import AstraFlowError, NotAuthenticated, NotPermitted, RateLimited
 from astraflow.wire.channel import ServiceChannel, dial
-from astraflow.wire.frames import RAW_REQUESTS
+from astraflow.wire.codecs.frames import RAW_REQUESTS
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import control_plane_pb2, data_plane_pb2, enrollment_pb2, fleet_plane_pb2, weight_plane_pb2
 from astraflow.wire.routes import ROUTES

@@ -19,7 +19,7 @@ from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.repeats import RepeatedEvent, RepeatFilter
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 log = get_logger()

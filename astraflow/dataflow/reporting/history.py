@@ -15,7 +15,7 @@ from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.losses import Losses
 from astraflow.dataflow.reporting.minutes import MINUTE_S, MinuteAggregator
-from astraflow.wire.converter import from_message
+from astraflow.wire.codecs.converter import from_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.request_limits import is_finite
 

@@ -24,8 +24,8 @@ from astraflow.contract.rollouts.trajectories import Episode, Trajectories, Traj
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.serving.stream import BUFFERED
-from astraflow.wire.codec_agent_calls import encode_calls
-from astraflow.wire.converter import to_message
+from astraflow.wire.codecs.agent_calls import encode_calls
+from astraflow.wire.codecs.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 UNRECORDED = "unrecorded"

@@ -1,7 +1,7 @@
 """Worker process of the adapter `process`: one JSON request per line on standard input, one answer per line.
 
-`python -m astraflow.environments.adapters.worker PARENT_PID`. The first request is `open`, with the specification of the
-environment or game. Output that it prints goes to standard error, because standard output carries the answers.
+`python -m astraflow.environments.adapters.worker PARENT_PID`. The first request is `open`, with the specification of
+the environment or game. Output that it prints goes to standard error, because standard output carries the answers.
 """
 
 import asyncio

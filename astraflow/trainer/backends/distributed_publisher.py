@@ -38,7 +38,7 @@ from astraflow.weights.tensors import (
     tensor_hashes,
 )
 from astraflow.weights.transfer.buffer_pool import BufferPool
-from astraflow.wire.codec_weights import decode_manifest, encode_manifest
+from astraflow.wire.codecs.weights import decode_manifest, encode_manifest
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
 Result = TypeVar("Result")

@@ -18,8 +18,8 @@ from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, Transfer, TransferKind, TransferPlan, VersionNotice
 from astraflow.weights.store.routes import RouteSegment
-from astraflow.wire.codec_weights import decode_plan, encode_plan
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.weights import decode_plan, encode_plan
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
 _HEAD = struct.Struct("<8sII32s")

@@ -20,8 +20,8 @@ from astraflow.weights.store.multipart_upload import MultipartUpload
 from astraflow.weights.store.store import WeightStore
 from astraflow.weights.store.upload import Upload
 from astraflow.weights.tensors import VerifiedWeights
-from astraflow.wire.codec_weights import decode_chunk, decode_manifest, decode_transfer, encode_plan, frame_chunk
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.weights import decode_chunk, decode_manifest, decode_transfer, encode_plan, frame_chunk
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneServicer
 
@@ -123,7 +123,7 @@ class WeightsServicer(WeightPlaneServicer):
     async def Fetch(  # type: ignore[override]  # (raw)
         self, request: pb.FetchRequest, context: Context
     ) -> AsyncIterator[bytes]:
-        """Streams any range of a file; replies are encoded by hand (`wire.frames`)."""
+        """Streams any range of a file; replies are encoded by hand (`wire.codecs.frames`)."""
         transfer = decode_transfer(request.transfer)
         end = request.offset + request.size_bytes if request.size_bytes else transfer.size_bytes
         if not request.offset <= end <= transfer.size_bytes:

@@ -42,7 +42,7 @@ from astraflow.trainer.backends.probe import probe_text_from_batch
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.metrics import step_metrics
 from astraflow.trainer.step.runner import StepPlanner, StepResult
-from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease, encode_push
+from astraflow.wire.codecs.data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease, encode_push
 from astraflow.wire.pb import data_plane_pb2 as pb
 
 RECIPE = Path(__file__).parent / "recipe.toml"

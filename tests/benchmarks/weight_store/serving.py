@@ -20,7 +20,7 @@ from astraflow.weights.store.servicer import WeightsServicer
 from astraflow.weights.store.store import open_store
 from astraflow.wire import server as wire_server
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial
-from astraflow.wire.codec_weights import decode_plan, decode_transfer, encode_chunk, encode_transfer
+from astraflow.wire.codecs.weights import decode_plan, decode_transfer, encode_chunk, encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub, add_WeightPlaneServicer_to_server
 from tests.benchmarks.weight_store.training_versions import versions

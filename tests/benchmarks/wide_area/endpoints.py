@@ -30,7 +30,7 @@ from astraflow.weights.tensors import SnapshotTensors
 from astraflow.weights.transfer.puller import Puller
 from astraflow.weights.transfer.weight_sources import connect_sources
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, ClientTls, authority_client_tls, dial
-from astraflow.wire.codec_weights import encode_transfer
+from astraflow.wire.codecs.weights import encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from astraflow.wire.server import ListenOptions, authority_tls

@@ -22,7 +22,7 @@ from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.metrics import step_metrics
 from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.runner import StepPlanner, StepResult
-from astraflow.wire.codec_data import decode_batch, encode_batch
+from astraflow.wire.codecs.data import decode_batch, encode_batch
 from tests import make
 
 COST = ForwardCost(per_token=3e9, per_pair=4 * 28 * 2048.0, per_target=6e8)

@@ -10,7 +10,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import TransferKind, VersionNotice
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.store.store import open_store
-from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import weight_plane_pb2
 from tests.errors import raises_code
 from tests.weights.stored_versions import fetched_manifest, names, open_test_store, put, put_all, put_full, read

@@ -9,12 +9,12 @@ import zstandard
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome, LiveSession
-from astraflow.wire.codec_agent_calls import MAX_BLOCK_BYTES, check_blocks, decode_calls, encode_calls
-from astraflow.wire.codec_trajectories import decode_trajectories, encode_trajectories
-from astraflow.wire.converter import from_message
+from astraflow.wire.codecs.agent_calls import MAX_BLOCK_BYTES, check_blocks, decode_calls, encode_calls
+from astraflow.wire.codecs.converter import from_message
+from astraflow.wire.codecs.trajectories import decode_trajectories, encode_trajectories
 from astraflow.wire.pb import common_pb2 as pb
 from tests import make
-from tests.wire.test_codec_trajectories import bytes_of
+from tests.wire.codecs.test_trajectories import bytes_of
 
 CALL = AgentCall(
     began_s=1.5,

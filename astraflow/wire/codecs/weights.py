@@ -15,9 +15,9 @@ from astraflow.contract.weights import (
     TransferKind,
     TransferPlan,
 )
-from astraflow.wire.codec_common import sorted_map
-from astraflow.wire.converter import from_message, to_message
-from astraflow.wire.frames import varint
+from astraflow.wire.codecs.common import sorted_map
+from astraflow.wire.codecs.converter import from_message, to_message
+from astraflow.wire.codecs.frames import varint
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
 HASH_BYTES = 32

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype, Manifest, Probe, TensorSpec, Transfer, TransferKind
-from astraflow.wire.codec_weights import (
+from astraflow.wire.codecs.weights import (
     decode_chunk,
     decode_manifest,
     decode_transfer,

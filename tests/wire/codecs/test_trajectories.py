@@ -10,8 +10,8 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.trajectories import Trajectories
-from astraflow.wire.codec_trajectories import decode_trajectories, encode_trajectories
-from astraflow.wire.frames import Arrays
+from astraflow.wire.codecs.frames import Arrays
+from astraflow.wire.codecs.trajectories import decode_trajectories, encode_trajectories
 from astraflow.wire.pb import common_pb2 as pb
 from tests import make
 from tests.wire.strategies import same

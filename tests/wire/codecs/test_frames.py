@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
-from astraflow.wire.frames import join, split
+from astraflow.wire.codecs.frames import join, split
 from astraflow.wire.pb import data_plane_pb2 as pb
 from tests.errors import raises_code
 

@@ -4,7 +4,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.wire.codec_common import (
+from astraflow.wire.codecs.common import (
     decode_json,
     decode_spans,
     decode_versions,

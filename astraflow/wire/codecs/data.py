@@ -13,12 +13,12 @@ from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.rollouts.tasks import Lease, Prompt, Task
 from astraflow.contract.rollouts.timelines import Hop
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories
-from astraflow.wire.codec_agent_calls import check_blocks, decode_calls, encode_calls
-from astraflow.wire.codec_common import decode_versions, select_entries
-from astraflow.wire.codec_partial_rollouts import decode_recorded_generation, encode_recorded_generation
-from astraflow.wire.codec_trajectories import decode_trajectories, encode_trajectories
-from astraflow.wire.converter import decode_failure, encode_failure, from_message, to_message
-from astraflow.wire.frames import join, split
+from astraflow.wire.codecs.agent_calls import check_blocks, decode_calls, encode_calls
+from astraflow.wire.codecs.common import decode_versions, select_entries
+from astraflow.wire.codecs.converter import decode_failure, encode_failure, from_message, to_message
+from astraflow.wire.codecs.frames import join, split
+from astraflow.wire.codecs.partial_rollouts import decode_recorded_generation, encode_recorded_generation
+from astraflow.wire.codecs.trajectories import decode_trajectories, encode_trajectories
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.request_limits import check, clipped_to_limits

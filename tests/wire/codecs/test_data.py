@@ -11,8 +11,8 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import GroupId, NodeId
 from astraflow.contract.rollouts.tasks import Lease
 from astraflow.contract.rollouts.trajectories import Trajectories
-from astraflow.wire import codec_data
-from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease, encode_push
+from astraflow.wire.codecs import data as codec_data
+from astraflow.wire.codecs.data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease, encode_push
 from astraflow.wire.pb import data_plane_pb2 as pb
 from tests import make
 from tests.errors import raises_code

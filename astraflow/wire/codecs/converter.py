@@ -39,8 +39,8 @@ from astraflow.contract.rollouts.agent_calls import AgentCall
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.spans import Span
 from astraflow.contract.weight_reports import LinkReport
-from astraflow.wire.codec_agent_calls import decode_calls, encode_calls
-from astraflow.wire.codec_common import decode_json, decode_spans, encode_json, encode_spans
+from astraflow.wire.codecs.agent_calls import decode_calls, encode_calls
+from astraflow.wire.codecs.common import decode_json, decode_spans, encode_json, encode_spans
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

@@ -15,9 +15,9 @@ from astraflow.contract.rollouts.trajectories import (
     Trajectory,
     TrajectoryColumns,
 )
-from astraflow.wire.codec_agent_calls import check_blocks, decode_calls, encode_calls
-from astraflow.wire.codec_common import decode_ending
-from astraflow.wire.frames import Arrays
+from astraflow.wire.codecs.agent_calls import check_blocks, decode_calls, encode_calls
+from astraflow.wire.codecs.common import decode_ending
+from astraflow.wire.codecs.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
 
 _INT32 = np.dtype("<i4")
