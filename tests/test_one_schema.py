@@ -20,7 +20,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.node_metrics import NODE_GAUGES, NodeMetric
 from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.reports.report import NodeReport
-from astraflow.dataflow.reporting.openmetrics import ReportCollector
+from astraflow.dataflow.endpoints.openmetrics import ReportCollector
 from astraflow.raas.counters import NodeCounters
 from astraflow.wire.codecs.data import decode_status, encode_status
 from docs.generate import recipe_options

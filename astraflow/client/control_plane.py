@@ -77,7 +77,7 @@ class ControlPlaneClient:
         """Returns recorded reports with a greater sequence, oldest first; at most the latest `limit`.
 
         resolution_s: 1 for every report of the last 15 minutes, 60 for one-minute points of the whole run, described in
-        `dataflow.reporting.minutes`. History omits nodes' errors and events. Raises: InvalidInput for another
+        `dataflow.history.minutes`. History omits nodes' errors and events. Raises: InvalidInput for another
         resolution.
         """
         reports: list[Report] = []

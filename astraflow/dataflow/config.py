@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from astraflow.dataflow.keda_config import KedaConfig
+from astraflow.dataflow.endpoint_config import KedaConfig
 from astraflow.dataflow.stop_condition import StopConfig
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy

@@ -30,7 +30,7 @@ from astraflow.dataflow.outcomes import (
     failed_outcome,
 )
 from astraflow.dataflow.plugin_slot import SlotPlugins
-from astraflow.dataflow.prompt_rows import RowProvider
+from astraflow.dataflow.storage.prompt_rows import RowProvider
 
 AnswerSource: TypeAlias = Callable[[Task, Version], Trajectory]
 """Returns the answer of the dataset to a task as a trajectory. Raises: InvalidInput when there is none."""

@@ -10,13 +10,13 @@ from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot,
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.issuing.selectors import selectors
-from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.records import Records
-from astraflow.dataflow.reporting.events import Events
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.serving.stream import Stream
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.runtime.config.base import suggest_name
 from astraflow.runtime.config.setting_permissions import SettableBy, settable_by
 from astraflow.runtime.plugins import Registry

@@ -8,7 +8,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec
 from astraflow.contract.values import Json
-from astraflow.dataflow.prompt_rows import RowProvider
+from astraflow.dataflow.storage.prompt_rows import RowProvider
 
 
 class Plugin(Protocol):

@@ -12,8 +12,8 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, parse_task_id
-from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.serving.batches import ServedBatch
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.codecs.data import decode_push, encode_push
 from astraflow.wire.codecs.partial_rollouts import decode_partial_rollout, encode_partial_rollout

@@ -14,21 +14,21 @@ from astraflow.contract.errors import InvalidInput, RunComplete, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.values import Json
+from astraflow.dataflow.activity import RunActivity
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.issuing.stalls import StallDetector
-from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.history.events import Events
+from astraflow.dataflow.history.round_archive import RoundArchive
+from astraflow.dataflow.history.samples import TrajectorySamples
+from astraflow.dataflow.interactions import TermActivity
 from astraflow.dataflow.notifier import Notifier
 from astraflow.dataflow.plugin_changes import PluginChanges, selector_rows_owner
 from astraflow.dataflow.pool.registry import NodeRegistry
 from astraflow.dataflow.records import Records
-from astraflow.dataflow.reporting.activity import RunActivity
-from astraflow.dataflow.reporting.events import Events
-from astraflow.dataflow.reporting.interactions import TermActivity
-from astraflow.dataflow.reporting.round_archive import RoundArchive
-from astraflow.dataflow.reporting.samples import TrajectorySamples
+from astraflow.dataflow.serving.stalls import StallDetector
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.dataflow.stop_condition import StopCondition
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.runtime.clock import Clock
 
 

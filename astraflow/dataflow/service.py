@@ -19,47 +19,47 @@ from astraflow.dataflow.admission.admitter import Admitter
 from astraflow.dataflow.admission.filters import build_filter, filters
 from astraflow.dataflow.admission.group_scoring import GroupScoring
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
-from astraflow.dataflow.dataset_filler import DatasetFiller
+from astraflow.dataflow.endpoint_config import MetricsEndpoint, metrics_endpoint
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.evaluation.rounds import EvaluationRounds
 from astraflow.dataflow.evaluation.schedule import Schedule
 from astraflow.dataflow.flow import AnswerSource, Flow
-from astraflow.dataflow.group_scorer import GroupScorer
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.events import Events
+from astraflow.dataflow.history.history import History
+from astraflow.dataflow.history.round_archive import RoundArchive
+from astraflow.dataflow.history.samples import TrajectorySamples
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.mixture import build_selector
 from astraflow.dataflow.issuing.pacing import Pacer
-from astraflow.dataflow.issuing.stalls import StallDetector, StallThreshold
-from astraflow.dataflow.journal import Journal, exclusive_use
-from astraflow.dataflow.metrics_endpoint import MetricsEndpoint, metrics_endpoint
-from astraflow.dataflow.node_operations import NodeOperations
-from astraflow.dataflow.null_journal import NullJournal
-from astraflow.dataflow.plugin_slot import SlotPlugins
-from astraflow.dataflow.pool.credential_ledger import CredentialLedger
-from astraflow.dataflow.pool.credentials import Credentials
-from astraflow.dataflow.pool.registry import Node, NodeRegistry
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.binding_constraints import ConstraintMonitor, FlowRole
-from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
-from astraflow.dataflow.reporting.events import Events
-from astraflow.dataflow.reporting.health import HealthMonitor
-from astraflow.dataflow.reporting.history import History
-from astraflow.dataflow.reporting.recommender import Recommender
-from astraflow.dataflow.reporting.report import build_report
-from astraflow.dataflow.reporting.round_archive import RoundArchive
-from astraflow.dataflow.reporting.samples import TrajectorySamples
-from astraflow.dataflow.run import Run
-from astraflow.dataflow.servicers import (
+from astraflow.dataflow.operations.dataset_filler import DatasetFiller
+from astraflow.dataflow.operations.group_scorer import GroupScorer
+from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.servicers import (
     ControlService,
     EnrollmentService,
     NodeDataService,
     Ports,
     TrainerDataService,
 )
+from astraflow.dataflow.operations.trainers import TrainerOperations
+from astraflow.dataflow.plugin_slot import SlotPlugins
+from astraflow.dataflow.pool.credential_ledger import CredentialLedger
+from astraflow.dataflow.pool.credentials import Credentials
+from astraflow.dataflow.pool.registry import Node, NodeRegistry
+from astraflow.dataflow.reporting.binding_constraints import ConstraintMonitor, FlowRole
+from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
+from astraflow.dataflow.reporting.health import HealthMonitor
+from astraflow.dataflow.reporting.recommender import Recommender
+from astraflow.dataflow.reporting.report import build_report
+from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.samplers import samplers
+from astraflow.dataflow.serving.stalls import StallDetector, StallThreshold
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.dataflow.stop_condition import StopCondition
-from astraflow.dataflow.trainer_operations import TrainerOperations
+from astraflow.dataflow.storage.journal import Journal, exclusive_use
+from astraflow.dataflow.storage.null_journal import NullJournal
 from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset
 from astraflow.models import build_tokenizer
@@ -267,7 +267,7 @@ class Service:
         if endpoint is None:
             yield
             return
-        from astraflow.dataflow.metrics import serving_metrics  # imports an HTTP server, only if used
+        from astraflow.dataflow.endpoints.metrics import serving_metrics  # imports an HTTP server, only if used
 
         async with serving_metrics(
             endpoint,
@@ -284,7 +284,7 @@ class Service:
         if self._config.keda is None:
             yield
             return
-        from astraflow.dataflow.keda import serving_keda  # imports another server, only if used
+        from astraflow.dataflow.endpoints.keda import serving_keda  # imports another server, only if used
 
         async with serving_keda(self._config.keda, lambda: self._history.latest, self._history) as address:
             log.info("keda_ready", address=address)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from astraflow.dataflow.reporting.openmetrics import ReportCollector
+from astraflow.dataflow.endpoints.openmetrics import ReportCollector
 from docs.generate.page import Page, table
 from tests.dataflow.families import full_report
 

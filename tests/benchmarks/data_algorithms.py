@@ -35,11 +35,11 @@ from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.serving.batches import ServedBatch
 from astraflow.dataflow.serving.stream import Stream
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.plot import Curve, line_plot
 

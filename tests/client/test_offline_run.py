@@ -10,8 +10,8 @@ from astraflow.archive.reports import compress_report
 from astraflow.client.offline_run import OfflineRun, offline_reports
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
 from astraflow.contract.reports.queries import EventQuery, RewardQuery, TrajectoryQuery
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.samples import TrajectorySamples
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.samples import TrajectorySamples
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.recorded_run import fill, recorded_archive

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.segments import RecordLocation, SegmentFiles
+from astraflow.dataflow.storage.journal import Journal
+from astraflow.dataflow.storage.segments import RecordLocation, SegmentFiles
 
 
 @dataclass(frozen=True)

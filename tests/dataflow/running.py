@@ -12,10 +12,10 @@ from astraflow.client.data_plane import NodeDataClient, TrainerDataClient
 from astraflow.contract.ids import PolicyId, PoolId, TaskId
 from astraflow.contract.nodes import NodeFacts
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run, serve
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.server import ListenOptions
 from tests.fakes.clock import ManualClock

@@ -8,8 +8,8 @@ import pytest
 
 from astraflow.archive import connection
 from astraflow.contract.errors import DeadlineExceeded, InvalidInput
-from astraflow.dataflow.reporting import archive as archive_module
-from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.history import archive as archive_module
+from astraflow.dataflow.history.archive import Archive
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 

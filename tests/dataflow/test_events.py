@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.reports.queries import EventQuery
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.null_journal import NullJournal
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.events import Events
-from astraflow.dataflow.reporting.repeats import WINDOW_S
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.events import Events
+from astraflow.dataflow.history.repeats import WINDOW_S
+from astraflow.dataflow.storage.journal import Journal
+from astraflow.dataflow.storage.null_journal import NullJournal
 from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio

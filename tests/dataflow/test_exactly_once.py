@@ -21,15 +21,15 @@ from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.config import EvaluationConfig
-from astraflow.dataflow.evaluation.evaluator import Evaluator
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_operations import NodeOperations
-from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.operations.evaluator import Evaluator
+from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.serving.stream import Stream
-from astraflow.dataflow.trainer_operations import TrainerOperations
+from astraflow.dataflow.storage.journal import Journal
 from tests import make
 from tests.dataflow.kills import commits_of
 from tests.dataflow.running import config, evaluation, facts

@@ -22,12 +22,12 @@ from astraflow.contract.ids import BatchId, GroupId, PolicyId, PromptId, Version
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.issuing.groups import ordinal_of
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.outcomes import ACCEPTED, LATE
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
-from astraflow.dataflow.trainer_operations import TrainerOperations
+from astraflow.dataflow.storage.journal import Journal
 from tests import make
 from tests.dataflow.kills import KilledFiles
 from tests.dataflow.running import archive_in, config, facts

@@ -21,8 +21,8 @@ from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.admission.group_scoring import GROUP_REWARD_FAILED, TERM, GroupScoring
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, GroupRewardConfig
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.group_scorer import GroupScorer
-from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.operations.group_scorer import GroupScorer
+from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember
 from astraflow.runtime.config.base import Config
@@ -165,7 +165,7 @@ async def test_a_slow_group_reward_blocks_nothing_and_its_concurrency_is_bounded
 async def test_a_failure_is_tried_again_and_then_the_group_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("astraflow.dataflow.group_scorer.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("astraflow.dataflow.operations.group_scorer.FIRST_PAUSE_S", 0.001)
     Length.faults = [ValueError("broken"), [1.0], *[[math.nan, 0.0]] * 2]
     async with running(tmp_path, compared(attempts=2, concurrency=1)) as service:
         await produce(service, 3)
@@ -181,7 +181,7 @@ async def test_a_failure_is_tried_again_and_then_the_group_is_dropped(
 async def test_a_group_that_takes_too_long_and_a_reward_out_of_range_are_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("astraflow.dataflow.group_scorer.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("astraflow.dataflow.operations.group_scorer.FIRST_PAUSE_S", 0.001)
     async with running(tmp_path, compared(weight=1e6, attempts=1)) as service:
         await produce(service, 1)
         await until(service, lambda report: report.flows[0].dropped == {GROUP_REWARD_FAILED: 1})

@@ -14,7 +14,7 @@ from astraflow.contract.rollouts.partial_rollouts import MAX_PARTIAL_ROLLOUT_BYT
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow import service as service_module
-from astraflow.dataflow.issuing import assignment
+from astraflow.dataflow.operations import assignment
 from tests import make
 from tests.dataflow.running import Service, config, facts, running
 from tests.errors import raises_code

@@ -14,10 +14,10 @@ import zstandard
 from astraflow.archive.reports import compress_report
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports.report import Report
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.reporting import history as history_module
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.history import History
+from astraflow.dataflow.history import history as history_module
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.history import History
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2
 from tests import make

@@ -16,7 +16,7 @@ from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.reports.report import NodeState, Report
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
-from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial
 from astraflow.wire.codecs.data import encode_push
 from astraflow.wire.errors import from_status

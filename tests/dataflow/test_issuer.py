@@ -17,10 +17,10 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.selection import Rewards, Selector
-from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.datasets import datasets
 from tests import make
 from tests.dataflow.running import archive_in, config

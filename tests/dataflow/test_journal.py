@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import InvalidInput, StorageFull
-from astraflow.dataflow import journal as journal_module
-from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.storage import journal as journal_module
+from astraflow.dataflow.storage.journal import Journal
 
 pytestmark = pytest.mark.anyio
 

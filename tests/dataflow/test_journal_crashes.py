@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.dataflow import segments
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.segments import PAGE_BYTES
+from astraflow.dataflow.storage import segments
+from astraflow.dataflow.storage.journal import Journal
+from astraflow.dataflow.storage.segments import PAGE_BYTES
 from tests.dataflow.kills import KilledFiles
 
 

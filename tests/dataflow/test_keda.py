@@ -16,7 +16,7 @@ from astraflow.cli.ports import free_ports
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import InvalidInput
-from astraflow.dataflow.keda_config import KedaConfig
+from astraflow.dataflow.endpoint_config import KedaConfig
 from tests.dataflow.running import config, facts, running
 
 pytestmark = pytest.mark.anyio

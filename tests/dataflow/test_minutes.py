@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports.report import PoolReport, Report
-from astraflow.dataflow.reporting.minutes import MinuteAggregator, point
+from astraflow.dataflow.history.minutes import MinuteAggregator, point
 from tests import make
 
 

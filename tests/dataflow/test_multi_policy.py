@@ -20,13 +20,13 @@ from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_operations import NodeOperations
-from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
-from astraflow.dataflow.trainer_operations import TrainerOperations
+from astraflow.dataflow.storage.journal import Journal
 from tests import make
 from tests.dataflow.kills import commits_of
 from tests.dataflow.running import archive_in, facts

@@ -16,9 +16,9 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.recommendations import LimitInEffect
 from astraflow.contract.ids import NodeId
 from astraflow.contract.reports.report import Completion, NodeState, Report
-from astraflow.dataflow.metrics import exposition, serving_metrics
-from astraflow.dataflow.metrics_endpoint import MetricsEndpoint, metrics_endpoint
-from astraflow.dataflow.reporting.losses import Losses
+from astraflow.dataflow.endpoint_config import MetricsEndpoint, metrics_endpoint
+from astraflow.dataflow.endpoints.metrics import exposition, serving_metrics
+from astraflow.dataflow.history.losses import Losses
 from tests import make
 from tests.dataflow.families import full_report
 from tests.dataflow.running import config, running

@@ -21,13 +21,13 @@ from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.issuing.selection import Rewards
 from astraflow.dataflow.issuing.selectors import selectors
-from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.plugin_changes import MAX_PLUGINS, MAX_TEXT_LENGTH
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.buffer import BufferedGroup
 from astraflow.dataflow.serving.samplers import samplers
-from astraflow.dataflow.trainer_operations import TrainerOperations
 from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.config.base import Config
 from tests import make

@@ -9,12 +9,12 @@ from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode
-from astraflow.dataflow import journal as journal_module
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run
+from astraflow.dataflow.storage import journal as journal_module
+from astraflow.dataflow.storage.journal import Journal
 from tests import make
 from tests.dataflow.running import config, facts, opened
 

@@ -21,8 +21,8 @@ from astraflow.contract.fleet.recommendations import (
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Completion, Event, PoolReport, Report
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.history import History
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.history import History
 from astraflow.dataflow.reporting.recommender import Recommender
 from astraflow.dataflow.run import Run
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.dataflow.reporting.repeats import MAX_EVENTS_PER_WINDOW, SEVERAL_SUBJECTS, WINDOW_S, RepeatFilter
+from astraflow.dataflow.history.repeats import MAX_EVENTS_PER_WINDOW, SEVERAL_SUBJECTS, WINDOW_S, RepeatFilter
 
 
 def test_repeats_are_counted_until_the_window_ends() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.dataflow import journal as journal_module
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.service import build_run
+from astraflow.dataflow.storage import journal as journal_module
+from astraflow.dataflow.storage.journal import Journal
 from tests.dataflow.running import archive_in, config, facts
 from tests.fakes.clock import ManualClock
 

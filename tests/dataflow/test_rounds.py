@@ -6,9 +6,9 @@ import pytest
 
 from astraflow.archive.evaluation_rounds import find_rounds
 from astraflow.contract.reports.evaluations import EvaluationReport
-from astraflow.dataflow.reporting import round_archive
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.round_archive import RoundArchive
+from astraflow.dataflow.history import round_archive
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.round_archive import RoundArchive
 from tests import make
 from tests.dataflow.running import archive_in
 

@@ -25,8 +25,8 @@ from astraflow.contract.rollouts.spans import Ending
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.timelines import Hop
 from astraflow.contract.rollouts.trajectories import Episode
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.samples import TrajectorySamples
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.samples import TrajectorySamples
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.agent_session import agent_trajectories

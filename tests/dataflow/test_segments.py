@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import CorruptData
-from astraflow.dataflow import segments
-from astraflow.dataflow.segments import MIN_NEEDED_SHARE, PAGE_BYTES, RecordLocation, SegmentFiles, SegmentMap
+from astraflow.dataflow.storage import segments
+from astraflow.dataflow.storage.segments import MIN_NEEDED_SHARE, PAGE_BYTES, RecordLocation, SegmentFiles, SegmentMap
 
 
 def test_a_block_starts_at_a_page_and_has_adjacent_records() -> None:

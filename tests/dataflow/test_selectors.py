@@ -17,7 +17,7 @@ from astraflow.dataflow.issuing.epochs import EpochOrder
 from astraflow.dataflow.issuing.mixture import build_selector
 from astraflow.dataflow.issuing.selection import Rewards, Selector
 from astraflow.dataflow.issuing.selectors import selectors
-from astraflow.dataflow.prompt_rows import RowProvider
+from astraflow.dataflow.storage.prompt_rows import RowProvider
 from astraflow.datasets import datasets
 
 SOLVER = PolicyId("solver")

@@ -19,7 +19,7 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.weight_reports import WeightsReport
 from astraflow.dataflow import service as service_module
-from astraflow.dataflow import servicers as servicers_module
+from astraflow.dataflow.operations import servicers as servicers_module
 from astraflow.dataflow.stop_condition import StopConfig
 from tests import make
 from tests.dataflow.running import Service, config, facts, running

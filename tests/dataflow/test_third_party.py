@@ -12,9 +12,9 @@ from astraflow.contract.ids import PolicyId
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.config import StreamConfig
 from astraflow.dataflow.issuing.selectors import selectors
-from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.serving.samplers import samplers
+from astraflow.dataflow.storage.journal import Journal
 from tests.dataflow.running import archive_in, config
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock

@@ -17,9 +17,9 @@ import yaml
 
 from astraflow.cli.ports import free_ports
 from astraflow.contract.training_metrics import TRAINING_METRICS
-from astraflow.dataflow.metrics import serving_metrics
-from astraflow.dataflow.metrics_endpoint import MetricsEndpoint
-from astraflow.dataflow.reporting.losses import Losses
+from astraflow.dataflow.endpoint_config import MetricsEndpoint
+from astraflow.dataflow.endpoints.metrics import serving_metrics
+from astraflow.dataflow.history.losses import Losses
 from deploy.monitoring import make_dashboard
 from docs.generate import openmetrics
 from tests.dataflow.families import full_report

@@ -19,7 +19,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.ids import GroupId
 from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
 from astraflow.contract.reports.report import Completion, Report
-from astraflow.dataflow.reporting.samples import TrajectorySamples
+from astraflow.dataflow.history.samples import TrajectorySamples
 from astraflow.tracking.trajectory_export import BUFFERED_S, TrajectoryExport, export_folder
 from tests import make
 from tests.errors import raises_code

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from astraflow.cli.ports import free_ports, is_free
 from astraflow.contract.errors import InvalidInput
-from astraflow.dataflow.keda_config import KedaConfig
+from astraflow.dataflow.endpoint_config import KedaConfig
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.http.hosts import WILDCARDS, host_port, is_loopback, require_reachable_host
 from astraflow.runtime.tracing import TRACES, format_tracing

@@ -7,6 +7,9 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.routing import RoutedGroup
 
+MIN_REWARD_SPREAD = 1e-6
+"""Rewards that differ by at most this count as equal, unless options set another value."""
+
 
 class Filter(Protocol):
     """Decides whether a finished group is worth training on. Built by `filters.build(spec)`."""

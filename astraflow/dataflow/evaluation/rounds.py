@@ -10,7 +10,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.evaluation.scores import Sample
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.issuer import check_dataset_unchanged
-from astraflow.dataflow.prompt_rows import PromptRows, RowProvider
+from astraflow.dataflow.storage.prompt_rows import PromptRows, RowProvider
 from astraflow.datasets.base import Dataset
 from astraflow.datasets.shuffle import Shuffle
 

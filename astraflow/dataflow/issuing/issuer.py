@@ -10,7 +10,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.selection import Selector
 from astraflow.dataflow.plugin_slot import SlotPlugins
-from astraflow.dataflow.prompt_rows import RowProvider
+from astraflow.dataflow.storage.prompt_rows import RowProvider
 from astraflow.datasets.base import Dataset
 from astraflow.runtime.logs import get_logger
 

@@ -8,7 +8,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.selection import Rewards, Selector
 from astraflow.dataflow.issuing.selectors import selectors
-from astraflow.dataflow.prompt_rows import RowProvider
+from astraflow.dataflow.storage.prompt_rows import RowProvider
 from astraflow.datasets.base import Dataset, MixedDataset
 
 

@@ -5,20 +5,18 @@ from typing import Any, Protocol, TypeAlias
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
+from astraflow.dataflow.admission.filtering import MIN_REWARD_SPREAD
 
 Rewards: TypeAlias = Mapping[str, tuple[float, ...]]
 """Rewards of a finished group, by policy, or by `policy/role` (`solver/verifier`) when the workflow names roles; failed
 members are left out. Later attempts belong to their role: `solver.retry` to `solver`."""
-
-MIN_REWARD_SPREAD = 1e-6
-"""Rewards that differ by at most this count as equal, unless options set another value."""
 
 
 class Selector(Protocol):
     """Chooses the next prompt. Built by `selectors.build(spec, size, seed)`; `size` is the number of prompts.
 
     Its state must be everything that its next choice depends on, so that a restarted run continues as if it had not
-    stopped. State per prompt belongs into rows (`astraflow.dataflow.prompt_rows`), not into `state_dict`.
+    stopped. State per prompt belongs into rows (`astraflow.dataflow.storage.prompt_rows`), not into `state_dict`.
     """
 
     def select(self) -> int:

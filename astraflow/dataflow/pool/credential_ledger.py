@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from astraflow.access.callers import Caller, Role
 from astraflow.access.credentials import CREDENTIAL_PREFIX, JOIN_TOKEN_PREFIX
-from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.runtime.clock import Clock
 
 _COLUMNS = "id, kind, state, role, name, pool, until, digest, key, origin, is_reusable, uses, most_uses"

@@ -10,8 +10,8 @@ from astraflow.access.revocations import Revocations
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, NotAuthenticated, NotPermitted
 from astraflow.contract.ids import Name, NodeId, PolicyId, PoolId
 from astraflow.contract.nodes import KnownJoinToken
+from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.pool.credential_ledger import CredentialEntry, CredentialLedger
-from astraflow.dataflow.reporting.events import Events
 from astraflow.runtime.clock import Clock
 
 DEFAULT_JOIN_TOKEN_S = 15 * 60.0

@@ -1,1 +1,1 @@
-"""Reporting: counts become reports, reports become history."""
+"""Reporting: counts of a run become its report, with problems, constraints and recommended sizes."""

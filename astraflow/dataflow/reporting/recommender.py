@@ -9,9 +9,9 @@ from astraflow.contract.fleet.recommendations import FleetConstraints, PoolRecom
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports.report import Report
 from astraflow.contract.values import Json
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.reporting.events import Events
+from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.reporting.limits_in_effect import LimitsInEffect
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.scaling.measurement.fleet_constraints import limits_of, signals_with_constraints, spec_with_constraints
 from astraflow.scaling.measurement.observation import Observer
 from astraflow.scaling.measurement.signals import Signals

@@ -12,10 +12,10 @@ from astraflow.contract.plugins import PlannedPlugins, PluginSlot
 from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from astraflow.contract.rollouts.agent_calls import MAX_REPORTED_SESSIONS, LiveSession, oldest_sessions
 from astraflow.contract.weight_reports import WeightsReport
+from astraflow.dataflow.activity import PolicyActivity
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.pool.registry import Node
-from astraflow.dataflow.reporting.activity import PolicyActivity
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stream import Stream
 

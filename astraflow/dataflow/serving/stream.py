@@ -14,10 +14,10 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import VersionReport
 from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.interactions import StepInteractions
 from astraflow.dataflow.issuing.pacing import Pacer
 from astraflow.dataflow.issuing.staleness_gate import issue_headroom
 from astraflow.dataflow.plugin_slot import SlotPlugins
-from astraflow.dataflow.reporting.interactions import StepInteractions
 from astraflow.dataflow.serving.batches import AcknowledgedBatch, ServedBatch
 from astraflow.dataflow.serving.buffer import Buffer, BufferedGroup
 from astraflow.dataflow.serving.role_metrics import role_metrics

@@ -29,11 +29,11 @@ from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_operations import NodeOperations
-from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.service import build_run
-from astraflow.dataflow.trainer_operations import TrainerOperations
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.recipe.config import dataflow_config
 from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.clock import SystemClock

@@ -19,7 +19,7 @@ from typing import Any
 
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.report import NodeState
-from astraflow.dataflow.reporting.history import PAGE_BYTES
+from astraflow.dataflow.history.history import PAGE_BYTES
 from astraflow.wire.codecs.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from tests.fakes.control_plane import FakeControlPlane

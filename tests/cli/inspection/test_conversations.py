@@ -10,8 +10,8 @@ from astraflow.archive.connection import ARCHIVE_PATH
 from astraflow.cli.inspection.conversations import print_conversations
 from astraflow.contract.ids import FlowId, GroupId
 from astraflow.contract.rollouts.tasks import Group
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.samples import TrajectorySamples
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.samples import TrajectorySamples
 from astraflow.dataflow.serving.stream import BUFFERED
 from tests import make
 from tests.fakes.clock import ManualClock

@@ -11,7 +11,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.epochs import EpochOrder
 from astraflow.dataflow.issuing.selection import Rewards, mean_rewards
 from astraflow.dataflow.issuing.selectors import selectors
-from astraflow.dataflow.prompt_rows import PromptRows
+from astraflow.dataflow.storage.prompt_rows import PromptRows
 from astraflow.runtime.config.base import Config
 
 _GENERAL_WEIGHT = 0.01

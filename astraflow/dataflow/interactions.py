@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from astraflow.contract.ids import FlowId
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.training_metrics import ENDING_PREFIX, MAX_REWARD_TERMS, REWARD_TERM_PREFIX
-from astraflow.dataflow.reporting.activity import Window
+from astraflow.dataflow.activity import Window
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.group_scoring import GroupScoring, without_unsampled_texts
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.run import Run
 from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.retries import Backoff

@@ -12,9 +12,9 @@ from typing import Any
 from prometheus_client.exposition import choose_encoder
 
 from astraflow.contract.reports.report import Report
-from astraflow.dataflow.metrics_endpoint import MetricsEndpoint
-from astraflow.dataflow.reporting.losses import Losses
-from astraflow.dataflow.reporting.openmetrics import DiskSpace, ReportCollector
+from astraflow.dataflow.endpoint_config import MetricsEndpoint
+from astraflow.dataflow.endpoints.openmetrics import DiskSpace, ReportCollector
+from astraflow.dataflow.history.losses import Losses
 from astraflow.runtime.http.server import listening, serving_http, url_of
 
 PATH = "/metrics"

@@ -2,7 +2,7 @@
 
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.dataflow.evaluation.evaluator import Evaluator
+from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stream import STALE, Stream
 from astraflow.runtime.tracing import span

@@ -14,8 +14,8 @@ import grpc
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.fleet.recommendations import Mode, PoolRecommendation
 from astraflow.contract.reports.report import Report
-from astraflow.dataflow.keda_config import KedaConfig
-from astraflow.dataflow.reporting.history import History
+from astraflow.dataflow.endpoint_config import KedaConfig
+from astraflow.dataflow.history.history import History
 from astraflow.wire.listener_limits import SCALER_LIMITS
 from astraflow.wire.pb import external_scaler_pb2 as pb
 from astraflow.wire.pb.external_scaler_pb2_grpc import ExternalScalerServicer, add_ExternalScalerServicer_to_server

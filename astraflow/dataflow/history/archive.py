@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from astraflow.archive.connection import open_read_only, run_query
 from astraflow.contract.errors import InvalidInput, StorageFull
-from astraflow.dataflow.reporting.losses import Losses
+from astraflow.dataflow.history.losses import Losses
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.errors import is_disk_full

@@ -11,10 +11,10 @@ from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.reports.queries import RESOLUTIONS_S
 from astraflow.contract.reports.report import Report
 from astraflow.contract.values import Json
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.losses import Losses
-from astraflow.dataflow.reporting.minutes import MINUTE_S, MinuteAggregator
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.losses import Losses
+from astraflow.dataflow.history.minutes import MINUTE_S, MinuteAggregator
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.wire.codecs.converter import from_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.request_limits import is_finite

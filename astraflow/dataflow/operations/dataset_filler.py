@@ -8,8 +8,8 @@ from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories
 from astraflow.dataflow.flow import AnswerSource, Flow
-from astraflow.dataflow.issuing.assignment import TaskAssignment
-from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.operations.assignment import TaskAssignment
+from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.run import Run
 
 FILLER = NodeId("dataset")

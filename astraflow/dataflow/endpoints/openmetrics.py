@@ -18,7 +18,7 @@ from astraflow.contract.node_metrics import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from astraflow.contract.weight_reports import WeightsReport
-from astraflow.dataflow.reporting.losses import KINDS
+from astraflow.dataflow.history.losses import KINDS
 
 FamilyRows: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 """Label values and the value of the metric."""

@@ -21,8 +21,8 @@ from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import AgentCall
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories, Trajectory
+from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.issuing.groups import parse_task_id
-from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.serving.stream import BUFFERED
 from astraflow.wire.codecs.agent_calls import encode_calls
 from astraflow.wire.codecs.converter import to_message

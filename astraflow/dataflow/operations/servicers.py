@@ -15,14 +15,14 @@ from astraflow.contract.nodes import MAX_CAPACITY, JoinResult, NodeFacts
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.reports.queries import EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
 from astraflow.contract.reports.report import Report
-from astraflow.dataflow.evaluation.evaluator import Evaluator
-from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.history.history import History
+from astraflow.dataflow.operations.evaluator import Evaluator
+from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.pool.credentials import Credentials, RevocationResult
 from astraflow.dataflow.pool.registry import Node
-from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.reporting.recommender import FLEET_CONSTRAINTS_VALID_S, Recommender
 from astraflow.dataflow.run import Run
-from astraflow.dataflow.trainer_operations import TrainerOperations
 from astraflow.scaling.what_if import changed_spec, replay
 from astraflow.wire.codecs.common import decode_versions
 from astraflow.wire.codecs.converter import from_message, to_message

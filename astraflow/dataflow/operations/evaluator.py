@@ -7,10 +7,10 @@ from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.dataflow.evaluation.evaluation import Evaluation
-from astraflow.dataflow.evaluation.reservations import Reservations
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, Round
-from astraflow.dataflow.issuing.assignment import TaskAssignment
 from astraflow.dataflow.issuing.groups import flow_of, parse_task_id
+from astraflow.dataflow.operations.assignment import TaskAssignment
+from astraflow.dataflow.operations.reservations import Reservations
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 

@@ -14,9 +14,9 @@ from astraflow.archive.events import event_columns, event_from_row, find_events
 from astraflow.contract.reports.queries import EventPage, EventQuery
 from astraflow.contract.reports.report import Event
 from astraflow.contract.values import Json
-from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.repeats import RepeatedEvent, RepeatFilter
+from astraflow.dataflow.history.archive import Archive
+from astraflow.dataflow.history.repeats import RepeatedEvent, RepeatFilter
+from astraflow.dataflow.storage.journal import Journal
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.codecs.converter import from_message, to_message

@@ -21,7 +21,7 @@ from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, StorageFull
 from astraflow.contract.values import Json
-from astraflow.dataflow.segments import RecordLocation, SegmentFiles, SegmentMap
+from astraflow.dataflow.storage.segments import RecordLocation, SegmentFiles, SegmentMap
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.errors import is_disk_full

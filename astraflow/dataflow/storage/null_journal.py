@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from astraflow.contract.values import Json
-from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.storage.journal import Journal
 
 
 class NullJournal(Journal):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from astraflow.archive.evaluation_rounds import DELETE_OLD_ROUNDS, INSERT_ROUND, MAX_STORED_ROUNDS, round_columns
 from astraflow.contract.reports.evaluations import EvaluationReport
-from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.history.archive import Archive
 
 
 class RoundArchive:

@@ -12,18 +12,18 @@ from astraflow.contract.rollouts.tasks import Group, Lease, Task
 from astraflow.contract.rollouts.trajectories import NO_VERSION, Episode, Trajectories
 from astraflow.dataflow.admission.admitter import Admission
 from astraflow.dataflow.admission.reward_range import bounded_rewards
-from astraflow.dataflow.evaluation.evaluator import Evaluator
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.issuing.assignment import TaskAssignment
 from astraflow.dataflow.issuing.groups import flow_of
 from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplus_policies
-from astraflow.dataflow.issuing.stalls import StallChange
+from astraflow.dataflow.operations.assignment import TaskAssignment
+from astraflow.dataflow.operations.evaluator import Evaluator
+from astraflow.dataflow.operations.version_check import VersionCheck
 from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, PushResult, with_push
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
+from astraflow.dataflow.serving.stalls import StallChange
 from astraflow.dataflow.serving.stream import BUFFERED
-from astraflow.dataflow.version_check import VersionCheck
 from astraflow.runtime.tracing import span
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import MAX_VERSION, NodeId, PolicyId, TaskId
-from astraflow.dataflow.evaluation.evaluator import Evaluator
+from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.run import Run
 
 
