@@ -10,10 +10,10 @@ from pydantic import Field, field_validator
 from astraflow.agents.branches import Scores
 from astraflow.agents.programs import programs
 from astraflow.agents.programs.base import AgentTask, ProgramExit, RunningProgram
-from astraflow.agents.proxy import AgentProxy, SessionAccess
+from astraflow.agents.proxy.server import AgentProxy, SessionAccess
 from astraflow.agents.scoring import Ended, ScoringOptions, score_episode
 from astraflow.agents.session_limits import SessionOptions
-from astraflow.agents.upstream_session import AgentSession, open_session
+from astraflow.agents.upstream.session import AgentSession, open_session
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, TaskId
 from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.agents.text_tokens import TextTokenizer
-from astraflow.agents.upstream import Upstream
-from astraflow.agents.upstream_policy import UpstreamPolicy
+from astraflow.agents.upstream.client import Upstream
+from astraflow.agents.upstream.policy import UpstreamPolicy
 from astraflow.contract.errors import AstraFlowError, DeadlineExceeded, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.nodes import PolicySpec

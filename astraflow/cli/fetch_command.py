@@ -31,7 +31,7 @@ def fetch(
 
     A run reads them without a network: astraflow run RECIPE --set data_root=DIR
     """
-    from astraflow.models.packages import PACKAGED_MODELS
+    from astraflow.models.fetched.packages import PACKAGED_MODELS
 
     if name in PACKAGED_MODELS:
         _fetch_model(name, to, verify=verify)
@@ -43,8 +43,8 @@ def _fetch_model(name: str, to: Path | None, *, verify: bool) -> None:
     from rich.console import Console
 
     from astraflow.cli.engines.environments import InstallationScreen
-    from astraflow.models.fetched import fetch_model, fetched_folder, verify_model
-    from astraflow.models.packages import packaged_model
+    from astraflow.models.fetched.model import fetch_model, fetched_folder, verify_model
+    from astraflow.models.fetched.packages import packaged_model
 
     folder = str(to) if to is not None else ""
     console = Console(highlight=False)

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
-from astraflow.datasets.alfworld_games import HouseholdGame
 from astraflow.datasets.base import QUESTION
+from astraflow.datasets.worlds.alfworld_games import HouseholdGame
 from astraflow.environments import environments
 from astraflow.environments.alfworld_problems import problem_of
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from astraflow.datasets.alfworld_games import (
+from astraflow.datasets.worlds.alfworld_games import (
     LAMP,
     LOOK,
     OPENABLE,

@@ -18,7 +18,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
-from astraflow.datasets.scienceworld import SIMPLIFICATIONS, VARIATIONS
+from astraflow.datasets.worlds.scienceworld import SIMPLIFICATIONS, VARIATIONS
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
 from astraflow.runtime.config.base import Config

@@ -12,7 +12,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
-from astraflow.datasets.games import GAMES
+from astraflow.datasets.worlds.games import GAMES
 from astraflow.environments import games
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.two_player import PLAYERS, Game, GameTurn

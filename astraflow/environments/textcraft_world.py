@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
-from astraflow.datasets.textcraft import Recipe
+from astraflow.datasets.worlds.textcraft import Recipe
 
 MAX_ACTION_CHARACTERS = 2000
 """Longest command that is read."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull
 from astraflow.fetching.hub import HubFile, HubRepository, download, find_repository
-from astraflow.models.fetched import MANIFEST as MODEL_MANIFEST
-from astraflow.models.fetched import fetch_model, fetched_files
-from astraflow.models.packages import Progress, packaged_model
+from astraflow.models.fetched.model import MANIFEST as MODEL_MANIFEST
+from astraflow.models.fetched.model import fetch_model, fetched_files
+from astraflow.models.fetched.packages import Progress, packaged_model
 from astraflow.runtime.folders.data_root import MANIFEST, DataRoot, FetchedFile, FetchedSource, RemoteSource, SourceKind
 from astraflow.runtime.folders.data_root import sha256_of as content_hash
 from astraflow.runtime.locks import exclusive_lock

@@ -11,7 +11,7 @@ from astraflow.runtime.plugins import Registry
 models: Registry[ModelSource] = Registry(
     "model",
     built_in={
-        "fetched": "astraflow.models.fetched",
+        "fetched": "astraflow.models.fetched.model",
         "huggingface": "astraflow.models.huggingface",
         "scripted": "astraflow.models.scripted",
         "tiny": "astraflow.models.tiny",

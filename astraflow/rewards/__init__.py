@@ -26,9 +26,9 @@ rewards: Registry[Reward] = Registry(
 group_rewards: Registry[GroupReward] = Registry(
     "group_reward",
     built_in={
-        "best_of": "astraflow.rewards.best_of",
-        "diversity": "astraflow.rewards.diversity",
-        "pairwise_judge": "astraflow.rewards.pairwise_judge",
+        "best_of": "astraflow.rewards.groups.best_of",
+        "diversity": "astraflow.rewards.groups.diversity",
+        "pairwise_judge": "astraflow.rewards.groups.pairwise_judge",
     },
     install_hint="install the clients of language models with pip install 'astraflow[llm]'",
 )

@@ -13,12 +13,12 @@ from astraflow.datasets.base import ANSWER
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score, text_field
 from astraflow.rewards.math_text import TAIL_CHARS, decided, last_boxed, normalized
-from astraflow.rewards.worker_pool import CallKilled, WorkerPool
+from astraflow.rewards.workers.pool import CallKilled, WorkerPool
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import require_package
 
-FUNCTION = "astraflow.rewards.math_worker:is_equal"
+FUNCTION = "astraflow.rewards.workers.math_answer:is_equal"
 
 _REMEMBERED = 4096
 """Compared pairs that are remembered: members of a group often give the same answer. Count."""

@@ -11,15 +11,15 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER, QUESTION
-from astraflow.datasets.reasoning_gym import GENERATOR, METADATA, SETTINGS
+from astraflow.datasets.generated.reasoning_gym import GENERATOR, METADATA, SETTINGS
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score, last_tagged
-from astraflow.rewards.worker_pool import CallKilled, WorkerPool
+from astraflow.rewards.workers.pool import CallKilled, WorkerPool
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import require_package
 
-FUNCTION = "astraflow.rewards.reasoning_gym_worker:score"
+FUNCTION = "astraflow.rewards.workers.reasoning_gym:score"
 
 
 class ReasoningGymRewardOptions(Config):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import field_validator, model_validator
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.datasets.facts import FactOptions, FactWorld
+from astraflow.datasets.generated.facts import FactOptions, FactWorld
 from astraflow.models.embedders import embedders
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy

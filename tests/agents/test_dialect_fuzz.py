@@ -14,9 +14,9 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from astraflow.agents.calls import AgentMessage, FunctionCall, ReplyFinish, Role
-from astraflow.agents.proxy_app import ProxyApp
-from astraflow.agents.proxy_connections import DISCONNECTED
-from astraflow.agents.proxy_sessions import SessionTable
+from astraflow.agents.proxy.app import ProxyApp
+from astraflow.agents.proxy.connections import DISCONNECTED
+from astraflow.agents.proxy.sessions import SessionTable
 from astraflow.runtime.clock import SystemClock
 from tests.agents.strict_models import strictly
 from tests.fakes.agent_handlers import ScriptedHandler

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from astraflow.agents.programs.callables import CallableOptions, CallableProgram
 from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL, early_clients, point_clients, warm_up
-from astraflow.agents.proxy import environment
+from astraflow.agents.proxy.server import environment
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code

@@ -12,7 +12,7 @@ import pytest
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 
 from astraflow.agents.calls import AgentMessage, CallRefused, FunctionCall, Refusal, ReplyFinish, Role
-from astraflow.agents.proxy import ProxyOptions
+from astraflow.agents.proxy.server import ProxyOptions
 from tests.agents.strict_models import strictly
 from tests.fakes.agent_handlers import ScriptedHandler, calls_reply, eventually, serving, text_reply
 

@@ -14,7 +14,7 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from pydantic import BaseModel
 
 from astraflow.agents.calls import AgentMessage, CallRefused, FunctionCall, Refusal, ReplyFinish, Role
-from astraflow.agents.proxy import ProxyOptions
+from astraflow.agents.proxy.server import ProxyOptions
 from tests.agents.strict_models import strictly
 from tests.fakes.agent_handlers import ScriptedHandler, calls_reply, serving, text_reply
 

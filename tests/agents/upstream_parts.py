@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from astraflow.agents.calls import AgentMessage, Role
-from astraflow.agents.upstream import Upstream, UpstreamOptions
+from astraflow.agents.upstream.client import Upstream, UpstreamOptions
 from tests.fakes.clock import ManualClock
 from tests.fakes.hosted_endpoint import KEY, HostedEndpoint, hosted
 

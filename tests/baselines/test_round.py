@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from astraflow.agents.upstream import Upstream, UpstreamOptions
+from astraflow.agents.upstream.client import Upstream, UpstreamOptions
 from astraflow.baselines.report import BaselineReport, SampleResult
 from astraflow.baselines.round import BaselineRound
 from astraflow.baselines.selection import Selection, select
@@ -14,7 +14,7 @@ from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subje
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.evaluations import EvaluationState
-from astraflow.datasets.scripted import parse_scripted_answer
+from astraflow.datasets.generated.scripted import parse_scripted_answer
 from astraflow.models import models
 from astraflow.models.causal import load_model
 from astraflow.recipe.config import Recipe

@@ -28,7 +28,7 @@ from astraflow.agents.calls import CallHandler
 from astraflow.agents.dialects.chat import ChatDialect
 from astraflow.agents.dialects.dialect import CallContext
 from astraflow.agents.policy_session import PolicySession
-from astraflow.agents.proxy import AgentProxy
+from astraflow.agents.proxy.server import AgentProxy
 from astraflow.agents.session_limits import SessionOptions
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Generation, Sampling

@@ -18,7 +18,7 @@ import numpy as np
 
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.datasets.games import GAMES
+from astraflow.datasets.worlds.games import GAMES
 from astraflow.environments import environments, games
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, act, begin, plan_of_answer, play

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import psutil
 
-from astraflow.datasets.facts import FactOptions, FactWorld
+from astraflow.datasets.generated.facts import FactOptions, FactWorld
 from astraflow.runtime.http.json_service import JsonClient, ServiceAddress
 from astraflow.search.client import SearchClient
 from astraflow.search.corpus import fact_documents

@@ -16,7 +16,7 @@ from pathlib import Path
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
-from astraflow.datasets.terminal import SAMPLE_TASKS
+from astraflow.datasets.worlds.terminal import SAMPLE_TASKS
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentFactory
 from astraflow.environments.episodes import Expert, play, total_reward

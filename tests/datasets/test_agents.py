@@ -9,7 +9,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets import datasets
-from astraflow.datasets.published import SAMPLES
+from astraflow.datasets.published.loading import SAMPLES
 from tests.datasets import tables
 from tests.errors import raises_code
 

@@ -6,7 +6,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets import datasets
 from astraflow.datasets.base import examples
-from astraflow.datasets.scripted import ScriptedAnswer, parse_scripted_answer
+from astraflow.datasets.generated.scripted import ScriptedAnswer, parse_scripted_answer
 
 
 def test_letters_are_reversed_or_sorted() -> None:

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from astraflow.contract.rollouts.tasks import Prompt
-from astraflow.datasets.terminal import SAMPLE_TASKS
+from astraflow.datasets.worlds.terminal import SAMPLE_TASKS
 from astraflow.environments.base import Observation
 
 

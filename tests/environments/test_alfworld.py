@@ -19,7 +19,7 @@ from astraflow.contract.rollouts.failures import RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
-from astraflow.datasets.alfworld_games import TASK_TYPES, HouseholdGame, PlacedObject
+from astraflow.datasets.worlds.alfworld_games import TASK_TYPES, HouseholdGame, PlacedObject
 from astraflow.environments import environments
 from astraflow.environments.alfworld import normalized
 from astraflow.environments.alfworld_problems import problem_of

@@ -15,7 +15,7 @@ from astraflow.contract.rollouts.failures import RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
-from astraflow.datasets.scienceworld import VARIATIONS
+from astraflow.datasets.worlds.scienceworld import VARIATIONS
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.episodes import Expert, play, total_reward

@@ -9,7 +9,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
-from astraflow.datasets.games import GAMES
+from astraflow.datasets.worlds.games import GAMES
 from astraflow.environments import games
 from astraflow.environments.two_player import GameTurn
 from tests import make

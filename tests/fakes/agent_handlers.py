@@ -20,7 +20,7 @@ from astraflow.agents.calls import (
     TokenCall,
     TokenReply,
 )
-from astraflow.agents.proxy import AgentProxy, ProxyOptions, SessionAccess
+from astraflow.agents.proxy.server import AgentProxy, ProxyOptions, SessionAccess
 
 Answer = Callable[[ModelCall], Awaitable[AgentMessage] | AgentMessage]
 

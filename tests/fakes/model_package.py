@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from astraflow.models.packages import PackagedModel
+from astraflow.models.fetched.packages import PackagedModel
 from astraflow.runtime.folders.data_root import sha256_of
 
 HIDDEN, LAYERS, HEADS, FEED_FORWARD = 32, 2, 2, 64

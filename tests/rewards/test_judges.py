@@ -15,9 +15,9 @@ from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import group_rewards, judging_policies, rewards
 from astraflow.rewards.base import GroupMember, PolicyReward, Reward, score_completion
+from astraflow.rewards.groups.pairwise_judge import PairwiseJudge
 from astraflow.rewards.judge_client import JudgeBudgetSpent, JudgeFailed, JudgeOptions
 from astraflow.rewards.llm_judge import LlmJudge
-from astraflow.rewards.pairwise_judge import PairwiseJudge
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.judge_server import TOKENS, JudgeServer

@@ -11,7 +11,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.datasets import datasets
-from astraflow.datasets.facts import FactOptions, FactWorld
+from astraflow.datasets.generated.facts import FactOptions, FactWorld
 from astraflow.runtime.http.json_service import JsonClient, JsonRefused, ServiceAddress, serving_json
 from astraflow.search.base import MAX_QUERIES, Document
 from astraflow.search.client import SearchClient

@@ -14,7 +14,7 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.datasets.facts import FactOptions
+from astraflow.datasets.generated.facts import FactOptions
 from astraflow.runtime.http.json_service import ServiceAddress
 from astraflow.search.corpus import fact_documents
 from astraflow.search.index import build_index

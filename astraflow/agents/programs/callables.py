@@ -29,7 +29,7 @@ from astraflow.agents.programs.base import (
 from astraflow.agents.programs.fork_server import OUTPUTS, VALUE, WORK, Start, function_named
 from astraflow.agents.programs.fork_server import __name__ as server_module
 from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL
-from astraflow.agents.proxy import environment as client_environment
+from astraflow.agents.proxy.server import environment as client_environment
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy

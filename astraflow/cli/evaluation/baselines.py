@@ -85,7 +85,7 @@ def score_folders(request: BaselineRequest, folders: Sequence[str], *, engine: s
 
 def score_endpoint(request: BaselineRequest, options: Mapping[str, Any], models: Sequence[str], *, key: str) -> int:
     """Scores an endpoint and prints the result; returns the exit code. Raises: InvalidInput."""
-    from astraflow.agents.upstream import Upstream, UpstreamOptions
+    from astraflow.agents.upstream.client import Upstream, UpstreamOptions
 
     _, selection = _load(request)
     names = by_policy(models, selection.policies, option="--model")

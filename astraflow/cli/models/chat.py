@@ -17,7 +17,7 @@ from astraflow.baselines.subjects import served_folder
 from astraflow.cli.models.sources import find_checkpoints
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish
-from astraflow.models.packages import PACKAGED_MODELS
+from astraflow.models.fetched.packages import PACKAGED_MODELS
 from astraflow.models.tokenizers import Message
 from astraflow.raas.policies.served_policies import ServedPolicy
 from astraflow.runtime import logs
@@ -103,7 +103,7 @@ def _event_loop() -> Iterator[_Run]:
 def _prepared(request: ChatRequest, scratch: Path) -> _Chat:
     """Returns the model folder and the options of its answers; exports a checkpoint to `scratch`."""
     # torch and transformers take seconds to import
-    from astraflow.models.fetched import fetched_files, fetched_folder
+    from astraflow.models.fetched.model import fetched_files, fetched_folder
     from astraflow.trainer.export import export_checkpoint
 
     chat_options = {name: value for name, value in request.given.items() if value is not None}

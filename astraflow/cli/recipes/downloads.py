@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.dataflow.config import EvaluationConfig, FlowConfig
-from astraflow.datasets.code import CODE_SETS
-from astraflow.datasets.math import MATH_SETS
-from astraflow.datasets.published import PublishedSet
-from astraflow.datasets.search import SEARCH_SETS
+from astraflow.datasets.published.code import CODE_SETS
+from astraflow.datasets.published.loading import PublishedSet
+from astraflow.datasets.published.math import MATH_SETS
+from astraflow.datasets.published.search import SEARCH_SETS
 from astraflow.models.shapes import known_model
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.folders.data_root import is_hub_name
@@ -51,7 +51,7 @@ def published_set(dataset: Mapping[str, Any]) -> PublishedSet | None:
 
 def _model(spec: Mapping[str, Any]) -> Iterator[Need]:
     if spec.get("kind") == "fetched":
-        from astraflow.models.fetched import fetched_folder
+        from astraflow.models.fetched.model import fetched_folder
 
         folder = fetched_folder(str(spec.get("name")), str(spec.get("folder", "")))
         yield Need(name=f"model {spec['name']}", is_here=folder.is_dir(), command=f"astraflow fetch {spec['name']}")

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from astraflow.datasets.terminal import TerminalTask
+from astraflow.datasets.worlds.terminal import TerminalTask
 from astraflow.environments.container_engine import COMMAND_S, ContainerEngine
 from astraflow.environments.terminal.runners import Verdict, reward_of
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError

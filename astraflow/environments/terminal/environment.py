@@ -11,7 +11,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
-from astraflow.datasets.terminal import SAMPLE_TASKS, TerminalTask, load_task
+from astraflow.datasets.worlds.terminal import SAMPLE_TASKS, TerminalTask, load_task
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
 from astraflow.environments.terminal.containers import ContainerRunner

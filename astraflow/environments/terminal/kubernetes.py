@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.datasets.terminal import TerminalTask
+from astraflow.datasets.worlds.terminal import TerminalTask
 from astraflow.environments.container_engine import COMMAND_S, GRACE_S, ContainerEngine, stopped_command, with_timeout
 from astraflow.environments.terminal.containers import ContainerSession
 from astraflow.environments.terminal.runners import archive_of, files_below

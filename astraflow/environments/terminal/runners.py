@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
-from astraflow.datasets.terminal import TerminalTask
+from astraflow.datasets.worlds.terminal import TerminalTask
 from astraflow.sandbox.base import JobLimits, JobResult, Outcome, Session
 from astraflow.sandbox.shared import SharedSandbox
 

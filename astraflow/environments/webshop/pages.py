@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from astraflow.datasets.webshop_store import Product
+from astraflow.datasets.worlds.webshop_store import Product
 
 BACK, NEXT, PREVIOUS, BUY = "Back to Search", "Next >", "< Prev", "Buy Now"
 DETAILS = ("Description", "Features", "Reviews")

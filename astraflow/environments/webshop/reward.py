@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from rapidfuzz import fuzz, utils
 
-from astraflow.datasets.webshop_store import CATEGORY_SEPARATOR, Goal, Product
+from astraflow.datasets.worlds.webshop_store import CATEGORY_SEPARATOR, Goal, Product
 
 _MIN_RATIO = 85
 _FUNCTION_WORDS = frozenset(

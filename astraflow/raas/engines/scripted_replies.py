@@ -1,6 +1,6 @@
 """Right and wrong reply of the scripted engine, parsed from the text of the prompt.
 
-- Prompt `say WORD` (see `astraflow.datasets.scripted`): the right reply is WORD, the wrong one is `wrong`.
+- Prompt `say WORD` (see `astraflow.datasets.generated.scripted`): the right reply is WORD, the wrong one is `wrong`.
 - Prompt to verify an answer to such a question (see `astraflow.workflows.solve_and_verify`): the right reply approves
   WORD and rejects other answers; the wrong one does the opposite.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.trajectories import Int32Array
-from astraflow.datasets.scripted import parse_scripted_answer
+from astraflow.datasets.generated.scripted import parse_scripted_answer
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.workflows.solve_and_verify import APPROVE, REJECT, parse_verification_prompt
 

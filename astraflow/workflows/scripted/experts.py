@@ -10,9 +10,9 @@ from typing import Protocol
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.tasks import Prompt
-from astraflow.datasets.alfworld_games import OPENABLE
 from astraflow.datasets.base import ANSWER
-from astraflow.datasets.published import fill_template
+from astraflow.datasets.published.loading import fill_template
+from astraflow.datasets.worlds.alfworld_games import OPENABLE
 from astraflow.runtime.config.base import suggest_name
 from astraflow.workflows.solve_and_verify import parse_verification_prompt
 

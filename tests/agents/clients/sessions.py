@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.agents.policy_session import PolicySession
-from astraflow.agents.proxy import AgentProxy, SessionAccess
+from astraflow.agents.proxy.server import AgentProxy, SessionAccess
 from astraflow.agents.session_limits import SessionOptions
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome

@@ -13,7 +13,7 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
-from astraflow.datasets.terminal import SAMPLE_TASKS
+from astraflow.datasets.worlds.terminal import SAMPLE_TASKS
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory, Observation
 from tests.environments.experts import solver

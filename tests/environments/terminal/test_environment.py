@@ -15,7 +15,7 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
-from astraflow.datasets.terminal import SAMPLE_TASKS, load_task
+from astraflow.datasets.worlds.terminal import SAMPLE_TASKS, load_task
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert

@@ -1,0 +1,1 @@
+"""Hosted model endpoints, which are evaluated and not trained: client, formats, policy and session."""

@@ -1,0 +1,1 @@
+"""Generated tasks with known answers: sums, strings, functions, facts and puzzles."""

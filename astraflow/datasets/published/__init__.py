@@ -1,0 +1,1 @@
+"""Published datasets of mathematics, programs and questions, and the common parts of their loaders."""

@@ -1,0 +1,1 @@
+"""Group rewards, which compare the completions of a group."""

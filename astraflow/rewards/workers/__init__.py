@@ -1,0 +1,1 @@
+"""Worker processes for calls of rewards that may hang or use up memory."""

