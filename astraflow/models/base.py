@@ -48,6 +48,24 @@ class EpisodeOptions(Config):
     """Number of prompts that are played; the examples then repeat in other orders."""
 
 
+class WarmStartOptions(Config):
+    """Dataset and end of the warm start: too good a start leaves nothing for reinforcement learning to improve."""
+
+    dataset: Annotated[dict[str, Any], SettableBy.RECIPE]
+    """Dataset of the examples, as its `kind` and options. It is part of the cached folder's name; the caller of
+    `prepare` builds it and passes the examples."""
+    system: Annotated[str, SettableBy.AGENT] = ""
+    """System message before each question, such as the description of an agent's tools; empty: none."""
+    episodes: EpisodeOptions | None = None
+    """Whole episodes as examples, such as those of an agent in an environment, instead of a question and its answer."""
+    target_accuracy: float = Field(default=0.25, gt=0, lt=1)
+    """Share of correct sampled answers at which the warm start stops."""
+    batch_size: int = Field(default=64, ge=1)
+    learning_rate: float = Field(default=3e-3, gt=0)
+    max_steps: int = Field(default=2000, ge=1)
+    report_every_steps: int = Field(default=10, ge=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExamplesSource:
     """Source of the examples of a warm start."""

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
-from astraflow.models.base import EpisodeOptions, Example, ExamplesSource, OnProgress
+from astraflow.models.base import Example, ExamplesSource, OnProgress, WarmStartOptions
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer, char_tokenizer, char_vocab_size
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -25,24 +25,6 @@ if TYPE_CHECKING:
 
 _REVISION = 1
 """Increased when the code makes another model from the same options, so that outdated cached models are not used."""
-
-
-class WarmStartOptions(Config):
-    """Dataset and end of the warm start: too good a start leaves nothing for reinforcement learning to improve."""
-
-    dataset: Annotated[dict[str, Any], SettableBy.RECIPE]
-    """Dataset of the examples, as its `kind` and options. It is part of the cached folder's name; the caller of
-    `prepare` builds it and passes the examples."""
-    system: Annotated[str, SettableBy.AGENT] = ""
-    """System message before each question, such as the description of an agent's tools; empty: none."""
-    episodes: EpisodeOptions | None = None
-    """Whole episodes as examples, such as those of an agent in an environment, instead of a question and its answer."""
-    target_accuracy: float = Field(default=0.25, gt=0, lt=1)
-    """Share of correct sampled answers at which the warm start stops."""
-    batch_size: int = Field(default=64, ge=1)
-    learning_rate: float = Field(default=3e-3, gt=0)
-    max_steps: int = Field(default=2000, ge=1)
-    report_every_steps: int = Field(default=10, ge=1)
 
 
 class TinyModelOptions(Config):

@@ -12,9 +12,8 @@ from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.trajectories import Int32Array
-from astraflow.models.base import Example, OnProgress, Transcript, WarmStartProgress
+from astraflow.models.base import Example, OnProgress, Transcript, WarmStartOptions, WarmStartProgress
 from astraflow.models.causal import hidden_states, logits_at
-from astraflow.models.tiny import WarmStartOptions
 from astraflow.models.tokenizers import ChatTokenizer
 
 _MEASURED_STEPS = 3

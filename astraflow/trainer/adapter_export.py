@@ -13,8 +13,8 @@ from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import torch_dtype_of
-from astraflow.trainer.backends.adapter_state import AdapterRecord
-from astraflow.trainer.backends.state_files import write_tensors
+from astraflow.trainer.backends.state.adapters import AdapterRecord
+from astraflow.trainer.backends.state.files import write_tensors
 from astraflow.trainer.engines.adapters import base_root
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.weights.adapters import DOWN_SUFFIX, PEFT_CONFIG, PEFT_PREFIX, PEFT_WEIGHTS, UP_SUFFIX, peft_config

@@ -13,9 +13,9 @@ from astraflow.models import models
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedPart, PublishedParts, published_parts
 from astraflow.trainer.adapter_export import merged_weights, write_peft_folder
-from astraflow.trainer.backends.adapter_state import AdapterRecord
-from astraflow.trainer.backends.sharded_state import WholeTensors
-from astraflow.trainer.backends.state_files import write_tensors
+from astraflow.trainer.backends.state.adapters import AdapterRecord
+from astraflow.trainer.backends.state.files import write_tensors
+from astraflow.trainer.backends.state.sharded import WholeTensors
 from astraflow.trainer.checkpoints import finished_checkpoints, read_manifest
 
 _WEIGHT = "weight/"

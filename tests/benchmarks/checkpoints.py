@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from astraflow.contract.ids import PolicyId
-from astraflow.trainer.backends.state_files import CapturedFiles, HostTensors
+from astraflow.trainer.backends.state.files import CapturedFiles, HostTensors
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 
 BYTES_PER_PARAMETER = 12

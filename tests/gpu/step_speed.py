@@ -22,7 +22,7 @@ import torch
 
 from astraflow.contract.batches import Batch
 from astraflow.models.precision import compute_dtype_of, device_of, torch_dtype_of
-from astraflow.trainer.backends.host_copy import HostCopy
+from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
 from astraflow.trainer.step.packing import pack_units
 from astraflow.trainer.step.rows import StepRows

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from astraflow.trainer.engines import varlen_attention
-from astraflow.trainer.engines.attention import packed_attention
-from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
+from astraflow.trainer.engines.attention.attention import packed_attention
+from astraflow.trainer.engines.attention.attention import varlen as varlen_attention
+from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
+from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
-from astraflow.trainer.engines.varlen_attention import VarlenKernel
-from tests.trainer.engines.test_attention import dense, slow_flash_backward, slow_flash_forward
+from tests.trainer.engines.attention.test_attention import dense, slow_flash_backward, slow_flash_forward
 
 pytestmark = pytest.mark.gpu
 

@@ -24,9 +24,9 @@ from astraflow.models.causal import named_weights
 from astraflow.models.published import published_weights
 from astraflow.trainer import adapter_export
 from astraflow.trainer.backends import backends
-from astraflow.trainer.backends.sharded_state import INDEX, joined_index, shard_file, shard_index
 from astraflow.trainer.backends.shards import local_shards
-from astraflow.trainer.backends.state_files import CapturedFiles, write_numbers
+from astraflow.trainer.backends.state.files import CapturedFiles, write_numbers
+from astraflow.trainer.backends.state.sharded import INDEX, joined_index, shard_file, shard_index
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.export import export_checkpoint
 from tests.errors import raises_code

@@ -16,7 +16,8 @@ from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_finge
 from astraflow.datasets.published.loading import SAMPLES
 from astraflow.datasets.tables.base import RequiredFields
 from astraflow.datasets.tables.lines import LineTable
-from astraflow.datasets.worlds.webshop_store import StoreOptions, open_store
+from astraflow.datasets.worlds.webshop_files import open_store
+from astraflow.datasets.worlds.webshop_store import StoreOptions
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 

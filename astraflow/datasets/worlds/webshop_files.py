@@ -1,4 +1,4 @@
-"""Reader of the published files of WebShop (arXiv:2207.01206).
+"""Stores of WebShop (arXiv:2207.01206) from options, and the reader of the published files.
 
 Products come from `items_shuffle*.json`, their attributes from `items_ins_v2*.json`, and goals that people wrote from
 `items_human_ins.json`. Prices in a range and price bounds are drawn from the seed of the store and the product, so that
@@ -16,7 +16,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.datasets.worlds.webshop_store import Goal, Product, StoreOptions, WrittenGoals, price_bound
+from astraflow.datasets.worlds.webshop_store import (
+    GeneratedStore,
+    Goal,
+    Product,
+    Store,
+    StoreOptions,
+    WrittenGoals,
+    price_bound,
+)
 
 _GOAL_ORDER = 233
 """Seed with which the published shop shuffles its goals; the splits refer to this order."""
@@ -32,6 +40,11 @@ _DOWNLOAD = (
 
 Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
 """Text of a scraped page, which may be null."""
+
+
+def open_store(options: StoreOptions) -> Store:
+    """Returns the store of the options; takes seconds for many products. Raises: InvalidInput for an invalid file."""
+    return PublishedStore(options) if options.folder else GeneratedStore(options)
 
 
 class _Choice(BaseModel):

@@ -1,4 +1,4 @@
-"""Stores of WebShop (arXiv:2207.01206): products, prices and shopping goals, generated or from the published files."""
+"""Stores of WebShop (arXiv:2207.01206): products, prices and shopping goals, and the generated store."""
 
 import random
 from dataclasses import dataclass, field
@@ -77,15 +77,6 @@ class Store(Protocol):
 
     def goal(self, number: int) -> Goal:
         """Returns a goal. Raises: InvalidInput for a number that the store does not have."""
-
-
-def open_store(options: StoreOptions) -> Store:
-    """Returns the store of the options; takes seconds for many products. Raises: InvalidInput for an invalid file."""
-    if not options.folder:
-        return GeneratedStore(options)
-    from astraflow.datasets.worlds.webshop_files import PublishedStore  # it imports this module
-
-    return PublishedStore(options)
 
 
 def price_bound(price: float, rng: random.Random) -> tuple[float, str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
-from astraflow.datasets.worlds.webshop_store import Goal, Product, Store, StoreOptions, open_store
+from astraflow.datasets.worlds.webshop_files import open_store
+from astraflow.datasets.worlds.webshop_store import Goal, Product, Store, StoreOptions
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.webshop.pages import (

@@ -11,13 +11,14 @@ from astraflow.algorithms.mismatch import check_mismatch
 from astraflow.contract.batches import Batch
 from astraflow.contract.weights import Probe
 from astraflow.runtime.logs import get_logger
-from astraflow.trainer.backends import backends, state_files
-from astraflow.trainer.backends.adapter_state import adapter_files, check_adapters, frozen_base
+from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import FrozenBase
 from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe_text
 from astraflow.trainer.backends.rank_trainer import FsdpOptions, RankTrainer, snapshot_facts
-from astraflow.trainer.backends.sharded_state import INDEX, joined_index
-from astraflow.trainer.backends.step_state import STATE, StepState
+from astraflow.trainer.backends.state import files as state_files
+from astraflow.trainer.backends.state.adapters import adapter_files, check_adapters, frozen_base
+from astraflow.trainer.backends.state.sharded import INDEX, joined_index
+from astraflow.trainer.backends.state.step import STATE, StepState
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.crew import Crew

@@ -22,15 +22,17 @@ from astraflow.models.precision import WeightsDtype, compute_dtype_of, device_of
 from astraflow.models.published import PublishedParts, published_parts
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
-from astraflow.trainer.backends import backends, sharded_state, state_files
-from astraflow.trainer.backends.adapter_state import adapter_files, check_adapters, frozen_base
+from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import FrozenBase
-from astraflow.trainer.backends.host_copy import HostCopy
 from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe_text, score_probe
-from astraflow.trainer.backends.published_shards import PublishedShards
+from astraflow.trainer.backends.publishing.host_copy import HostCopy
+from astraflow.trainer.backends.publishing.published_shards import PublishedShards
 from astraflow.trainer.backends.shards import local_shards
-from astraflow.trainer.backends.state_files import CapturedFiles, HostTensors
-from astraflow.trainer.backends.step_state import STATE, StepState
+from astraflow.trainer.backends.state import files as state_files
+from astraflow.trainer.backends.state import sharded as sharded_state
+from astraflow.trainer.backends.state.adapters import adapter_files, check_adapters, frozen_base
+from astraflow.trainer.backends.state.files import CapturedFiles, HostTensors
+from astraflow.trainer.backends.state.step import STATE, StepState
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions
 from astraflow.trainer.engines.float8 import check_float8
 from astraflow.trainer.engines.local import LocalEngine

@@ -21,12 +21,13 @@ from astraflow.models import models
 from astraflow.models.precision import compute_dtype_of, weights_dtype_of
 from astraflow.models.published import published_parts
 from astraflow.runtime.config.setting_permissions import SettableBy
-from astraflow.trainer.backends import sharded_state, state_files
 from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher
 from astraflow.trainer.backends.probe import ProbeText, score_probe
-from astraflow.trainer.backends.sharded_weights import ShardedWeights
+from astraflow.trainer.backends.publishing.sharded_weights import ShardedWeights
 from astraflow.trainer.backends.shards import local_shards
-from astraflow.trainer.backends.state_files import HostTensors
+from astraflow.trainer.backends.state import files as state_files
+from astraflow.trainer.backends.state import sharded as sharded_state
+from astraflow.trainer.backends.state.files import HostTensors
 from astraflow.trainer.engines.float8 import check_float8
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astraflow.trainer.step.phase_timer import timed
+from astraflow.trainer.engines.phase_timer import timed
 
 _CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
 """Size of a chunk's float32 logits. Two such buffers are alive at most."""

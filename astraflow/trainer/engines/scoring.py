@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window, check_supported
-from astraflow.trainer.engines.attention import PackAttention
+from astraflow.trainer.engines.attention.attention import PackAttention
 from astraflow.trainer.engines.base import ModelRole, Pack, Segment
 from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.heads import target_scores

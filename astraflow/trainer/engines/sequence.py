@@ -16,8 +16,8 @@ from transformers import AttentionInterface
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InternalError, InvalidInput
-from astraflow.trainer.engines.attention import PackAttention, Plans, packed_attention, plan_of_layer
-from astraflow.trainer.engines.attention_kernels import AttentionKernel
+from astraflow.trainer.engines.attention.attention import PackAttention, Plans, packed_attention, plan_of_layer
+from astraflow.trainer.engines.attention.kernels import AttentionKernel
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.scoring import PackInputs, PackScorer
 

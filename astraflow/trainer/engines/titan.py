@@ -20,14 +20,14 @@ from astraflow.models.causal import check_supported, embedding_names, named_weig
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.models.titan import hugging_face_names, titan_model, torchtitan, unsupported_by_titan
-from astraflow.trainer.engines.attention import packed_attention
-from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
+from astraflow.trainer.engines.attention.attention import packed_attention
+from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
+from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.heads import target_scores
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
-from astraflow.trainer.engines.varlen_attention import VarlenKernel
 from astraflow.trainer.step.packing import pack_sequences
 
 _UNSET = (None, False, "none")

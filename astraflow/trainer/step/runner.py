@@ -27,8 +27,8 @@ from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, RowData, T
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.phase_timer import PhaseTimer
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost
-from astraflow.trainer.step.phase_timer import PhaseTimer
 from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shares import OptimizerBatch, Plan, Share, plan_step, row_data
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint

@@ -24,7 +24,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype
 from astraflow.models.precision import device_of
 from astraflow.runtime.logs import configure
-from astraflow.trainer.backends.host_copy import HostCopy
+from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.weights.publish.publisher import PublishConfig, Publisher, PublishStats
 from tests.weights.running import client_of, weight_store
 

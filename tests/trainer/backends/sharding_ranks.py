@@ -31,8 +31,8 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype, SharedFile
-from astraflow.trainer.backends.distributed_publisher import DistributedPublisher
-from astraflow.trainer.backends.sharded_weights import ShardedWeights
+from astraflow.trainer.backends.publishing.distributed_publisher import DistributedPublisher
+from astraflow.trainer.backends.publishing.sharded_weights import ShardedWeights
 from astraflow.weights import shared_memory
 from astraflow.weights.codec.chunks import split
 from astraflow.weights.publish import part_publisher

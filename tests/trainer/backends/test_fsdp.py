@@ -18,7 +18,7 @@ from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.rank_trainer import FsdpOptions
-from astraflow.trainer.backends.sharded_state import INDEX
+from astraflow.trainer.backends.state.sharded import INDEX
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks import launch
 from tests import make_torch

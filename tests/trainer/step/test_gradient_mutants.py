@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from astraflow.algorithms import token_advantages
 from astraflow.algorithms.tokens import BatchStatistics, RowData, TokenScores
 from astraflow.trainer.engines import heads, scoring, values
-from astraflow.trainer.engines.attention_kernels import SdpaKernel
+from astraflow.trainer.engines.attention.kernels import SdpaKernel
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.scoring import PackInputs, PackScorer

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.weights import Dtype
-from astraflow.trainer.engines.attention_kernels import AttentionBlock, SdpaKernel
+from astraflow.trainer.engines.attention.kernels import AttentionBlock, SdpaKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions

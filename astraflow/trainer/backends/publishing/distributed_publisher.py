@@ -18,10 +18,10 @@ from astraflow.contract.weights import Dtype, Manifest, Probe, TransferKind
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts
 from astraflow.runtime.clock import Clock
-from astraflow.trainer.backends.host_copy import HostCopy
-from astraflow.trainer.backends.published_shards import PublishedShards
-from astraflow.trainer.backends.rank_group import RankGroup
-from astraflow.trainer.backends.shard_exchange import ShardExchange
+from astraflow.trainer.backends.publishing.host_copy import HostCopy
+from astraflow.trainer.backends.publishing.published_shards import PublishedShards
+from astraflow.trainer.backends.publishing.rank_group import RankGroup
+from astraflow.trainer.backends.publishing.shard_exchange import ShardExchange
 from astraflow.weights.parts import part_covering
 from astraflow.weights.publish.part_publisher import PartPublisher
 from astraflow.weights.publish.publisher import PublishConfig

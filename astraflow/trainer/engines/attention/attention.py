@@ -18,10 +18,10 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window
-from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
+from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
+from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
-from astraflow.trainer.engines.varlen_attention import VarlenKernel
-from astraflow.trainer.step.phase_timer import timed
+from astraflow.trainer.engines.phase_timer import timed
 
 _IMPLEMENTATION = "astraflow_packed"
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.backends.base import FrozenBase
-from astraflow.trainer.backends.state_files import read_numbers
+from astraflow.trainer.backends.state.files import read_numbers
 from astraflow.trainer.engines.adapters import Adapters
 from astraflow.weights.publish.staging_buffers import StagedVersion
 

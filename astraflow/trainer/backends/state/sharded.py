@@ -15,7 +15,7 @@ from torch import Tensor
 
 from astraflow.contract.errors import CorruptData
 from astraflow.trainer.backends.shards import Box, LocalShard, held_shard
-from astraflow.trainer.backends.state_files import read_numbers
+from astraflow.trainer.backends.state.files import read_numbers
 
 INDEX = "tensors.index.json"
 

@@ -12,12 +12,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.trainer.engines import varlen_attention
-from astraflow.trainer.engines.attention import packed_attention
-from astraflow.trainer.engines.attention_kernels import SdpaKernel
+from astraflow.trainer.engines.attention.attention import packed_attention
+from astraflow.trainer.engines.attention.attention import varlen as varlen_attention
+from astraflow.trainer.engines.attention.kernels import SdpaKernel
+from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.scoring import PackScorer
-from astraflow.trainer.engines.varlen_attention import VarlenKernel
 from tests import make_torch
 from tests.errors import raises_code
 
@@ -251,7 +251,7 @@ def test_a_model_that_ignores_the_attention_plan_is_refused(monkeypatch: pytest.
     def without_plan(*arguments: Any, **options: Any) -> Any:
         return original(*arguments, **{**options, "attention_plan": None})
 
-    import astraflow.trainer.engines.attention as module
+    import astraflow.trainer.engines.attention.attention as module
 
     original = module._layer_attention
     monkeypatch.setattr(module, "_layer_attention", without_plan)

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.published import PublishedPart
-from astraflow.trainer.backends import published_shards
-from astraflow.trainer.backends.published_shards import PublishedShards
+from astraflow.trainer.backends.publishing import published_shards
+from astraflow.trainer.backends.publishing.published_shards import PublishedShards
 from astraflow.trainer.backends.shards import Box, LocalShard
 from tests.errors import raises_code
 

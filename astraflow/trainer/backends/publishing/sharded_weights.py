@@ -13,10 +13,10 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, UnknownVersi
 from astraflow.contract.weights import Dtype, SharedFile
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts
-from astraflow.trainer.backends.host_copy import HostCopy
-from astraflow.trainer.backends.published_shards import PublishedShards
-from astraflow.trainer.backends.rank_group import RankGroup
-from astraflow.trainer.backends.shard_exchange import decode_boxes, encode_boxes, receive_buffer
+from astraflow.trainer.backends.publishing.host_copy import HostCopy
+from astraflow.trainer.backends.publishing.published_shards import PublishedShards
+from astraflow.trainer.backends.publishing.rank_group import RankGroup
+from astraflow.trainer.backends.publishing.shard_exchange import decode_boxes, encode_boxes, receive_buffer
 from astraflow.trainer.backends.shards import Box, LocalShard
 from astraflow.weights.publish.staging_buffers import StagedVersion, tensor_views
 from astraflow.weights.shared_memory import map_writable

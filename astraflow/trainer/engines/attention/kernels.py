@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from astraflow.trainer.engines.attention_segments import (
+from astraflow.trainer.engines.attention.segments import (
     PrefixGroup,
     longest_trajectory,
     prefix_groups,

@@ -9,7 +9,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import TensorSpec
-from astraflow.trainer.backends.rank_group import RankGroup
+from astraflow.trainer.backends.publishing.rank_group import RankGroup
 from astraflow.trainer.backends.shards import Box
 from astraflow.weights.parts import split_by_bytes
 from astraflow.weights.tensors import BitArray, Buffer, tensor_bits

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from astraflow.trainer.engines.attention_segments import (
+from astraflow.trainer.engines.attention.segments import (
     WindowedPrefix,
     longest_trajectory,
     prefix_groups,

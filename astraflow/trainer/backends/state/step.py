@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from astraflow.contract.errors import CorruptData
 from astraflow.trainer.backends.probe import ProbeText
-from astraflow.trainer.backends.state_files import read_numbers
+from astraflow.trainer.backends.state.files import read_numbers
 
 STATE = "state.json"
 

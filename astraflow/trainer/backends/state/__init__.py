@@ -1,0 +1,1 @@
+"""State of a backend on disk: tensors, shards, adapters and counts."""
