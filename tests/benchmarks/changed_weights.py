@@ -3,8 +3,8 @@
     python -m tests.benchmarks.changed_weights [--recipe smollm] [--rates 1e-6 5e-6 1e-5] [--steps 50] [--limit-s 900]
                                                [--set SETTING ...] [--json FILE]
 
-Each run is `astraflow run RECIPE --headless` at one learning rate, for a number of steps, without shared memory: versions
-are sent as they would be to another host. The first version, which is a snapshot, does not count. Other work on the
+Each run is `astraflow run RECIPE --headless` at one learning rate, for a number of steps, without shared memory, so
+that versions are sent as to another host. The first version, a snapshot, does not count. Other work on the
 machine changes the seconds, not the figures of this table. Checkpoints go to the folder for temporary files:
 TMPDIR=/dev/shm keeps a slow disk out of the way.
 """
