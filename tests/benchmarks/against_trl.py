@@ -3,8 +3,8 @@
     python -m tests.benchmarks.against_trl [--recipe smollm/lora] [--rewards 0.2 0.4 0.6] [--repeats 2] [--limit-s 900]
                                            [--set SETTING ...] [--json FILE]
 
-Both train the recipe's model on its prompts with its reward, group size, groups for each step, learning rate, clipping,
-adapters and answer length. A recipe has one policy and one flow with the workflow `single_turn`. A run of the recipe
+Both train the recipe's model on its prompts with its reward, group size, groups for each step, learning rate, adapters
+and answer length. A recipe has one policy and one flow with the workflow `single_turn`. A run of the recipe
 has an engine and a trainer with one thread each, as `OMP_NUM_THREADS=1` sets; TRL has one process with a thread for
 each core, generates with transformers, and trains without activation checkpointing, which only makes it slower. TRL's
 sampling, its loss (`dapo`) and its order of prompts are its own. Time begins with the end of the first step, so that
@@ -168,7 +168,6 @@ def trl_run(recipe_name: str, settings: Sequence[str], seed: int, *, goal: float
 
 def shared_options(policy: PolicyConfig, flow: FlowConfig) -> dict[str, Any]:
     """Returns TRL's options for the settings of a recipe."""
-    loss = policy.algorithm.loss
     return {
         "learning_rate": policy.backend["learning_rate"],
         "lr_scheduler_type": "constant",
@@ -179,8 +178,9 @@ def shared_options(policy: PolicyConfig, flow: FlowConfig) -> dict[str, Any]:
         "num_generations": flow.group_size,
         "max_completion_length": flow.workflow["max_new_tokens"],
         "temperature": flow.workflow["temperature"],
-        "epsilon": loss["clip_low"],
-        "epsilon_high": loss["clip_high"],
+        "epsilon": 0.2,  # without effect: TRL trains each rollout once, with the weights that sampled it
+            "clip_low", 0.2
+        ),  # without effect: TRL trains each rollout once, with the weights that made it
         "beta": 0.0,
         "gradient_checkpointing": False,
         "bf16": False,
