@@ -179,8 +179,6 @@ def shared_options(policy: PolicyConfig, flow: FlowConfig) -> dict[str, Any]:
         "max_completion_length": flow.workflow["max_new_tokens"],
         "temperature": flow.workflow["temperature"],
         "epsilon": 0.2,  # without effect: TRL trains each rollout once, with the weights that sampled it
-            "clip_low", 0.2
-        ),  # without effect: TRL trains each rollout once, with the weights that made it
         "beta": 0.0,
         "gradient_checkpointing": False,
         "bf16": False,
