@@ -220,6 +220,7 @@ class Run:
             "stop": self.stop_condition,
             **{f"flow {flow_id}": flow for flow_id, flow in self.flows.items()},
             **{f"stream {policy}": stream for policy, stream in self.streams.items()},
+            **{f"steps {policy}": stream.history for policy, stream in self.streams.items()},
             **{f"evaluation {flow_id}": evaluation for flow_id, evaluation in self.evaluations.items()},
         }
 

@@ -3,9 +3,10 @@
     python -m tests.benchmarks.changed_weights [--recipe smollm] [--rates 1e-6 5e-6 1e-5] [--steps 50] [--limit-s 900]
                                                [--set SETTING ...] [--json FILE]
 
-Each run is `astraflow run RECIPE --headless` at one learning rate, for a number of steps. The first version, which is a
-snapshot, does not count. Nodes of the same host map the weights, so that nothing is sent to them. Other work on the
-machine changes the seconds, not the figures of this table.
+Each run is `astraflow run RECIPE --headless` at one learning rate, for a number of steps, without shared memory, so
+that versions are sent as to another host. The first version, a snapshot, does not count. Other work on the
+machine changes the seconds, not the figures of this table. Checkpoints go to the folder for temporary files:
+TMPDIR=/dev/shm keeps a slow disk out of the way.
 """
 
 import argparse
@@ -39,6 +40,7 @@ def main() -> None:
     by_rate: dict[float, list[dict[str, float]]] = {}
     for rate in options.rates:
         settings = [f"policies.{policy}.backend.learning_rate={rate}", f"stop.steps={options.steps}"]
+        settings += ["trainer.publish.is_shared=false", "nodes.pull.use_shared_memory=false"]
         with finished_run(options.recipe, [*options.settings, *settings], limit_s=options.limit_s) as (_, archive):
             versions = deltas_of(archive)
         by_rate[rate] = [version.metrics() for version in versions]

@@ -2,9 +2,10 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,39 @@ async def test_stored_states_match_their_commit(tmp_path: Path) -> None:
     assert reopened.saved_state("count") == {"count": 50}
     async with committing(reopened):
         await reopened.wait_durable()
+
+
+async def test_a_state_is_written_again_only_when_it_is_another_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.01)
+    journal = Journal(tmp_path / "journal.sqlite")
+    (pages,) = journal.rows("pragma page_count")[0]
+    written: list[Mapping[str, str]] = []
+    write = journal._write
+
+    def recording(changes: Any, states: Mapping[str, str]) -> None:
+        written.append(states)
+        write(changes, states)
+
+    monkeypatch.setattr(journal, "_write", recording)
+    state = {"steps": 1}
+    journal.register_state("steps", lambda: state)
+    async with committing(journal):
+        for number in range(3):
+            journal.put(INSERT, number, b"")
+            await journal.wait_durable()
+        assert written == [{"steps": '{"steps": 1}'}, {}, {}]
+        journal.rows(f"pragma max_page_count = {pages}")
+        state = {"steps": 2}
+        journal.put(INSERT, 3, b"x" * 100_000)
+        with pytest.raises(StorageFull):
+            await journal.wait_durable()
+        journal.rows("pragma max_page_count = 1000000")
+        while journal.failure is not None:  # noqa: ASYNC110 (the journal notifies waiters for durability only)
+            await asyncio.sleep(0.01)
+        await journal.wait_durable()
+        assert journal.saved_state("steps") == {"steps": 2}, "the state of a failed commit was not written again"
 
 
 async def test_a_full_disk_is_reported_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -383,13 +383,13 @@ class NodeOperations:
                 rewards.setdefault(policy, []).append(reward)
             for _, trajectory in trajectories.with_details():
                 flow = self._run.flows[flow_of(episode.task)]
-                self._run.streams[trajectory.policy].observe_interaction(trajectory)
+                self._run.streams[trajectory.policy].history.observe_interaction(trajectory)
                 self._run.term_activity.add(flow.id, trajectory, now=now)
                 if trajectory.ending is not None:
                     flow.counts.endings[trajectory.ending.value] += 1
         for policy, policy_rewards in rewards.items():
             self._run.activity[policy].rewards.add(*policy_rewards, now=now)
-            self._run.streams[policy].observe_rewards(policy_rewards)
+            self._run.streams[policy].history.observe_rewards(policy_rewards)
 
     def _record_stall(self, stall: StallChange) -> None:
         """Records a stall change and notifies nodes, since flows may wait for other policies now."""

@@ -52,7 +52,7 @@ def build_report(
         problems=(*run.problems(), *([archive_problem] if archive_problem else ())),
         evaluations=tuple(report for evaluation in run.evaluations.values() for report in evaluation.reports()),
         weights=tuple(
-            WeightsReport(policy=policy, versions=tuple(stream.published_versions))
+            WeightsReport(policy=policy, versions=tuple(stream.history.published))
             for policy, stream in run.streams.items()
         ),
         is_durable=run.journal.is_durable,
@@ -95,12 +95,12 @@ def _flow_report(flow: Flow, *, terms: Mapping[str, float]) -> FlowReport:
 
 def _stream_report(stream: Stream, activity: PolicyActivity, *, now: float, is_waiting: bool) -> StreamReport:
     counts, totals = stream.counts, stream.counts.totals
-    wall_s = sum(step["wall_s"] for step in stream.recent_steps)
+    wall_s = sum(step["wall_s"] for step in stream.history.recent)
     staleness: Counter[int] = Counter()
-    for step in stream.recent_steps:
+    for step in stream.history.recent:
         staleness.update({int(age): rows for age, rows in step["staleness"].items()})
     produced = activity.rewards.mean(now=now)
-    last = stream.last_step
+    last = stream.history.last_step
     return StreamReport(
         policy=stream.policy,
         version=stream.version,
@@ -121,13 +121,13 @@ def _stream_report(stream: Stream, activity: PolicyActivity, *, now: float, is_w
         wait_s=totals.wait_s,
         compute_s=totals.compute_s,
         publish_s=totals.publish_s,
-        wait_fraction=sum(step["wait_s"] for step in stream.recent_steps) / wall_s if wall_s else 0.0,
+        wait_fraction=sum(step["wait_s"] for step in stream.history.recent) / wall_s if wall_s else 0.0,
         is_waiting=is_waiting,
         reward_mean=last.get("reward_mean", produced or 0.0),
         reward_produced=produced or 0.0,
         tokens_mean=last.get("tokens_mean", 0.0),
         metrics=dict(last),
-        rewards=tuple(stream.rewards),
+        rewards=tuple(stream.history.rewards),
         replayed=counts.replayed,
         replayable=len(stream.replayable),
         plugins=stream.metrics(),

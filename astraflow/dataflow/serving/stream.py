@@ -1,7 +1,7 @@
 """Stream: the buffer and the batches that one policy's trainer consumes."""
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,18 +10,15 @@ from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, Version
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.reports.report import Pace
-from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.values import Json
-from astraflow.contract.weight_reports import VersionReport
 from astraflow.dataflow.admission.routing import RoutedGroup
-from astraflow.dataflow.interactions import StepInteractions
 from astraflow.dataflow.issuing.pacing import Pacer
 from astraflow.dataflow.issuing.staleness_gate import issue_headroom
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.serving.batches import AcknowledgedBatch, ServedBatch
 from astraflow.dataflow.serving.buffer import Buffer, BufferedGroup
-from astraflow.dataflow.serving.role_metrics import role_metrics
 from astraflow.dataflow.serving.sampling import Sampler
+from astraflow.dataflow.serving.step_history import StepHistory
 
 BUFFERED = "buffered"
 """Outcome of a group that waits for a batch."""
@@ -31,16 +28,6 @@ STALE = "stale"
 
 FULL = "full"
 """Drop reason of a group that was issued for other policies while the trainer of this policy was stalled."""
-
-RECENT_STEPS = 10
-"""Steps over which windowed values are computed. Count."""
-
-REWARD_STEPS = 32
-"""Steps whose rewards are retained: more than a trainer makes between two reports. Count."""
-
-PUBLISHED_VERSIONS = 16
-"""Published versions that are reported. Count."""
-
 
 MAX_UNACKNOWLEDGED = 1
 """Trained batches whose acknowledgement a trainer may delay while it trains the next one. Count."""
@@ -113,17 +100,7 @@ class Stream:
         self.open_batches: list[ServedBatch] = []
         """Served batches without acknowledgement, oldest first."""
         self.counts = StreamCounts()
-        self.last_step: dict[str, float] = {}
-        """Reward, tokens, endings, reward terms and the trainer's metrics of the last step."""
-        self.recent_steps: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
-        """Wait and wall seconds and staleness of the latest steps."""
-        self.rewards: deque[float] = deque(maxlen=REWARD_STEPS)
-        """Mean reward of the rollouts that arrived before each of the latest steps, since the previous step; together
-        with the rows of the batch if fewer than these arrived."""
-        self.published_versions: deque[VersionReport] = deque(maxlen=PUBLISHED_VERSIONS)
-        """Latest published versions, as reported by the trainer."""
-        self._rewards_since_step: list[float] = []
-        self._interactions_since_step = StepInteractions()
+        self.history = StepHistory()
         self._delivered: set[BatchId] = set()
         """Open batches that were delivered before."""
 
@@ -174,7 +151,7 @@ class Stream:
     @property
     def usual_step_s(self) -> float:
         """Mean duration of the latest steps without the wait for their batches; 0 before the first step."""
-        busy = [step["wall_s"] - step["wait_s"] for step in self.recent_steps]
+        busy = [step["wall_s"] - step["wait_s"] for step in self.history.recent]
         return sum(busy) / len(busy) if busy else 0.0
 
     @property
@@ -207,14 +184,6 @@ class Stream:
         self.counts.admitted += 1
         self.counts.dropped[FULL] += 1
         return FULL
-
-    def observe_rewards(self, rewards: Iterable[float]) -> None:
-        """Records the rewards of rollouts with any outcome."""
-        self._rewards_since_step.extend(rewards)
-
-    def observe_interaction(self, trajectory: Trajectory) -> None:
-        """Records ending and reward terms of a rollout with any outcome."""
-        self._interactions_since_step.add(trajectory)
 
     def attach(self, version: Version) -> None:
         """Sets the version of the trainer that consumes the stream from now on."""
@@ -301,7 +270,13 @@ class Stream:
         self.counts.trained += len(served.fresh_groups)
         self.counts.replayed += len(served.replayed)
         self.counts.steps += 1
-        self._record(served, report)
+        totals = self.counts.totals
+        totals.wait_s += report.wait_s
+        totals.compute_s += report.compute_s
+        totals.publish_s += report.publish_s
+        if self.pacer is not None:
+            self.pacer.observe_step(report.compute_s + report.publish_s)
+        self.history.record(served, report)
         self.version = max(self.version, report.version)
         return self._acknowledged(served)
 
@@ -322,7 +297,7 @@ class Stream:
         return [*(buffered.group.id for buffered in self.buffer.candidates()), *in_batch]
 
     def state_dict(self) -> dict[str, Json]:
-        """Returns version, counts and recent steps."""
+        """Returns version, counts and the sampler's state; the steps are in `history`."""
         counts = self.counts
         return {
             "version": int(self.version),
@@ -332,10 +307,6 @@ class Stream:
             },
             "dropped": dict(counts.dropped),
             "totals": {name: getattr(counts.totals, name) for name in ("wait_s", "compute_s", "publish_s")},
-            "last_step": dict(self.last_step),
-            "recent": list(self.recent_steps),
-            "rewards": list(self.rewards),
-            "published": [dict(version.metrics()) for version in self.published_versions],
             "sampler": self.slot_plugins.state_dict(),
         }
 
@@ -345,11 +316,6 @@ class Stream:
         self.counts = StreamCounts(
             **state["counts"], dropped=Counter(state["dropped"]), totals=StepTotals(**state["totals"])
         )
-        self.last_step = state["last_step"]
-        self.recent_steps = deque(state["recent"], maxlen=RECENT_STEPS)
-        self.rewards = deque(state["rewards"], maxlen=REWARD_STEPS)
-        reported = (VersionReport.from_metrics(metrics) for metrics in state["published"])
-        self.published_versions = deque((version for version in reported if version), maxlen=PUBLISHED_VERSIONS)
         self.slot_plugins.load_state_dict(state["sampler"])
 
     def metrics(self) -> dict[str, float]:
@@ -395,47 +361,3 @@ class Stream:
     def _was_trained(self, batch: BatchId) -> bool:
         policy, _, step = batch.rpartition(":")
         return policy == self.policy and step.isdecimal() and int(step) < self.counts.steps
-
-    def _record(self, served: ServedBatch, report: StepReport) -> None:
-        parts = served.rows.parts
-        rewards = [reward for part in parts for reward in part.rewards]
-        details = [trajectory for part in parts for _, trajectory in part.with_details()]
-        totals = self.counts.totals
-        totals.wait_s += report.wait_s
-        totals.compute_s += report.compute_s
-        totals.publish_s += report.publish_s
-        if self.pacer is not None:
-            self.pacer.observe_step(report.compute_s + report.publish_s)
-        begun_with = Counter(version for part in parts for version in part.oldest_versions)
-        ages: Counter[str] = Counter()
-        for version, rows in begun_with.items():
-            ages[str(max(0, served.version - version))] += rows
-        self.recent_steps.append(
-            {
-                "wait_s": report.wait_s,
-                "wall_s": report.wait_s + report.compute_s + report.publish_s,
-                "staleness": dict(ages),
-            }
-        )
-        self.last_step = {
-            "wait_s": report.wait_s,
-            "compute_s": report.compute_s,
-            "publish_s": report.publish_s,
-            **report.metrics,
-            **role_metrics(details),
-            "reward_mean": sum(rewards) / len(rewards),
-            "tokens_mean": sum(sum(part.model_tokens) for part in parts) / len(rewards),
-        }
-        published = VersionReport.from_metrics(report.metrics)
-        if published is not None and not (
-            self.published_versions and published.version <= self.published_versions[-1].version
-        ):
-            self.published_versions.append(published)
-        # Batches may be acknowledged in quick succession: a few rollouts that arrived in between say too little.
-        if len(self._rewards_since_step) < len(rewards):
-            self.observe_rewards(rewards)
-            for trajectory in details:
-                self.observe_interaction(trajectory)
-        self.rewards.append(sum(self._rewards_since_step) / len(self._rewards_since_step))
-        self.last_step |= self._interactions_since_step.metrics()
-        self._rewards_since_step, self._interactions_since_step = [], StepInteractions()

@@ -4,8 +4,9 @@ The service's memory is authoritative while it runs; the journal is what it is r
 SQLite file for state, and append-only segments (`segments.py`) for the payload of results, which the file points to.
 Changes are committed in the order in which they were made, so after a crash the journal holds a prefix of the run's
 history, and every answer that waited for `wait_durable()` is inside that prefix. Small states (cursors, counters) are
-not written change by change: they are dumped when a commit is collected, which makes them exact for that prefix. A
-state that grows with the data is stored in rows, and a commit writes the changed ones (`prompt_rows.py`).
+not written change by change: they are dumped when a commit is collected, which makes them exact for that prefix. One
+that returns the same object again is unchanged, and is not written again. A state that grows with the data is stored in
+rows, and a commit writes the changed ones (`prompt_rows.py`).
 """
 
 import asyncio
@@ -31,7 +32,7 @@ log = get_logger()
 RETRY_S = 1.0
 """Pause before a failed commit is tried again. Seconds."""
 
-_SCHEMA_VERSION = 12
+_SCHEMA_VERSION = 13
 """Grows when the tables or their bodies change; only releases with the same version can resume a run."""
 
 _SCHEMA = """
@@ -99,6 +100,8 @@ class Journal:
         """Payloads that no commit has collected yet."""
         self._pending = _Changes()
         self._states: dict[str, Callable[[], Mapping[str, Json]]] = {}
+        self._saved: dict[str, Mapping[str, Json]] = {}
+        """States of the latest successful commit."""
         self._rows: dict[str, Callable[[], Mapping[int, Json]]] = {}
         self._ordinal = 0
         self._committed = 0
@@ -109,7 +112,7 @@ class Journal:
         """Error of the latest commits; None when commits work. Callers begin nothing new while it is set."""
 
     def register_state(self, name: str, dump: Callable[[], Mapping[str, Json]]) -> None:
-        """Registers `dump()`, whose result every commit saves under `name`."""
+        """Registers `dump()`, whose result every commit saves under `name`, unless it is the object saved last."""
         self._states[name] = dump
 
     def register_rows(self, owner: str, changed_rows: Callable[[], Mapping[int, Json]]) -> None:
@@ -203,7 +206,7 @@ class Journal:
     async def _commit(self) -> None:
         """Commits all pending changes in one transaction; on failure they stay pending and are tried again."""
         ordinal, changes, states = self._ordinal, *self._collected()
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, changes, states))
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, changes, _bodies(states)))
         try:
             await asyncio.shield(self._writing)
         except (OSError, sqlite3.Error) as problem:
@@ -215,22 +218,25 @@ class Journal:
             if self.failure is not None:
                 log.warning("journal_recovered", path=str(self._path))
             self.failure = None
+            self._saved |= states
             self._committed = ordinal
             self._announce()
 
     def _last_commit(self) -> None:
         try:
-            self._write(*self._collected())
+            changes, states = self._collected()
+            self._write(changes, _bodies(states))
         except (OSError, sqlite3.Error) as problem:
             self._fail(problem)
 
-    def _collected(self) -> tuple[_Changes, dict[str, str]]:
+    def _collected(self) -> tuple[_Changes, dict[str, Mapping[str, Json]]]:
         self._place_payloads()
         self._compact()
         changes, self._pending = self._pending, _Changes()
         changes.statements += [statement for owner in self._rows for statement in self._changed_rows(owner)]
         changes.unneeded_segments += self._map.take_unneeded_segments()
-        return changes, {name: json.dumps(dict(dump())) for name, dump in self._states.items()}
+        states = {name: dump() for name, dump in self._states.items()}
+        return changes, {name: state for name, state in states.items() if state is not self._saved.get(name)}
 
     def _place_payloads(self) -> None:
         new, self._new_payloads = self._new_payloads, {}
@@ -289,6 +295,10 @@ class Journal:
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _bodies(states: Mapping[str, Mapping[str, Json]]) -> dict[str, str]:
+    return {name: json.dumps(dict(state)) for name, state in states.items()}
 
 
 def _columns(location: RecordLocation) -> tuple[int, int, int]:
