@@ -31,8 +31,9 @@ from typing import Any
 
 from astraflow.archive.reports import read_reports
 from astraflow.contract.rollouts.generation import Finish
+from astraflow.dataflow.config import FlowConfig
 from astraflow.datasets import datasets
-from astraflow.recipe.config import FlowConfig, PolicyConfig
+from astraflow.recipe.config import PolicyConfig
 from astraflow.recipe.loading import load_recipe
 from astraflow.rewards import rewards
 from astraflow.rewards.base import score_completion
