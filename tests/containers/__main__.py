@@ -1,12 +1,14 @@
 """docker-compose.yml in a real Docker Engine, with kills, an engine restart and a power loss; and terminal tasks and
 agents in its containers and in those of Podman.
 
-    python -m tests.containers [--keep] [--only compose|tasks|podman]
+    python -m tests.containers [--keep] [--only compose|tasks|podman] [--tasks-after FILE]
 
 Starts an engine of its own, builds the image, and checks what docs/how-to/deploy.md promises. The last line is the
 verdict: `containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no
 engine can be started; it is in build/containers.txt as well. File systems and image layers are kept in the folder
 ASTRAFLOW_CONTAINERS_CACHE (~/.cache/astraflow/containers by default) for the next run.
+
+The part `compose` imports only the standard library, so that `.ci/run` starts it while packages are installed.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import invalidate_caches
 from pathlib import Path
 
 from astraflow.contract.errors import AstraFlowError
@@ -28,7 +31,6 @@ from tests.containers.engine import SOURCE, CommandFailed, Engine
 from tests.containers.host import NotStarted, check_host
 from tests.containers.image import build_base, build_image, engine_root, load_base
 from tests.containers.stack import CheckFailed, Stack
-from tests.containers.tasks import TaskChecks
 
 VERDICT = SOURCE / "build" / "containers.txt"
 
@@ -44,6 +46,9 @@ def main() -> int:
         "--keep", action="store_true", help="keep the folder with the engine's logs and say where it is"
     )
     parser.add_argument("--only", choices=("compose", "tasks", "podman"), help="run a part of the checks")
+    parser.add_argument(
+        "--tasks-after", type=Path, metavar="FILE", help="wait for FILE before tasks and agents: installed packages"
+    )
     options = parser.parse_args()
     is_kept = options.keep
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -51,7 +56,7 @@ def main() -> int:
     VERDICT.unlink(missing_ok=True)  # an interrupted check leaves no verdict file
     state = Path(tempfile.mkdtemp(prefix="astraflow-containers-"))
     try:
-        code, line = judged(partial(_checked, state, options.only))
+        code, line = judged(partial(_checked, state, options.only, options.tasks_after))
     finally:
         if is_kept:
             _say(f"logs are in {state}")
@@ -74,7 +79,7 @@ def judged(check: Callable[[], str]) -> tuple[int, str]:
     return code, f"containers: {name}: {' '.join(message.split())}"
 
 
-def _checked(state: Path, only: str | None) -> str:
+def _checked(state: Path, only: str | None, tasks_after: Path | None) -> str:
     began = time.monotonic()
 
     def say(what: str) -> None:
@@ -92,15 +97,15 @@ def _checked(state: Path, only: str | None) -> str:
             _cleared(engine)
             base = build_base(engine)
             figures = []
-            if only in (None, "tasks"):
-                figures.append(TaskChecks(engine=engine, program="docker", base=base, say=say).run())
-            if only in (None, "podman"):
-                load_base(engine, base)
-                figures.append(TaskChecks(engine=engine, program="podman", base=base, say=say).run())
             if only in (None, "compose"):
                 size_bytes = build_image(engine, base)
                 say(f"the image is built: {size_bytes / 1e9:.2f} GB")
                 figures.append(_tried(engine, say))
+            if only in (None, "tasks"):
+                figures.append(_task_checks(engine, "docker", base, say, tasks_after))
+            if only in (None, "podman"):
+                load_base(engine, base)
+                figures.append(_task_checks(engine, "podman", base, say, tasks_after))
             return "; ".join(figures)
         finally:
             engine.cut()
@@ -114,6 +119,15 @@ def _tried(engine: Engine, say: Callable[[str], None]) -> str:
         for service in ("dataflow", "weights", "trainer", "node"):
             say(f"the last lines of {service}:\n{stack.logs(service)}")
         raise
+
+
+def _task_checks(engine: Engine, program: str, base: str, say: Callable[[str], None], packages: Path | None) -> str:
+    while packages is not None and not packages.exists():
+        time.sleep(1)
+    invalidate_caches()  # packages may be newer than this process
+    from tests.containers.tasks import TaskChecks
+
+    return TaskChecks(engine=engine, program=program, base=base, say=say).run()
 
 
 def _cleared(engine: Engine) -> None:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from configparser import RawConfigParser
-from importlib.metadata import version
 from pathlib import Path
 
 from tests.containers.engine import Engine
@@ -87,7 +86,7 @@ def build_image(engine: Engine, base: str) -> int:
         "ASTRAFLOW_BASE": base,
         "ASTRAFLOW_IMAGE": IMAGE,
         "ASTRAFLOW_PIP_CONF": "/state/pip.conf",
-        "ASTRAFLOW_TORCH": "cpu" if version("torch").endswith("+cpu") else "cuda",
+        "ASTRAFLOW_TORCH": torch_variant(_configured()),
         "ASTRAFLOW_TOKEN_FILE": "/state/run-token",
         "COMPOSE_FILE": "docker-compose.yml:/state/build.yml",
     }
@@ -110,6 +109,13 @@ def local_wheels(settings: Iterable[tuple[str, str]]) -> list[Path]:
     words = [word for name, value in settings if name == "find-links" for word in value.split()]
     folders = [Path(word.removeprefix("file://")) for word in words if not word.startswith(_REMOTE)]
     return sorted({wheel.resolve() for folder in folders for wheel in folder.glob("torch-*.whl")})
+
+
+def torch_variant(settings: Iterable[tuple[str, str]]) -> str:
+    """Returns `cpu` where pip is configured with CPU wheels of torch, in a local folder or an index; else `cuda`."""
+    chosen = list(settings)
+    are_local = any("+cpu" in wheel.name for wheel in local_wheels(chosen))
+    return "cpu" if are_local or any("/whl/cpu" in value for _, value in chosen) else "cuda"
 
 
 def _configured() -> list[tuple[str, str]]:

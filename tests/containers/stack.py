@@ -15,6 +15,9 @@ from tests.containers.image import IMAGE
 PATIENCE_S = 480.0
 """Time limit for an expected state, with a margin for a slow or busy machine. Seconds."""
 
+POLL_S = 2.0
+"""Pause between two looks at the state: a look that runs a command in a container takes about a second of a core."""
+
 RECIPE = Path(__file__).parent / "recipe.toml"
 MOUNTED = "/etc/astraflow/recipe.toml"
 USING_RECIPE = ("prepare", "weights", "dataflow", "trainer", "web")
@@ -128,4 +131,4 @@ def until(holds: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_
             problem = f" ({failed})"
         if time.monotonic() - began > patience_s:
             raise CheckFailed(f"not within {patience_s:.0f} s: {what}{problem}")
-        time.sleep(0.5)
+        time.sleep(POLL_S)

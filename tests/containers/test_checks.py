@@ -1,4 +1,5 @@
 import subprocess
+import sys
 from copy import deepcopy
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 
 from tests.containers.__main__ import FAILED, NOT_STARTED, PASSED, judged
 from tests.containers.checks import backup_commands, balanced
+from tests.containers.engine import SOURCE
 from tests.containers.host import NotStarted
 from tests.containers.stack import CheckFailed
 
@@ -48,6 +50,11 @@ def test_the_verdict_has_one_line_and_an_exit_code(problem: Exception | None, co
         return "why"
 
     assert judged(check) == (code, f"containers: {name}: why")
+
+
+def test_the_check_of_compose_runs_before_packages_are_installed() -> None:
+    without_packages = [sys.executable, "-S", "-c", "import tests.containers.__main__"]
+    subprocess.run(without_packages, check=True, cwd=SOURCE)
 
 
 def test_the_documented_backup_is_a_script_that_saves_and_restores_every_volume() -> None:

@@ -1,7 +1,7 @@
 from configparser import ConfigParser
 from pathlib import Path
 
-from tests.containers.image import local_wheels, pip_configuration
+from tests.containers.image import local_wheels, pip_configuration, torch_variant
 
 SETTINGS = [
     ("index-url", "https://index.example/simple"),
@@ -23,5 +23,11 @@ def test_the_build_uses_the_package_indexes_of_the_host_but_no_local_folders() -
 def test_only_torch_wheels_are_taken_from_local_folders(tmp_path: Path) -> None:
     for name in ("torch-1+cpu-cp311.whl", "numpy-1-cp311.whl"):
         (tmp_path / name).touch()
-    wheels = local_wheels([*SETTINGS, ("find-links", f"https://links.example file://{tmp_path} {tmp_path}")])
-    assert wheels == [tmp_path / "torch-1+cpu-cp311.whl"]
+    settings = [*SETTINGS, ("find-links", f"https://links.example file://{tmp_path} {tmp_path}")]
+    assert local_wheels(settings) == [tmp_path / "torch-1+cpu-cp311.whl"]
+    assert torch_variant(settings) == "cpu"
+
+
+def test_torch_is_for_the_cpu_where_pip_has_an_index_of_such_wheels() -> None:
+    assert torch_variant(SETTINGS) == "cuda"
+    assert torch_variant([*SETTINGS, ("extra-index-url", "https://torch.example/whl/cpu")]) == "cpu"
