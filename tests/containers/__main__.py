@@ -2,6 +2,7 @@
 agents in its containers and in those of Podman.
 
     python -m tests.containers [--keep] [--only compose|tasks|podman]
+    python -m tests.containers [--keep] --upgrade-from COMMIT
 
 Starts an engine of its own, builds the image, and checks what docs/how-to/deploy.md promises. The last line is the
 verdict: `containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no
@@ -29,6 +30,7 @@ from tests.containers.host import NotStarted, check_host
 from tests.containers.image import build_base, build_image, engine_root, load_base
 from tests.containers.stack import CheckFailed, Stack
 from tests.containers.tasks import TaskChecks
+from tests.containers.upgrade import UpgradeChecks
 
 VERDICT = SOURCE / "build" / "containers.txt"
 
@@ -44,6 +46,7 @@ def main() -> int:
         "--keep", action="store_true", help="keep the folder with the engine's logs and say where it is"
     )
     parser.add_argument("--only", choices=("compose", "tasks", "podman"), help="run a part of the checks")
+    parser.add_argument("--upgrade-from", metavar="COMMIT", help="only upgrade a run that this commit's image began")
     options = parser.parse_args()
     is_kept = options.keep
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -51,7 +54,7 @@ def main() -> int:
     VERDICT.unlink(missing_ok=True)  # an interrupted check leaves no verdict file
     state = Path(tempfile.mkdtemp(prefix="astraflow-containers-"))
     try:
-        code, line = judged(partial(_checked, state, options.only))
+        code, line = judged(partial(_checked, state, options.only, options.upgrade_from))
     finally:
         if is_kept:
             _say(f"logs are in {state}")
@@ -74,7 +77,7 @@ def judged(check: Callable[[], str]) -> tuple[int, str]:
     return code, f"containers: {name}: {' '.join(message.split())}"
 
 
-def _checked(state: Path, only: str | None) -> str:
+def _checked(state: Path, only: str | None, upgrade_from: str | None) -> str:
     began = time.monotonic()
 
     def say(what: str) -> None:
@@ -91,6 +94,8 @@ def _checked(state: Path, only: str | None) -> str:
             say("the engine runs")
             _cleared(engine)
             base = build_base(engine)
+            if upgrade_from:
+                return UpgradeChecks(engine=engine, base=base, commit=upgrade_from, say=say).run()
             figures = []
             if only in (None, "tasks"):
                 figures.append(TaskChecks(engine=engine, program="docker", base=base, say=say).run())
