@@ -2,6 +2,7 @@
 agents in its containers and in those of Podman.
 
     python -m tests.containers [--keep] [--only compose|tasks|podman] [--tasks-after FILE]
+    python -m tests.containers [--keep] --upgrade-from COMMIT
 
 Starts an engine of its own, builds the image, and checks what docs/how-to/deploy.md promises. The last line is the
 verdict: `containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no
@@ -31,6 +32,7 @@ from tests.containers.engine import SOURCE, CommandFailed, Engine
 from tests.containers.host import NotStarted, check_host
 from tests.containers.image import build_base, build_image, engine_root, load_base
 from tests.containers.stack import CheckFailed, Stack
+from tests.containers.upgrade import UpgradeChecks
 
 VERDICT = SOURCE / "build" / "containers.txt"
 
@@ -49,6 +51,7 @@ def main() -> int:
     parser.add_argument(
         "--tasks-after", type=Path, metavar="FILE", help="wait for FILE before tasks and agents: installed packages"
     )
+    parser.add_argument("--upgrade-from", metavar="COMMIT", help="only upgrade a run that this commit's image began")
     options = parser.parse_args()
     is_kept = options.keep
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -56,7 +59,7 @@ def main() -> int:
     VERDICT.unlink(missing_ok=True)  # an interrupted check leaves no verdict file
     state = Path(tempfile.mkdtemp(prefix="astraflow-containers-"))
     try:
-        code, line = judged(partial(_checked, state, options.only, options.tasks_after))
+        code, line = judged(partial(_checked, state, options))
     finally:
         if is_kept:
             _say(f"logs are in {state}")
@@ -79,7 +82,7 @@ def judged(check: Callable[[], str]) -> tuple[int, str]:
     return code, f"containers: {name}: {' '.join(message.split())}"
 
 
-def _checked(state: Path, only: str | None, tasks_after: Path | None) -> str:
+def _checked(state: Path, options: argparse.Namespace) -> str:
     began = time.monotonic()
 
     def say(what: str) -> None:
@@ -96,16 +99,19 @@ def _checked(state: Path, only: str | None, tasks_after: Path | None) -> str:
             say("the engine runs")
             _cleared(engine)
             base = build_base(engine)
+            if options.upgrade_from:
+                return UpgradeChecks(engine=engine, base=base, commit=options.upgrade_from, say=say).run()
+            only = options.only
             figures = []
             if only in (None, "compose"):
                 size_bytes = build_image(engine, base)
                 say(f"the image is built: {size_bytes / 1e9:.2f} GB")
                 figures.append(_tried(engine, say))
             if only in (None, "tasks"):
-                figures.append(_task_checks(engine, "docker", base, say, tasks_after))
+                figures.append(_task_checks(engine, "docker", base, say, options.tasks_after))
             if only in (None, "podman"):
                 load_base(engine, base)
-                figures.append(_task_checks(engine, "podman", base, say, tasks_after))
+                figures.append(_task_checks(engine, "podman", base, say, options.tasks_after))
             return "; ".join(figures)
         finally:
             engine.cut()

@@ -72,8 +72,11 @@ def load_base(engine: Engine, base: str) -> None:
         engine.run("sh", "-c", 'docker save "$0" | podman load', base)
 
 
-def build_image(engine: Engine, base: str) -> int:
-    """Builds the image with Compose as in docs/how-to/deploy.md. Returns its size in bytes. Raises: CommandFailed."""
+def build_image(engine: Engine, base: str, *, image: str = IMAGE, compose_file: str = "docker-compose.yml") -> int:
+    """Builds the image with Compose as in docs/how-to/deploy.md. Returns its size in bytes. Raises: CommandFailed.
+
+    compose_file: path in the engine's namespaces, relative to the repository.
+    """
     (engine.state / "pip.conf").write_text(pip_configuration(_configured()))
     wheels = engine.state / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
@@ -84,16 +87,16 @@ def build_image(engine: Engine, base: str) -> int:
     also.write_text("services: { keys: { build: { additional_contexts: { wheels: /state/wheels } } } }\n")
     environment = {
         "ASTRAFLOW_BASE": base,
-        "ASTRAFLOW_IMAGE": IMAGE,
+        "ASTRAFLOW_IMAGE": image,
         "ASTRAFLOW_PIP_CONF": "/state/pip.conf",
         "ASTRAFLOW_TORCH": torch_variant(_configured()),
         "ASTRAFLOW_TOKEN_FILE": "/state/run-token",
-        "COMPOSE_FILE": "docker-compose.yml:/state/build.yml",
+        "COMPOSE_FILE": f"{compose_file}:/state/build.yml",
     }
     engine.run("docker", "compose", "build", environment=environment, limit_s=BUILD_S)
     engine.run("docker", "image", "prune", "--force")
     engine.run("docker", "builder", "prune", "--force", "--keep-storage", CACHED_LAYERS)
-    return int(engine.output("docker", "image", "inspect", "--format", "{{.Size}}", IMAGE))
+    return int(engine.output("docker", "image", "inspect", "--format", "{{.Size}}", image))
 
 
 def pip_configuration(settings: Iterable[tuple[str, str]]) -> str:

@@ -41,11 +41,14 @@ class Container:
 
 @dataclass(kw_only=True)
 class Stack:
-    """One Compose project. `nodes` and `profiles` are variables of its `.env`."""
+    """One Compose project. `image`, `nodes` and `profiles` are variables of its `.env`."""
 
     engine: Engine
     nodes: int = 3
     profiles: str = ""
+    image: str = IMAGE
+    compose_file: str = "docker-compose.yml"
+    """Path in the engine's namespaces, relative to the repository."""
 
     def __post_init__(self) -> None:
         token = self.engine.state / "run-token"
@@ -65,11 +68,11 @@ class Stack:
 
     def _environment(self) -> dict[str, str]:
         return {
-            "ASTRAFLOW_IMAGE": IMAGE,
+            "ASTRAFLOW_IMAGE": self.image,
             "ASTRAFLOW_NODES": str(self.nodes),
             "ASTRAFLOW_RECIPE": MOUNTED,
             "ASTRAFLOW_TOKEN_FILE": "/state/run-token",
-            "COMPOSE_FILE": "docker-compose.yml:/state/recipe.yml",
+            "COMPOSE_FILE": f"{self.compose_file}:/state/recipe.yml",
             "COMPOSE_PROFILES": self.profiles,
             "COMPOSE_PROJECT_NAME": "check",
         }
@@ -114,6 +117,11 @@ class Stack:
         """Returns how often the engine has restarted the container."""
         inspect = ["docker", "inspect", "--format", "{{.RestartCount}}", container.id]
         return int(self.engine.output(*inspect))
+
+    def health(self, service: str) -> str:
+        """Returns what the health check of a service's only container says, such as `healthy`."""
+        inspect = ["docker", "inspect", "--format", "{{.State.Health.Status}}", self.only(service).id]
+        return self.engine.output(*inspect).strip()
 
     def logs(self, service: str, lines: int = 8) -> str:
         """Returns the last log lines of a service."""

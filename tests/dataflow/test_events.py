@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -96,7 +96,7 @@ async def test_actions_survive_the_loss_of_the_archive_and_events_do_not(tmp_pat
 async def test_an_action_is_committed_with_its_change(tmp_path: Path) -> None:
     async with opened(tmp_path) as events:
         events.record_action("flow_paused", "train", actor="ada", reason="looking")
-    with sqlite3.connect(tmp_path / "journal.sqlite") as journal:
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as journal:
         assert journal.execute("select count(*) from acts").fetchone() == (1,)
 
 

@@ -4,6 +4,7 @@ import json
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def read_mlflow(folder: Path, metric: str) -> Points:
 
 
 def read_trackio(folder: Path, metric: str) -> Points:
-    with sqlite3.connect(folder / "astraflow.db") as database:
+    with closing(sqlite3.connect(folder / "astraflow.db")) as database:
         rows = [(step, json.loads(body)) for step, body in database.execute("select step, metrics from metrics")]
     return {step: metrics[metric] for step, metrics in rows if metric in metrics}
 

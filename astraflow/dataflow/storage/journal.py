@@ -337,11 +337,15 @@ def _open(path: Path) -> sqlite3.Connection:
     with _explaining(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(path, check_same_thread=False)
-        database.execute("pragma journal_mode = wal")
-        database.execute("pragma synchronous = full")
-        _check_version(database, path)
-        database.executescript(_SCHEMA)
-        database.execute(f"pragma user_version = {_SCHEMA_VERSION}")
+        try:
+            database.execute("pragma journal_mode = wal")
+            database.execute("pragma synchronous = full")
+            _check_version(database, path)
+            database.executescript(_SCHEMA)
+            database.execute(f"pragma user_version = {_SCHEMA_VERSION}")
+        except BaseException:
+            database.close()
+            raise
         return database
 
 
