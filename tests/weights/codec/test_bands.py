@@ -50,6 +50,14 @@ def test_bands_separate_changing_from_unchanged_elements() -> None:
     assert keys_of(old)[0] < first_keys[1] <= keys_of(old)[-1]
 
 
+def test_bands_of_many_changes_follow_from_a_sample_of_them() -> None:
+    rng = np.random.default_rng(0)
+    old = np.tile(np.array([0x3000, 0x3C00], dtype="<u2"), 2**15)
+    changed = old[(old == 0x3000) | (rng.random(len(old)) < 0.5)]
+
+    assert len(choose_bands(old, keys_of(changed), np.zeros(len(changed), dtype=np.uint32), limit=32)) == 2
+
+
 def test_bands_without_savings_are_not_used() -> None:
     rng = np.random.default_rng(1)
     old = rng.integers(0, 2**16, 100_000, dtype="<u2")
