@@ -59,3 +59,12 @@ def spec(
 ) -> Spec:
     bounds = PoolOptions(**{"mode": mode, "max_nodes": 100, **(pool or {})})
     return Spec(options=SizerOptions(**options), pools={POOL: bounds}, is_kill_switch_on=is_kill_switch_on)
+
+
+def measured(count: int, *, needed: float = 16.0, at: float = 30_000.0, **more: Any) -> Signals:
+    """Returns equal nodes of which exactly `needed` carry the load, so that ratios of both are exact numbers.
+
+    more: fields of the stream.
+    """
+    load = stream(**{"compute_s": (128.0,) * 6, "groups_per_step": 4 * needed, "produced_per_usable": 1.0} | more)
+    return signals(nodes(count, rates=(1 / 32,) * count), at=at, streams=(load,))
