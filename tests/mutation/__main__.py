@@ -64,10 +64,11 @@ TARGETS = {
     "losses": Target(["astraflow/algorithms/losses/*.py"], _tests("algorithms", "losses", "m2po", "dpo", "checks")),
     "sizer": Target(
         ["astraflow/scaling/rule/*.py", "astraflow/scaling/measurement/*.py"],
-        # Without the long simulations, and the invariants for generated signals: both cost more than they notice.
+        # Without the simulations, and the invariants for generated signals: both cost more than they notice.
         [
             *_tests("scaling", "sizer", "golden_decisions", "observation", "fleet_constraints", "staleness_gate"),
-            *_tests("scaling", "cold_start"),
+            *_tests("scaling", "demand", "capacity", "windows", "pools", "placement", "limits", "replacement"),
+            *_tests("scaling", "scale_up", "scale_down", "cold_start"),
             *["-k", "not overshoots and not episode_by_episode"],
         ],
     ),
