@@ -6,47 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.contract.ids import PoolId
 from astraflow.contract.recommendations import LimitInEffect, Mode, Reason
-from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind, Signals
-from astraflow.scaling.options import PoolBudget, PoolOptions, SizerOptions, Spec
-from astraflow.scaling.rule.sizer import decide
-from astraflow.scaling.rule.state import SizerResult, SizerState
-from tests.scaling.make import measured
-
-AT = 30_000.0
-FIRST, SECOND = PoolId("first"), PoolId("second")
-
-
-def two_pools(first: int, second: int, *, needed: float = 16.0, **more: Any) -> Signals:
-    """Returns nodes of two pools. more: fields of the signals."""
-    inputs = measured(first + second, needed=needed)
-    kind = np.array([0] * first + [1] * second)
-    kinds = (NodeKind(pool=FIRST, price_per_hour=1.0), NodeKind(pool=SECOND, price_per_hour=2.0))
-    return replace(inputs, nodes=replace(inputs.nodes, kind=kind), kinds=kinds, **more)
-
-
-def decided(
-    inputs: Signals,
-    *,
-    first: dict[str, Any] | None = None,
-    second: dict[str, Any] | None = None,
-    options: dict[str, Any] | None = None,
-    spec: dict[str, Any] | None = None,
-    **state: Any,
-) -> SizerResult:
-    """Decides for two pools that have had their present nodes for long. Arguments: options of each; fields of both."""
-    plain = {"mode": Mode.ON, "max_nodes": 100, "warm_nodes": 1, "launch_delay_s": 100.0}
-    pools = {FIRST: PoolOptions(**plain | (first or {})), SECOND: PoolOptions(**plain | (second or {}))}
-    counts = np.bincount(inputs.nodes.kind, minlength=2).tolist()
-    present = {FIRST: counts[0], SECOND: counts[1]}
-    values = {"targets": present, "present_nodes": present, "acted_at": 0.0}
-    rule = Spec(options=SizerOptions(**options or {}), pools=pools, **spec or {})
-    return decide(inputs, rule, SizerState(**values | state))
-
-
-def targets(result: SizerResult) -> list[int]:
-    return [advice.target for advice in result.recommendations]
+from astraflow.scaling.measurement.signals import LaunchSignals
+from astraflow.scaling.options import PoolBudget
+from tests.scaling.make import AT, FIRST, SECOND, decided, targets, two_pools
 
 
 @pytest.mark.parametrize(

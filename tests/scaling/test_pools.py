@@ -12,9 +12,7 @@ from astraflow.scaling.options import PoolBudget
 from astraflow.scaling.rule.capacity import capacity_of
 from astraflow.scaling.rule.pools import Pool, overdue_of, pools_of
 from astraflow.scaling.rule.state import SizerState
-from tests.scaling.make import POOL, nodes, signals, spec
-
-AT = 30_000.0
+from tests.scaling.make import AT, POOL, nodes, signals, spec
 
 
 def pool_of(ready: int = 4, *, pending: int = 0, age_s: float = 60.0, **more: Any) -> Pool:

@@ -8,9 +8,7 @@ from astraflow.contract.recommendations import LimitInEffect, PoolRecommendation
 from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.rule.sizer import decide
 from astraflow.scaling.rule.state import SizerResult, SizerState
-from tests.scaling.make import POOL, measured, spec
-
-AT = 30_000.0
+from tests.scaling.make import AT, POOL, measured, spec
 
 
 def result_of(

@@ -8,9 +8,7 @@ from astraflow.contract.recommendations import PoolRecommendation, Reason
 from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.rule.sizer import decide
 from astraflow.scaling.rule.state import SizerState
-from tests.scaling.make import POOL, measured, spec
-
-AT = 30_000.0
+from tests.scaling.make import AT, POOL, measured, spec
 
 
 def decided(inputs: Signals, *, options: dict[str, Any] | None = None, **state: Any) -> PoolRecommendation:
