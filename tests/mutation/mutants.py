@@ -57,7 +57,8 @@ class Mutant:
         shown = self.holder if is_long else self.statement
         before = ast.unparse(shown).splitlines()
         with self._applied():
-            after = ("pass" if isinstance(self.replacement, ast.Pass) else ast.unparse(shown)).splitlines()
+            is_statement = isinstance(self.replacement, ast.stmt)
+            after = ast.unparse(self.replacement if is_statement else shown).splitlines()
         return "\n".join(f"{line[0]} {line[1:].strip()}" for line in difflib.ndiff(before, after) if line[0] in "-+")
 
     def codes(self) -> Codes:

@@ -109,6 +109,18 @@ ALL_OF_100 = (1, 1)
 
 
 @WITH_EACH
+def test_the_smallest_gap_with_an_excess_is_decoded(kernels: Kernels) -> None:
+    bits = np.arange(100, dtype="<u2")
+    unary, excess, up = b"\x00\x00\x01", bytes(4), b"\x01"
+
+    positions = apply_block(
+        memoryview(_payload(1, 2, 0, 0, 3, rest=unary + excess + NOTHING * 2 + up)), bits, kernels=kernels
+    )
+
+    assert (positions.tolist(), bits[15:18].tolist()) == ([16], [15, 17, 17])
+
+
+@WITH_EACH
 @pytest.mark.parametrize(
     "payload",
     [
