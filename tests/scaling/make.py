@@ -67,13 +67,13 @@ def spec(
     return Spec(options=SizerOptions(**options), pools={POOL: bounds}, is_kill_switch_on=is_kill_switch_on)
 
 
-def measured(count: int, *, needed: float = 16.0, at: float = AT, **more: Any) -> Signals:
+def measured(count: int, *, needed: float = 16.0, **more: Any) -> Signals:
     """Returns equal nodes of which exactly `needed` carry the load, so that ratios of both are exact numbers.
 
     more: fields of the stream.
     """
     load = stream(**{"compute_s": (128.0,) * 6, "groups_per_step": 4 * needed, "produced_per_usable": 1.0} | more)
-    return signals(nodes(count, rates=(1 / 32,) * count), at=at, streams=(load,))
+    return signals(nodes(count, rates=(1 / 32,) * count), streams=(load,))
 
 
 def two_pools(first: int, second: int, *, needed: float = 16.0, **more: Any) -> Signals:
@@ -93,12 +93,15 @@ def decided(
     spec: dict[str, Any] | None = None,
     **state: Any,
 ) -> SizerResult:
-    """Decides for two pools that have had their present nodes for long. Arguments: options of each; fields of both."""
-    plain = {"mode": Mode.ON, "max_nodes": 100, "warm_nodes": 1, "launch_delay_s": 100.0}
+    """Decides for two pools that have had their present nodes for long.
+
+    first, second, options: options of the pools and of the rule. spec, state: fields of the rule's other inputs.
+    """
+    plain: dict[str, Any] = {"mode": Mode.ON, "max_nodes": 100, "warm_nodes": 1, "launch_delay_s": 100.0}
     pools = {FIRST: PoolOptions(**plain | (first or {})), SECOND: PoolOptions(**plain | (second or {}))}
     counts = np.bincount(inputs.nodes.kind, minlength=2).tolist()
     present = {FIRST: counts[0], SECOND: counts[1]}
-    values = {"targets": present, "present_nodes": present, "acted_at": 0.0}
+    values: dict[str, Any] = {"targets": present, "present_nodes": present, "acted_at": 0.0}
     rule = Spec(options=SizerOptions(**options or {}), pools=pools, **spec or {})
     return decide(inputs, rule, SizerState(**values | state))
 

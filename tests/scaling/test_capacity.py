@@ -21,9 +21,8 @@ def table_of(groups: list[float], busy_s: list[float]) -> NodeTable:
     )
 
 
-def capacity(table: NodeTable, *, usual: float = 0.0, kinds: tuple[NodeKind, ...] | None = None) -> Capacity:
-    inputs = signals(table, **{"kinds": kinds} if kinds else {})
-    return capacity_of(inputs, SizerOptions(), usual=usual)
+def capacity(table: NodeTable, *, usual: float = 0.0, kinds: tuple[NodeKind, ...] = (NodeKind(pool=POOL),)) -> Capacity:
+    return capacity_of(signals(table, kinds=kinds), SizerOptions(), usual=usual)
 
 
 @pytest.mark.parametrize(("groups", "uses_short_window"), [(2.0, False), (1.0, True), (30.0, False), (31.0, True)])

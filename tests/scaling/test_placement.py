@@ -19,9 +19,9 @@ from tests.scaling.make import nodes, signals
 def pool(name: str = "a", *, target: int = 0, rate: float = 1.0, price: float = 1.0, **more: Any) -> Pool:
     """Returns a pool whose nodes are all ready. more: fields of the pool; others are options."""
     names = Pool.__dataclass_fields__.keys()
-    options = {"mode": Mode.ON, "max_nodes": 100, "warm_nodes": 0}
+    options: dict[str, Any] = {"mode": Mode.ON, "max_nodes": 100, "warm_nodes": 0}
     options |= {key: value for key, value in more.items() if key not in names}
-    values = {"ready": target, "pending": 0, "overdue": 0, "delay_s": 300.0}
+    values: dict[str, Any] = {"ready": target, "pending": 0, "overdue": 0, "delay_s": 300.0}
     values |= {key: value for key, value in more.items() if key in names}
     return Pool(id=PoolId(name), options=PoolOptions(**options), target=target, rate=rate, price=price, **values)
 
@@ -97,7 +97,7 @@ def test_present_nodes_cost_what_is_paid_and_further_nodes_their_price() -> None
 def test_the_rest_of_the_daily_budget_is_spread_until_midnight(
     at: float, spent: float, hourly: float | None, target: int, limit: LimitInEffect
 ) -> None:
-    budgets = {"max_dollars_per_day": 20.0, "max_dollars_per_hour": hourly}
+    budgets: dict[str, Any] = {"max_dollars_per_day": 20.0, "max_dollars_per_hour": hourly}
     assert ordered(50.0, pool(), at=at, dollars_today=spent, **budgets) == ([target], [limit])
 
 

@@ -61,7 +61,7 @@ def test_missing_nodes_are_expected_until_the_patience_ends(since_s: float, expe
 def test_nodes_that_joined_without_an_order_count_for_the_target(
     present: int, target: int, previous: int, now: int
 ) -> None:
-    state = {"targets": {POOL: target}, "present_nodes": {POOL: previous}}
+    state: dict[str, Any] = {"targets": {POOL: target}, "present_nodes": {POOL: previous}}
     assert pool_of(present, **state).target == now
     assert pool_of(present, pool={"mode": Mode.OFF}, **state).target == present
     assert pool_of(present).target == present

@@ -12,8 +12,8 @@ from astraflow.scaling.options import PoolBudget
 from astraflow.scaling.rule.state import SizerResult
 from tests.scaling.make import AT, FIRST, SECOND, decided, targets, two_pools
 
-LONG_AGO = {"acted_at": AT - 1800.0}
-EXACT = {"headroom": 0.0}
+LONG_AGO: dict[str, Any] = {"acted_at": AT - 1800.0}
+EXACT: dict[str, Any] = {"headroom": 0.0}
 
 
 def with_slow(inputs: Signals, *rows: int) -> Signals:
@@ -49,8 +49,8 @@ def test_a_node_is_replaced_after_five_slow_minutes(since_s: float, nodes: list[
     ids=str,
 )
 def test_a_slow_node_is_kept_in_pools_that_keep_their_nodes_and_after_other_actions(kept: dict[str, Any]) -> None:
-    inputs = with_slow(two_pools(0, 20), 3)
-    result = decided(inputs, **{"suspects": {"node-3": 0.0}, "first": {"mode": Mode.OFF}} | kept)
+    slow: dict[str, Any] = {"suspects": {"node-3": 0.0}, "first": {"mode": Mode.OFF}}
+    result = decided(with_slow(two_pools(0, 20), 3), **slow | kept)
     assert "node-3" not in result.state.being_replaced
 
 

@@ -16,9 +16,14 @@ def result_of(
 ) -> SizerResult:
     """Decides on a surplus that has lasted, where one action may retire all of it."""
     count = len(inputs.nodes.ids)
-    values = {"targets": {POOL: count}, "present_nodes": {POOL: count}, "acted_at": 0.0, "high_ticks": 9}
+    values: dict[str, Any] = {
+        "targets": {POOL: count},
+        "present_nodes": {POOL: count},
+        "acted_at": 0.0,
+        "high_ticks": 9,
+    }
     values |= {"ratios": (count / 16,) * 5, "compute_s": 128.0}
-    all_at_once = {"headroom": 0.0, "scale_down_share": 1.0}
+    all_at_once: dict[str, Any] = {"headroom": 0.0, "scale_down_share": 1.0}
     return decide(inputs, spec(pool=pool, **all_at_once | (options or {})), SizerState(**values | state))
 
 

@@ -14,7 +14,7 @@ from tests.scaling.make import AT, POOL, measured, spec
 def decided(inputs: Signals, *, options: dict[str, Any] | None = None, **state: Any) -> PoolRecommendation:
     """Returns the decision on a pool that has had its present nodes for long."""
     count = len(inputs.nodes.ids)
-    values = {"targets": {POOL: count}, "present_nodes": {POOL: count}, "acted_at": 0.0}
+    values: dict[str, Any] = {"targets": {POOL: count}, "present_nodes": {POOL: count}, "acted_at": 0.0}
     (advice,) = decide(inputs, spec(**options or {}), SizerState(**values | state)).recommendations
     return advice
 

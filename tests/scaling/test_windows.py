@@ -68,7 +68,13 @@ def test_a_slow_start_counts_after_the_longest_time(groups: float, counted: floa
 
 
 def gate(**changes: Any) -> GateSignals:
-    exactly = {"closed_share": 0.1, "wait_share": 0.09, "idle_slots": 16.0, "slots": 160.0, "group_s": 200.0}
+    exactly: dict[str, Any] = {
+        "closed_share": 0.1,
+        "wait_share": 0.09,
+        "idle_slots": 16.0,
+        "slots": 160.0,
+        "group_s": 200.0,
+    }
     return GateSignals(policy=SOLVER, waiting_policy=SOLVER, max_staleness=2, **exactly | changes)
 
 

@@ -140,7 +140,10 @@ def test_the_smallest_gap_with_an_excess_is_decoded(kernels: Kernels) -> None:
         pytest.param(_payload(*ALL_OF_100, 0, rest=NOTHING * 3 + b"\xff" * 13), id="directions that end in ones"),
         pytest.param(_payload(*ALL_OF_100, 0, rest=NOTHING * 3 + bytes(14)), id="something follows"),
         pytest.param(_payload(1, 2, 0, 0, 3, rest=b"\x01" * 9), id="a unary part longer than its values"),
-        pytest.param(_payload(1, 2, 0, 0, 2**17, rest=b"\x01" + bytes(2**17)), id="a unary part of many zeros"),
+        pytest.param(
+            _payload(1, 2 * 100, 0, 0, 13_000, rest=b"\xff" * 12 + b"\x0f" + bytes(12_987)),
+            id="a unary part with many zeros",
+        ),
         pytest.param(_payload(1, 2, 0, 0, 1, rest=b"\x03" + NOTHING * 2 + b"\x00"), id="two values for one"),
         pytest.param(_payload(1, 2, 0, 0, 3, rest=b"\x00\x00\x02" + NOTHING * 2 + b"\x00"), id="beyond the escape"),
         pytest.param(_payload(1, 2, 0, 0, 2, rest=b"\x01\x00" + NOTHING * 2 + b"\x00"), id="an end without use"),
