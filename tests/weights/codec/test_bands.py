@@ -17,6 +17,7 @@ def test_band_starts_match_the_element_counts(kernels: Kernels, pair: BitPair, c
 
     order = kernels.band_order(pair.old, first_keys)
 
+    assert list(order.first_keys) == first_keys
     assert np.array_equal(np.diff(order.starts), np.bincount(bands, minlength=len(first_keys)))
 
 
