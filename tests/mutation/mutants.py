@@ -1,8 +1,8 @@
 """Mutants of a module: the same code with one operator, constant, condition or statement changed.
 
 Only bodies of functions change, so that a mutant is installed by an exchange of code objects, also below decorators and
-in a process that has imported the module. Annotations, docstrings, log calls and texts with spaces stay: tests assert
-codes and values, not wording.
+in a process that has imported the module. Functions that the import itself calls stay, because their results are bound
+then. Annotations, docstrings, log calls and texts with spaces stay: tests assert codes and values, not wording.
 """
 
 import ast
@@ -57,7 +57,8 @@ class Mutant:
         shown = self.holder if is_long else self.statement
         before = ast.unparse(shown).splitlines()
         with self._applied():
-            after = ("pass" if isinstance(self.replacement, ast.Pass) else ast.unparse(shown)).splitlines()
+            is_statement = isinstance(self.replacement, ast.stmt)
+            after = ast.unparse(self.replacement if is_statement else shown).splitlines()
         return "\n".join(f"{line[0]} {line[1:].strip()}" for line in difflib.ndiff(before, after) if line[0] in "-+")
 
     def codes(self) -> Codes:
@@ -81,7 +82,10 @@ class Mutant:
 def mutants_of(path: Path) -> list[Mutant]:
     """Returns all mutants of a module, in the order of its lines. Raises: SyntaxError."""
     tree = ast.parse(path.read_text())
-    return [mutant for node, name in _functions(tree, "") for mutant in _changes(path, tree, name, node, None)]
+    bound = {node.value.func for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)}
+    names = {ast.unparse(function) for function in bound}
+    functions = ((node, name) for node, name in _functions(tree, "") if name not in names)
+    return [mutant for node, name in functions for mutant in _changes(path, tree, name, node, None)]
 
 
 def _codes(module: CodeType) -> Codes:
@@ -141,7 +145,7 @@ def _replacements(node: ast.AST, *, is_condition: bool) -> Iterator[ast.AST]:
         case ast.Constant(value=int() | float() as number):
             yield ast.Constant(value=number + 1)
         case ast.Constant(value=str(text)) if IDENTIFIER.fullmatch(text):
-            yield ast.Constant(value=f"{text}X")
+            yield ast.Constant(value=f"X{text}")
         case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert(), operand=operand):
             yield operand
         case ast.Name(id=name) if name in SWAPS:

@@ -13,6 +13,13 @@ def grown(value: int, *, by: int = 1) -> int:
         raise ValueError("too small to grow", "value.small")
     log.info("grown")
     return value + by
+
+
+def _limit() -> int:
+    return 3 + 4
+
+
+LIMIT = _limit()
 '''
 
 
@@ -31,7 +38,7 @@ def test_operators_constants_and_statements_change_one_by_one(tmp_path: Path) ->
             "+ if value <= 3 and by:",
             "+ if value < 4 and by:",
             "+ pass",
-            "+ raise ValueError('too small to grow', 'value.smallX')",
+            "+ raise ValueError('too small to grow', 'Xvalue.small')",
             "+ return value - by",
         ]
     )

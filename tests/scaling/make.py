@@ -1,5 +1,6 @@
 """Signals with sensible defaults: one pool of identical nodes, and a trainer that needs twenty of them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,15 @@ from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.scaling.measurement.lifecycle import Phase
 from astraflow.scaling.measurement.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
+from astraflow.scaling.rule.sizer import decide
+from astraflow.scaling.rule.state import SizerResult, SizerState
 
 POOL = PoolId("gpu")
+FIRST, SECOND = PoolId("first"), PoolId("second")
 RATE = 1 / 30
 """Groups a second of a node."""
+AT = 30_000.0
+"""Time of the signals. Unix seconds."""
 
 
 def stream(**more: Any) -> StreamSignals:
@@ -49,7 +55,7 @@ def nodes(ready: int, *, pending: int = 0, pending_age_s: float = 60.0, rates: t
     )
 
 
-def signals(table: NodeTable, *, at: float = 30_000.0, **more: Any) -> Signals:
+def signals(table: NodeTable, *, at: float = AT, **more: Any) -> Signals:
     values: dict[str, Any] = {"kinds": (NodeKind(pool=POOL, price_per_hour=1.0),), "streams": (stream(),)}
     return Signals(at=at, nodes=table, **values | more)
 
@@ -59,3 +65,46 @@ def spec(
 ) -> Spec:
     bounds = PoolOptions(**{"mode": mode, "max_nodes": 100, **(pool or {})})
     return Spec(options=SizerOptions(**options), pools={POOL: bounds}, is_kill_switch_on=is_kill_switch_on)
+
+
+def measured(count: int, *, needed: float = 16.0, **more: Any) -> Signals:
+    """Returns equal nodes of which exactly `needed` carry the load, so that ratios of both are exact numbers.
+
+    more: fields of the stream.
+    """
+    load = stream(**{"compute_s": (128.0,) * 6, "groups_per_step": 4 * needed, "produced_per_usable": 1.0} | more)
+    return signals(nodes(count, rates=(1 / 32,) * count), streams=(load,))
+
+
+def two_pools(first: int, second: int, *, needed: float = 16.0, **more: Any) -> Signals:
+    """Returns nodes of two pools. more: fields of the signals."""
+    inputs = measured(first + second, needed=needed)
+    kind = np.array([0] * first + [1] * second)
+    kinds = (NodeKind(pool=FIRST, price_per_hour=1.0), NodeKind(pool=SECOND, price_per_hour=2.0))
+    return replace(inputs, nodes=replace(inputs.nodes, kind=kind), kinds=kinds, **more)
+
+
+def decided(
+    inputs: Signals,
+    *,
+    first: dict[str, Any] | None = None,
+    second: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
+    spec: dict[str, Any] | None = None,
+    **state: Any,
+) -> SizerResult:
+    """Decides for two pools that have had their present nodes for long.
+
+    first, second, options: options of the pools and of the rule. spec, state: fields of the rule's other inputs.
+    """
+    plain: dict[str, Any] = {"mode": Mode.ON, "max_nodes": 100, "warm_nodes": 1, "launch_delay_s": 100.0}
+    pools = {FIRST: PoolOptions(**plain | (first or {})), SECOND: PoolOptions(**plain | (second or {}))}
+    counts = np.bincount(inputs.nodes.kind, minlength=2).tolist()
+    present = {FIRST: counts[0], SECOND: counts[1]}
+    values: dict[str, Any] = {"targets": present, "present_nodes": present, "acted_at": 0.0}
+    rule = Spec(options=SizerOptions(**options or {}), pools=pools, **spec or {})
+    return decide(inputs, rule, SizerState(**values | state))
+
+
+def targets(result: SizerResult) -> list[int]:
+    return [advice.target for advice in result.recommendations]

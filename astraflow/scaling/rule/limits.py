@@ -28,7 +28,7 @@ def pause_failing_pools(tick: Tick) -> None:
             breaker_until.pop(pool.id, None)
             pool.is_breaker_open = False
         elif pool.overdue or (pool.target > pool.present and pool.missing_s > patience_s):
-            breaker_until[pool.id] = max(breaker_until.get(pool.id, 0.0), signals.at + tick.spec.options.breaker_s)
+            breaker_until[pool.id] = signals.at + tick.spec.options.breaker_s
             pool.is_breaker_open = True
     tick.after = replace(tick.after, breaker_until=breaker_until)
     if tick.spec.is_kill_switch_on or not any(not pool.is_breaker_open and pool.may_grow for pool in tick.pools):

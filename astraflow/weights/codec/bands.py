@@ -50,7 +50,7 @@ def choose_bands(bits: BitArray, changed: ByteArray, extra: ValueArray, *, limit
     fresh = [0]
     while len(cuts) <= limit:
         splits += [_best_split(sums, start, cuts[cuts.index(start) + 1]) for start in fresh]
-        saved, middle = max(splits, default=(0.0, 0))
+        saved, middle = max(splits)
         if saved < BAND_COST_BITS:
             break
         splits.remove((saved, middle))

@@ -17,6 +17,7 @@ def test_band_starts_match_the_element_counts(kernels: Kernels, pair: BitPair, c
 
     order = kernels.band_order(pair.old, first_keys)
 
+    assert list(order.first_keys) == first_keys
     assert np.array_equal(np.diff(order.starts), np.bincount(bands, minlength=len(first_keys)))
 
 
@@ -48,6 +49,14 @@ def test_bands_separate_changing_from_unchanged_elements() -> None:
 
     assert len(first_keys) == 2
     assert keys_of(old)[0] < first_keys[1] <= keys_of(old)[-1]
+
+
+def test_bands_of_many_changes_follow_from_a_sample_of_them() -> None:
+    rng = np.random.default_rng(0)
+    old = np.tile(np.array([0x3000, 0x3C00], dtype="<u2"), 2**15)
+    changed = old[(old == 0x3000) | (rng.random(len(old)) < 0.5)]
+
+    assert len(choose_bands(old, keys_of(changed), np.zeros(len(changed), dtype=np.uint32), limit=32)) == 2
 
 
 def test_bands_without_savings_are_not_used() -> None:

@@ -109,11 +109,24 @@ ALL_OF_100 = (1, 1)
 
 
 @WITH_EACH
+def test_the_smallest_gap_with_an_excess_is_decoded(kernels: Kernels) -> None:
+    bits = np.arange(100, dtype="<u2")
+    unary, excess, up = b"\x00\x00\x01", bytes(4), b"\x01"
+
+    positions = apply_block(
+        memoryview(_payload(1, 2, 0, 0, 3, rest=unary + excess + NOTHING * 2 + up)), bits, kernels=kernels
+    )
+
+    assert (positions.tolist(), bits[15:18].tolist()) == ([16], [15, 17, 17])
+
+
+@WITH_EACH
 @pytest.mark.parametrize(
     "payload",
     [
         pytest.param(b"", id="nothing at all"),
         pytest.param(_payload(0), id="no bands"),
+        pytest.param(_payload(0, 1, 0, rest=NOTHING * 3 + bytes(13)), id="no bands before the rest of a valid payload"),
         pytest.param(_payload(33), id="too many bands"),
         pytest.param(_payload(2, 0), id="a band without keys"),
         pytest.param(_payload(2, 256), id="keys beyond the end"),
@@ -127,6 +140,10 @@ ALL_OF_100 = (1, 1)
         pytest.param(_payload(*ALL_OF_100, 0, rest=NOTHING * 3 + b"\xff" * 13), id="directions that end in ones"),
         pytest.param(_payload(*ALL_OF_100, 0, rest=NOTHING * 3 + bytes(14)), id="something follows"),
         pytest.param(_payload(1, 2, 0, 0, 3, rest=b"\x01" * 9), id="a unary part longer than its values"),
+        pytest.param(
+            _payload(1, 2 * 100, 0, 0, 13_000, rest=b"\xff" * 12 + b"\x0f" + bytes(12_987)),
+            id="a unary part with many zeros",
+        ),
         pytest.param(_payload(1, 2, 0, 0, 1, rest=b"\x03" + NOTHING * 2 + b"\x00"), id="two values for one"),
         pytest.param(_payload(1, 2, 0, 0, 3, rest=b"\x00\x00\x02" + NOTHING * 2 + b"\x00"), id="beyond the escape"),
         pytest.param(_payload(1, 2, 0, 0, 2, rest=b"\x01\x00" + NOTHING * 2 + b"\x00"), id="an end without use"),

@@ -100,10 +100,11 @@ def test_a_delta_for_another_size_is_refused() -> None:
     base, buffer = layout(old, 0)
     target, new = layout(stepped(old, 1), 1)
     data = encode_delta(base, buffer, target, new).data
+    smaller, _ = layout({"w": (Dtype.FLOAT32, (2,), np.zeros(2, dtype="<u4"))}, 1)
 
-    with pytest.raises(CorruptData) as caught:
-        apply_delta(data, target, buffer.copy()[:-4])
-    assert caught.value.code == "weights.size_mismatch"
+    for manifest, applied in ((target, buffer[:-4]), (smaller, buffer), (smaller, buffer[: smaller.size_bytes])):
+        with raises_code(CorruptData, "weights.size_mismatch"):
+            apply_delta(data, manifest, applied.copy())
 
 
 @given(data=st.data())

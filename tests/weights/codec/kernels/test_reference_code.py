@@ -1,8 +1,9 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.weights.codec.kernels.reference_code import decode_rice, encode_rice
+from astraflow.weights.codec.kernels.reference_code import decode_rice, encode_members, encode_rice
 from astraflow.weights.codec.kernels.rice import ESCAPE
 from astraflow.weights.codec.payload_codec import PayloadReader
 
@@ -19,6 +20,13 @@ def test_rice_coded_values_round_trip(groups: list[list[int]]) -> None:
     reader = PayloadReader(memoryview(coded.sequence))
     assert decode_rice(reader, coded.counts, coded.low_bits).tolist() == values.tolist()
     reader.check_exhausted()
+
+
+@pytest.mark.parametrize(("chosen", "is_inverted", "counts"), [([0, 3], False, [2]), ([0, 1, 3], True, [1])])
+def test_the_others_are_listed_where_they_are_fewer(chosen: list[int], is_inverted: bool, counts: list[int]) -> None:
+    members = encode_members(np.array(chosen), np.array([0, 4]))
+
+    assert (members.is_inverted, members.gaps.counts) == ([is_inverted], counts)
 
 
 def test_the_chosen_rice_parameter_is_close_to_the_best() -> None:
