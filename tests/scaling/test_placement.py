@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from astraflow.contract.recommendations import LimitInEffect, Mode
 
 from astraflow.contract.ids import PoolId
-from astraflow.contract.recommendations import LimitInEffect, Mode
 from astraflow.scaling.measurement.lifecycle import Phase
 from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.options import PoolBudget, PoolOptions, SizerOptions, Spec
