@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from astraflow.contract.recommendations import LimitInEffect, Mode, Reason
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 
 from astraflow.scaling.measurement.signals import LaunchSignals
 from astraflow.scaling.options import PoolBudget

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from astraflow.contract.recommendations import LimitInEffect, Mode
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode
 
 from astraflow.contract.ids import PoolId
 from astraflow.scaling.measurement.lifecycle import Phase

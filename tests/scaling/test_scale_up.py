@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from astraflow.contract.recommendations import PoolRecommendation, Reason
+from astraflow.contract.fleet.recommendations import PoolRecommendation, Reason
 
 from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.rule.sizer import decide
