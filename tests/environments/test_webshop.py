@@ -16,7 +16,8 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets import datasets
-from astraflow.datasets.worlds.webshop_store import NO_BOUND, Goal, Product, StoreOptions, open_store
+from astraflow.datasets.worlds.webshop_files import open_store
+from astraflow.datasets.worlds.webshop_store import NO_BOUND, Goal, Product, StoreOptions
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, play, total_reward

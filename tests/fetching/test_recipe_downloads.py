@@ -13,8 +13,8 @@ from astraflow.contract.errors import AstraFlowError, Conflict, CorruptData, Inv
 from astraflow.datasets import datasets
 from astraflow.fetching import recipe_downloads
 from astraflow.fetching.recipe_downloads import fetch_sources, verify_sources
-from astraflow.models import fetched
-from astraflow.models.fetched.model import packages
+from astraflow.models.fetched import model as fetched
+from astraflow.models.fetched import packages
 from astraflow.recipe.loading import Check, load_recipe
 from astraflow.recipe.plugins import plugin_specs
 from astraflow.recipe.sources import remote_sources

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from astraflow.trainer.engines.attention import varlen as varlen_attention
 from astraflow.trainer.engines.attention.attention import packed_attention
-from astraflow.trainer.engines.attention.attention import varlen as varlen_attention
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment

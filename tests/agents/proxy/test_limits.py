@@ -8,9 +8,9 @@ import httpx
 import orjson
 import pytest
 
+from astraflow.agents.proxy import connections as proxy_connections
+from astraflow.agents.proxy import requests as proxy_requests
 from astraflow.agents.proxy.server import AgentProxy
-from astraflow.agents.proxy.server import connections as proxy_connections
-from astraflow.agents.proxy.server import requests as proxy_requests
 from astraflow.contract.rollouts.agent_calls import CallOutcome
 from tests.fakes.agent_handlers import ScriptedHandler, eventually, text_reply
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from astraflow.contract.errors import AstraFlowError, Conflict, CorruptData, InvalidInput, StorageFull, Unavailable
-from astraflow.models import fetched, models
+from astraflow.models import models
 from astraflow.models.causal import named_weights
-from astraflow.models.fetched.model import MANIFEST, changed_files, fetch_model, fetched_folder, packages, verify_model
+from astraflow.models.fetched import model as fetched
+from astraflow.models.fetched import packages
+from astraflow.models.fetched.model import MANIFEST, changed_files, fetch_model, fetched_folder, verify_model
 from astraflow.models.fetched.packages import PackagedModel
 from astraflow.runtime.folders.run_folders import home
 from astraflow.runtime.locks import exclusive_lock

@@ -5,7 +5,7 @@ import pytest
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime import config
+from astraflow.runtime.config import base
 from astraflow.runtime.config.base import Config
 from tests.errors import raises_code
 
@@ -24,7 +24,7 @@ class Cart(Config):
 
 
 def test_doctests_hold() -> None:
-    assert doctest.testmod(config).failed == 0
+    assert doctest.testmod(base).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config.base import toml
+from astraflow.runtime.config import toml
 from astraflow.runtime.config.toml import merge_tables, parse_override, read_toml
 from tests.errors import raises_code
 

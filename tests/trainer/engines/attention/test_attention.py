@@ -12,8 +12,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.trainer.engines.attention import varlen as varlen_attention
 from astraflow.trainer.engines.attention.attention import packed_attention
-from astraflow.trainer.engines.attention.attention import varlen as varlen_attention
 from astraflow.trainer.engines.attention.kernels import SdpaKernel
 from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
