@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 from astraflow.scaling.measurement.signals import LaunchSignals
 from astraflow.scaling.options import PoolBudget
 from tests.scaling.make import AT, FIRST, SECOND, decided, targets, two_pools

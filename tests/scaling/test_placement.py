@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from astraflow.contract.fleet.recommendations import LimitInEffect, Mode
 
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode
 from astraflow.contract.ids import PoolId
 from astraflow.scaling.measurement.lifecycle import Phase
 from astraflow.scaling.measurement.signals import Signals

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from astraflow.contract.fleet.recommendations import Mode
 
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind
 from astraflow.scaling.options import PoolBudget
 from astraflow.scaling.rule.capacity import capacity_of

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 from astraflow.scaling.measurement.signals import LaunchSignals, Signals
 from astraflow.scaling.options import PoolBudget
 from astraflow.scaling.rule.state import SizerResult

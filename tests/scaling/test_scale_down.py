@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from astraflow.contract.fleet.recommendations import LimitInEffect, PoolRecommendation, Reason
 
+from astraflow.contract.fleet.recommendations import LimitInEffect, PoolRecommendation, Reason
 from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.rule.sizer import decide
 from astraflow.scaling.rule.state import SizerResult, SizerState
