@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tests.containers.checks import Checks, backup_commands, require
 from tests.containers.engine import SOURCE, CommandFailed, Engine
@@ -98,10 +99,14 @@ def refused(stack: Stack, checks: Checks) -> str:
         return refusal
     checks.until_learning(nodes=stack.nodes)
     for service in WITH_DATABASES:
-        until(lambda service=service: stack.health(service) == "healthy", f"{service} is healthy after the upgrade")
+        until(partial(_is_healthy, stack, service), f"{service} is healthy after the upgrade")
     codes = {service: stack.only(service).exit_code for service in ("keys", "prepare", "tokens")}
     require(not any(codes.values()), f"services that exit did not exit with 0: {codes}")
     return ""
+
+
+def _is_healthy(stack: Stack, service: str) -> bool:
+    return stack.health(service) == "healthy"
 
 
 def refusal_of(logs: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from astraflow.contract.ids import PolicyId
 from astraflow.weights.store.storage import storages
 from tests.system.processes import PATIENCE_S, ROOT, command, running
 from tests.weights.buckets import bucket_service, make_bucket
@@ -38,8 +39,8 @@ def export(prefix: str, endpoint: str, state: Path, *options: str) -> list[str]:
 def exported(prefix: str, endpoint: str, directory: Path) -> Mapping[str, bytes]:
     """Returns the exported files of a prefix by name."""
     spec = {"kind": "s3", "bucket": BUCKET, "prefix": prefix, "endpoint": endpoint, "region": "us-east-1"}
-    folder = storages.build(spec, directory).folder("trajectories")
-    return {name: folder.read(name) for name in sorted(folder.sizes())}
+    folder = storages.build(spec, directory).folder(PolicyId("trajectories"))
+    return {name: bytes(folder.open(name).read(0, size)) for name, size in sorted(folder.sizes().items())}
 
 
 def lines(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
