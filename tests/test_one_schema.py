@@ -1,6 +1,7 @@
 """A metric of nodes and an option of pools, each declared once, reach every place that shows or reads them."""
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from astraflow.cli.recipes import fleet_form
 from astraflow.cli.recipes.form import recipe_form
 from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
-from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.ids import PolicyId, PoolId, Version
 from astraflow.contract.node_metrics import NODE_GAUGES, NodeMetric
 from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.reports.report import NodeReport
@@ -39,6 +40,7 @@ from web.components.rendering import PageRenderer
 from web.nodes.api import NodeDetail
 from web.nodes.node_view import node_page
 from web.nodes.views import nodes_sheet
+from web.pools.requests import PoolChange
 from web.state.node_table import NodeTable
 
 TEMPERATURE = NodeMetric(family="gpu_temperature", unit="kelvins", meaning="Temperature of the hottest GPU")
@@ -100,6 +102,16 @@ class FleetConfigWithDisk(FleetConfig):
 
     pools: dict[str, PoolConfigWithDisk] = Field(default={})  # type: ignore[assignment]  # a narrower type
     """Pools, by name."""
+
+
+def test_options_and_requests_of_pools_have_the_fields_and_defaults_of_the_contract() -> None:
+    shared = {field.name for field in dataclasses.fields(PoolSpec)} - {"id"}
+    default = PoolSpec(id=PoolId("eu"), provider="here")
+
+    assert PoolConfig.model_fields.keys() == shared | {"nodes"}
+    assert PoolChange.model_fields.keys() == shared | {"observed_version", "reason"}
+    assert PoolConfig(provider="here").spec("eu") == default
+    assert PoolChange(provider="here", observed_version=0, reason="new").spec("eu") == default
 
 
 def test_an_option_of_pools_is_declared_once_and_reaches_toml_the_form_validation_and_the_reference(
