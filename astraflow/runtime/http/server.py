@@ -39,7 +39,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, **options: Any) -> AsyncIterator[None]:
     """Serves an ASGI application during the block; afterwards, running requests get `drain_s` seconds to end.
 
-    options: further options of `uvicorn.Config`.
+    options: further options of `uvicorn.Config`. Raises: the error of a server that cannot start.
     """
     server = _Server(
         uvicorn.Config(
@@ -54,8 +54,11 @@ async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, *
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
+    serving.add_done_callback(lambda _: server.is_up.set())  # a server that cannot start must not be waited for
     try:
         await server.is_up.wait()
+        if serving.done():
+            serving.result()
         yield
     finally:
         server.should_exit = True
