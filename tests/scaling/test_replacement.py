@@ -132,7 +132,9 @@ def test_replaced_nodes_stay_while_their_replacements_start() -> None:
     ],
     ids=str,
 )
-def test_nodes_of_a_dear_pool_are_replaced_by_those_of_a_healthy_cheap_pool(more: dict[str, Any], count: int) -> None:
+def test_nodes_of_an_expensive_pool_are_replaced_by_those_of_a_healthy_cheap_pool(
+    more: dict[str, Any], count: int
+) -> None:
     failed_at = more.pop("failed_at", None)
     launches = {} if failed_at is None else {FIRST: LaunchSignals(failed_at=failed_at, failures=1)}
     options = {**EXACT, **more.pop("options", {})}
@@ -142,7 +144,7 @@ def test_nodes_of_a_dear_pool_are_replaced_by_those_of_a_healthy_cheap_pool(more
     assert all(advice.victims == () for advice in result.recommendations)
 
 
-def test_no_dear_node_is_replaced_while_a_node_starts_or_capacity_is_short() -> None:
+def test_no_expensive_node_is_replaced_while_a_node_starts_or_capacity_is_short() -> None:
     inputs = two_pools(8, 9)
     starting = replace(inputs.nodes, phase=np.array([4] * 16 + [2]), age_s=np.array([900.0] * 16 + [10.0]))
     for table, needed in ((starting, 16.0), (two_pools(8, 8).nodes, 17.0)):
