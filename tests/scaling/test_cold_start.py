@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
+import numpy as np
 import pytest
 
 from astraflow.contract.fleet.recommendations import Mode, Reason
@@ -98,5 +99,6 @@ def test_the_published_rule_does_not_replace_measurements_that_have_only_begun()
     new = replace(empty, age_s=empty.age_s * 0 + 60.0)
     (advice,) = decide(signals(new, streams=waits), spec(), SizerState()).recommendations
     assert (advice.target, advice.reasons) == (10, (Reason.UNMEASURED,))
-    (advice,) = decide(signals(empty, streams=waits), spec(), SizerState()).recommendations
+    one_old = replace(empty, age_s=np.where(np.arange(10) == 3, 180.0, 60.0))
+    (advice,) = decide(signals(one_old, streams=waits), spec(), SizerState()).recommendations
     assert (advice.target, advice.reasons[0]) == (34, Reason.PLAIN_RULE)

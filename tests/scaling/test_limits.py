@@ -127,7 +127,7 @@ def test_bounds_apply_at_any_time_but_retire_no_node_of_a_manual_override() -> N
     ],
     ids=str,
 )
-def test_nodes_above_a_budget_are_retired_dearest_first(
+def test_nodes_above_a_budget_are_retired_most_expensive_first(
     options: dict[str, Any], spec: dict[str, Any], expected: list[int], limit: tuple[LimitInEffect, ...]
 ) -> None:
     result = decided(two_pools(8, 8, paused_s=0.0, dollars_today=50.0), options=options, spec=spec)

@@ -102,8 +102,8 @@ def test_the_rest_of_the_daily_budget_is_spread_until_midnight(
 
 
 def test_the_cheapest_capacity_is_ordered_first() -> None:
-    dear, fast, equal = pool("a", price=2.0), pool("b", price=3.0, rate=2.0), pool("c", price=3.0, rate=2.0)
-    assert ordered(2.0, dear, equal, fast, pool_share=1.0) == ([0, 0, 1], [])
+    expensive, fast, equal = pool("a", price=2.0), pool("b", price=3.0, rate=2.0), pool("c", price=3.0, rate=2.0)
+    assert ordered(2.0, expensive, equal, fast, pool_share=1.0) == ([0, 0, 1], [])
 
 
 @pytest.mark.parametrize(("count", "targets"), [(3, [3, 0]), (4, [3, 1]), (10, [7, 3]), (11, [7, 4])])
@@ -137,10 +137,10 @@ def test_a_pool_whose_launches_failed_gets_one_node_at_a_time_without_a_reported
     assert ordered(5.0, pool(target=2, is_breaker_half_open=True)) == ([3], [])
 
 
-def test_nodes_are_retired_pending_first_then_suspect_dear_slow_and_young() -> None:
+def test_nodes_are_retired_pending_first_then_suspect_expensive_slow_and_young() -> None:
     table = replace(
         nodes(7, pending=1),
-        ids=("oldest", "younger", "slower", "dearer", "suspect", "hardly dearer", "leaving", "pending"),
+        ids=("oldest", "younger", "slower", "expensive", "suspect", "similar price", "leaving", "pending"),
         age_s=np.array([900.0, 800.0, 900.0, 900.0, 900.0, 950.0, 0.0, 5000.0]),
     )
     table = replace(table, phase=np.where(np.arange(8) == 6, Phase.DRAINING, table.phase))
@@ -150,9 +150,9 @@ def test_nodes_are_retired_pending_first_then_suspect_dear_slow_and_young() -> N
     assert [table.ids[row] for row in rows] == [
         "pending",
         "suspect",
-        "dearer",
+        "expensive",
         "slower",
         "younger",
         "oldest",
-        "hardly dearer",
+        "similar price",
     ]

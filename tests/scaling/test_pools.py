@@ -8,11 +8,11 @@ import pytest
 
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind
-from astraflow.scaling.options import PoolBudget
+from astraflow.scaling.options import PoolBudget, SizerOptions, Spec
 from astraflow.scaling.rule.capacity import capacity_of
-from astraflow.scaling.rule.pools import Pool, overdue_of, pools_of
+from astraflow.scaling.rule.pools import Pool, effective_prices, overdue_of, pools_of
 from astraflow.scaling.rule.state import SizerState
-from tests.scaling.make import AT, POOL, nodes, signals, spec
+from tests.scaling.make import AT, POOL, nodes, signals, spec, two_pools
 
 
 def pool_of(ready: int = 4, *, pending: int = 0, age_s: float = 60.0, **more: Any) -> Pool:
@@ -110,6 +110,15 @@ def test_prices_are_compared_for_a_unit_of_work() -> None:
     assert (paid.effective_price, paid.effective_price_paid) == (4.0, 6.0)
     assert replace(pool, price=0.0).effective_price == 2.0
     assert replace(paid, money=PoolBudget(price_paid=0.0)).effective_price_paid == 2.0
+
+
+def test_the_price_of_each_node_is_compared_by_its_own_rate() -> None:
+    inputs = two_pools(2, 1)
+    assert effective_prices(inputs, Spec(), capacity_of(inputs, SizerOptions())).tolist() == [32.0, 32.0, 64.0]
+    unknown = signals(inputs.nodes, kinds=(NodeKind(pool=POOL), NodeKind(pool=POOL, hardware="b")))
+    assert effective_prices(unknown, Spec(), capacity_of(unknown, SizerOptions())).tolist() == [32.0] * 3
+    empty = signals(nodes(0), kinds=())
+    assert effective_prices(empty, Spec(), capacity_of(empty, SizerOptions())).tolist() == []
 
 
 def test_rate_and_price_of_a_further_node_are_those_of_most_nodes() -> None:

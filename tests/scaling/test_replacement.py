@@ -119,7 +119,9 @@ def test_replaced_nodes_stay_while_their_replacements_start() -> None:
         ({"acted_at": AT - 1799.0}, 0),
         ({"first": {"mode": Mode.OFF}}, 0),
         ({"second": {"mode": Mode.UP_ONLY}}, 0),
-        ({"first": {"price_per_hour": 1.7}}, 0),
+        ({"first": {"price_per_hour": 0.5}, "second": {"price_per_hour": 0.9}}, 3),
+        ({"second": {"price_per_hour": 1.2}}, 3),
+        ({"second": {"price_per_hour": 1.19}}, 0),
         ({"first": {"price_per_hour": 2.0}, "second": {"price_per_hour": 2.5}}, 3),
         ({"spec": {"money": {SECOND: PoolBudget(price_paid=1.1)}}}, 0),
         ({"breaker_until": {FIRST: AT - 1800.0}}, 3),
@@ -130,7 +132,9 @@ def test_replaced_nodes_stay_while_their_replacements_start() -> None:
     ],
     ids=str,
 )
-def test_nodes_of_a_dear_pool_are_replaced_by_those_of_a_healthy_cheap_pool(more: dict[str, Any], count: int) -> None:
+def test_nodes_of_an_expensive_pool_are_replaced_by_those_of_a_healthy_cheap_pool(
+    more: dict[str, Any], count: int
+) -> None:
     failed_at = more.pop("failed_at", None)
     launches = {} if failed_at is None else {FIRST: LaunchSignals(failed_at=failed_at, failures=1)}
     options = {**EXACT, **more.pop("options", {})}
@@ -140,7 +144,7 @@ def test_nodes_of_a_dear_pool_are_replaced_by_those_of_a_healthy_cheap_pool(more
     assert all(advice.victims == () for advice in result.recommendations)
 
 
-def test_no_dear_node_is_replaced_while_a_node_starts_or_capacity_is_short() -> None:
+def test_no_expensive_node_is_replaced_while_a_node_starts_or_capacity_is_short() -> None:
     inputs = two_pools(8, 9)
     starting = replace(inputs.nodes, phase=np.array([4] * 16 + [2]), age_s=np.array([900.0] * 16 + [10.0]))
     for table, needed in ((starting, 16.0), (two_pools(8, 8).nodes, 17.0)):

@@ -57,6 +57,13 @@ def test_orders_count_for_ten_minutes(ago_s: float, target: int) -> None:
     assert decided(measured(7), scale_ups=(AT - ago_s, AT - 1)).target == target
 
 
+@pytest.mark.parametrize(("compute_s", "ratios"), [(160.0, 5), (161.0, 1), (96.0, 5), (95.0, 1)])
+def test_earlier_ratios_are_left_out_once_steps_differ_by_more_than_a_quarter(compute_s: float, ratios: int) -> None:
+    state = SizerState(targets={POOL: 20}, present_nodes={POOL: 20}, ratios=(1.25,) * 5, compute_s=128.0)
+    after = decide(measured(20, compute_s=(compute_s,) * 6), spec(), state).state
+    assert (len(after.ratios), after.compute_s) == (ratios, 128.0 if ratios == 5 else compute_s)
+
+
 def test_an_order_begins_the_confirmation_again() -> None:
     state = SizerState(targets={POOL: 7}, present_nodes={POOL: 7}, low_ticks=5, high_ticks=3, is_settling=True)
     after = decide(measured(7), spec(), state).state

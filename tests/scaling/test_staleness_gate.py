@@ -8,7 +8,7 @@ import pytest
 from astraflow.contract.fleet.recommendations import Reason
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Report
-from astraflow.scaling.measurement.gates import is_gated, staleness_needed
+from astraflow.scaling.measurement.gates import GateTotals, GateTracker, GateWindow, is_gated, staleness_needed
 from astraflow.scaling.measurement.observation import Observer
 from astraflow.scaling.measurement.signals import GateSignals, NodeTable, Signals
 from astraflow.scaling.options import Spec
@@ -76,10 +76,24 @@ def test_the_gate_of_another_policy_is_reported_without_a_proposed_bound() -> No
     assert "staleness_needed" not in advice.inputs
 
 
-@pytest.mark.parametrize("more", [{"wait_share": 0.05}, {"idle_slots": 8.0}, {"closed_share": 0.05}, {"slots": 0.0}])
-def test_a_fed_trainer_full_slots_or_an_open_gate_is_not_gated(more: dict[str, float]) -> None:
-    assert is_gated(gate(), wait_high=0.08)
-    assert not is_gated(gate(**more), wait_high=0.08)
+@pytest.mark.parametrize(
+    ("more", "is_at_gate"),
+    [
+        ({}, True),
+        ({"idle_slots": 16.0}, True),
+        ({"idle_slots": 15.9}, False),
+        ({"slots": 0.0}, False),
+        ({"closed_share": 0.1}, True),
+        ({"closed_share": 0.09}, False),
+        ({"wait_share": 0.08}, False),
+    ],
+    ids=str,
+)
+def test_a_gate_is_the_cause_of_a_wait_from_a_tenth_of_time_and_slots_on(
+    more: dict[str, float], is_at_gate: bool
+) -> None:
+    assert is_gated(gate(**more), wait_high=0.08) == is_at_gate
+    assert not is_gated(None, wait_high=0.08)
 
 
 @pytest.mark.parametrize(("group_s", "step_s", "enough"), [(30, 120, 2), (120, 120, 2), (121, 120, 3), (347, 120, 4)])
@@ -154,3 +168,81 @@ def test_slots_of_joining_and_leaving_nodes_are_counted_proportionally() -> None
     gate_signals = observer.signals().gate
     assert gate_signals is not None
     assert gate_signals.slots == pytest.approx(8.0)
+
+
+def totals(at: float, **changes: Any) -> GateTotals:
+    """Returns totals of two gates: the first is closed and waited for half of the time, 3 of 8 slots are idle."""
+    values: dict[str, Any] = {
+        "closed_s": {SOLVER: at / 2, VERIFIER: at / 4},
+        "waited_s": {SOLVER: at / 2, VERIFIER: at / 8},
+        "idle_slot_s": 3 * at,
+        "slot_s": 8 * at,
+        "open_group_s": 20 * at,
+        "groups": at / 2,
+    }
+    return GateTotals(**values | changes)
+
+
+def measured_gate(*times_s: float, step_s: float = 10.0, **changes: Any) -> GateSignals | None:
+    window = GateWindow()
+    for at in times_s:
+        window.add(at, totals(at, **changes if at else {}))
+    return window.signals({SOLVER: 2, VERIFIER: 4}, step_s=step_s)
+
+
+def test_a_gate_is_measured_over_three_steps_or_a_minute() -> None:
+    for step_s in (10.0, 20.0, 40.0):
+        signals = measured_gate(0.0, 100.0, 160.0, 220.0, step_s=step_s)
+        assert signals is not None
+        assert (signals.policy, signals.waiting_policy, signals.max_staleness) == (SOLVER, SOLVER, 2)
+        assert (signals.closed_share, signals.wait_share) == (0.5, 0.5)
+        assert (signals.idle_slots, signals.slots, signals.group_s) == (3.0, 8.0, 40.0)
+
+
+def test_without_a_minute_a_step_or_a_policy_no_gate_is_measured() -> None:
+    assert measured_gate(0.0, 59.0) is None
+    assert measured_gate(0.0, 60.0) is not None
+    assert measured_gate(0.0, 60.0, step_s=0.0) is None
+    assert GateWindow().signals({SOLVER: 2}, step_s=10.0) is None
+    window = GateWindow()
+    window.add(0.0, totals(0.0))
+    window.add(60.0, totals(60.0))
+    assert window.signals({}, step_s=10.0) is None
+
+
+@pytest.mark.parametrize(("closed_s", "policy", "bound"), [(10.0, SOLVER, 2), (9.0, VERIFIER, 4)])
+def test_the_gate_of_the_other_policy_counts_where_the_own_one_is_open(
+    closed_s: float, policy: PolicyId, bound: int
+) -> None:
+    signals = measured_gate(0.0, 100.0, closed_s={SOLVER: closed_s, VERIFIER: 50.0})
+    assert signals is not None
+    assert (signals.policy, signals.waiting_policy, signals.max_staleness) == (policy, SOLVER, bound)
+    assert signals.is_own_gate == (policy == SOLVER)
+
+
+def test_the_window_ends_at_the_latest_snapshot_that_is_old_enough() -> None:
+    window = GateWindow()
+    for at, idle_slot_s in ((0.0, 0.0), (60.0, 600.0), (120.0, 660.0), (180.0, 840.0)):
+        window.add(at, totals(at, idle_slot_s=idle_slot_s, groups=5.0))
+    signals = window.signals({SOLVER: 2}, step_s=20.0)
+    assert signals is not None
+    assert (signals.idle_slots, signals.group_s) == (3.0, 0.0)
+
+
+@pytest.mark.parametrize(("gap_s", "closed_s", "groups"), [(90.0, 90.0, 4.0), (91.0, 0.0, 0.0), (0.0, 0.0, 0.0)])
+def test_time_between_reports_that_are_far_apart_is_not_counted(gap_s: float, closed_s: float, groups: float) -> None:
+    tracker = GateTracker()
+    for at, admitted in ((1000.0, 6), (1000.0 + gap_s, 9)):
+        flow = replace(make.flow_report(), open=5, admitted=admitted, dropped={"stale": admitted // 9})
+        tracker.observe(replace(make.report(make.stream_report(issue_headroom=0), flows=(flow,)), at=at))
+    sums = tracker.totals({})
+    assert sums.closed_s.get(SOLVER, 0.0) == closed_s
+    assert (sums.open_group_s, sums.groups) == (5 * closed_s, groups)
+
+
+@pytest.mark.parametrize(("headroom", "closed_s"), [(-1, 30.0), (0, 30.0), (1, 0.0)])
+def test_a_gate_is_closed_without_headroom(headroom: int, closed_s: float) -> None:
+    tracker = GateTracker()
+    for at in (1000.0, 1030.0):
+        tracker.observe(replace(make.report(make.stream_report(issue_headroom=headroom)), at=at))
+    assert tracker.totals({}).closed_s == {SOLVER: closed_s}

@@ -17,8 +17,14 @@ def test_band_starts_match_the_element_counts(kernels: Kernels, pair: BitPair, c
 
     order = kernels.band_order(pair.old, first_keys)
 
-    assert list(order.first_keys) == first_keys
     assert np.array_equal(np.diff(order.starts), np.bincount(bands, minlength=len(first_keys)))
+
+
+@WITH_EACH
+def test_a_single_band_has_all_elements(kernels: Kernels) -> None:
+    order = kernels.band_order(np.arange(100, dtype="<u2"), [0])
+
+    assert (list(order.first_keys), order.starts.tolist()) == ([0], [0, 100])
 
 
 @WITH_EACH

@@ -32,6 +32,13 @@ def test_a_block_round_trips(kernels: Kernels, pair: BitPair, bands: int) -> Non
         assert np.array_equal(positions, np.flatnonzero(pair.old != pair.new))
 
 
+@WITH_EACH
+def test_an_unchanged_block_is_empty(kernels: Kernels) -> None:
+    bits = np.arange(100, dtype="<u2")
+
+    assert encode_block(bits, bits.copy(), bands=2, kernels=kernels) == (b"", 0)
+
+
 def _update(*, elements: int, rate: float) -> BitPair:
     """Returns bfloat16 weights that move by similar amounts whatever their size, as an optimizer moves them."""
     rng = np.random.default_rng(5)
@@ -156,6 +163,11 @@ def test_the_smallest_gap_with_an_excess_is_decoded(kernels: Kernels) -> None:
             _payload(1, 2, 0, 1, 15, rest=b"\x01\x01" + NOTHING + b"\x01\x01" + b"\xff\x7f" + b"\x01"),
             id="a step larger than the elements",
         ),
+        pytest.param(
+            _payload(1, 2, 0, 1, 15, rest=b"\x01\x01" + NOTHING + b"\x01\x01" + b"\xfe\x7f" + b"\x01"),
+            id="a step up by half the range",
+        ),
+        pytest.param(_payload(1, 2, 7, 0, 1, rest=b"\x01\x64" + NOTHING * 2 + b"\x00"), id="just beyond the band"),
     ],
 )
 def test_payloads_with_false_sizes_are_refused_without_large_allocations(kernels: Kernels, payload: bytes) -> None:

@@ -52,15 +52,19 @@ def test_a_delta_reproduces_the_target_bit_for_bit(
     )
 
 
-def test_a_delta_has_the_hashes_of_base_and_target() -> None:
+def test_a_delta_has_the_hashes_of_base_and_target_and_applies_with_default_kernels() -> None:
     old = snapshot()
     base, buffer = layout(old, 4)
     target, new = layout(stepped(old, 1), 5)
 
-    head = read_head(encode_delta(base, buffer, target, new).data)
+    delta = encode_delta(base, buffer, target, new)
+    head = read_head(delta.data)
 
     assert (head.base_root, head.target_root) == (base.root_hash, target.root_hash)
     assert head.size_bytes == buffer.nbytes
+    applied = buffer.copy()
+    apply_delta(delta.data, target, applied)
+    assert np.array_equal(applied, new)
 
 
 def test_an_unchanged_version_has_an_empty_delta() -> None:
