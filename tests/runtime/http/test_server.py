@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.runtime.http import listening, serving_http
+from astraflow.runtime.http.server import listening, serving_http
 
 pytestmark = pytest.mark.anyio
 
