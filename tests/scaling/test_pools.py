@@ -11,6 +11,7 @@ from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind
 from astraflow.scaling.options import PoolBudget, SizerOptions, Spec
 from astraflow.scaling.rule.capacity import capacity_of
 from astraflow.scaling.rule.pools import Pool, effective_prices, overdue_of, pools_of
+from astraflow.scaling.rule.sizer import decide
 from astraflow.scaling.rule.state import SizerState
 from tests.scaling.make import AT, POOL, nodes, signals, spec, two_pools
 
@@ -65,6 +66,11 @@ def test_nodes_that_joined_without_an_order_count_for_the_target(
     assert pool_of(present, **state).target == now
     assert pool_of(present, pool={"mode": Mode.OFF}, **state).target == present
     assert pool_of(present).target == present
+
+
+def test_starting_nodes_count_as_present_for_the_next_tick() -> None:
+    state = decide(signals(nodes(4, pending=3)), spec(), SizerState()).state
+    assert state.present_nodes == {POOL: 7}
 
 
 @pytest.mark.parametrize(

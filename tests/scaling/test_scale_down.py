@@ -49,7 +49,8 @@ def test_a_retirement_begins_the_confirmation_again() -> None:
     ("bounds", "options", "target"), [({"min_nodes": 30}, {}, 30), ({}, {"base_on_demand": 35}, 35)]
 )
 def test_retirements_end_at_the_minimum(bounds: dict[str, Any], options: dict[str, Any], target: int) -> None:
-    assert decided(measured(40), pool=bounds, options=options, is_settling=True).target == target
+    advice = decided(measured(40), pool=bounds, options=options, is_settling=True)
+    assert (advice.target, len(advice.victims), advice.reasons) == (target, 40 - target, (Reason.ABOVE_BAND,))
 
 
 def test_spot_nodes_do_not_count_for_the_minimum_of_on_demand_nodes() -> None:

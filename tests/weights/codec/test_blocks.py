@@ -116,6 +116,15 @@ ALL_OF_100 = (1, 1)
 
 
 @WITH_EACH
+def test_a_block_without_elements_has_one_band(kernels: Kernels) -> None:
+    bits = np.zeros(0, dtype="<u2")
+
+    assert apply_block(memoryview(_payload(1, rest=NOTHING * 3)), bits, kernels=kernels).tolist() == []
+    with raises_code(CorruptData, "weights.malformed_delta"):
+        apply_block(memoryview(_payload(2, 5, rest=NOTHING * 3)), bits, kernels=kernels)
+
+
+@WITH_EACH
 def test_the_smallest_gap_with_an_excess_is_decoded(kernels: Kernels) -> None:
     bits = np.arange(100, dtype="<u2")
     unary, excess, up = b"\x00\x00\x01", bytes(4), b"\x01"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.weights.codec.kernels.reference_code import decode_rice, encode_members, encode_rice
-from astraflow.weights.codec.kernels.rice import ESCAPE
+from astraflow.weights.codec.kernels.rice import ESCAPE, sampled_every
 from astraflow.weights.codec.payload_codec import PayloadReader
 
 VALUES = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1))
@@ -20,6 +20,13 @@ def test_rice_coded_values_round_trip(groups: list[list[int]]) -> None:
     reader = PayloadReader(memoryview(coded.sequence))
     assert decode_rice(reader, coded.counts, coded.low_bits).tolist() == values.tolist()
     reader.check_exhausted()
+
+
+@pytest.mark.parametrize(
+    ("counts", "every"), [((), 1), ((0, 4096), 4), ((2047, 9000), 1), ((2048, 9000), 2), ((100, 9000), 1)]
+)
+def test_values_are_sampled_if_all_groups_are_large(counts: tuple[int, ...], every: int) -> None:
+    assert sampled_every(counts) == every
 
 
 @pytest.mark.parametrize(("chosen", "is_inverted", "counts"), [([0, 3], False, [2]), ([0, 1, 3], True, [1])])
