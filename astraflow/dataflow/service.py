@@ -20,9 +20,8 @@ from astraflow.dataflow.admission.filters import build_filter, filters
 from astraflow.dataflow.admission.group_scoring import GroupScoring
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.endpoint_config import MetricsEndpoint, metrics_endpoint
-from astraflow.dataflow.evaluation.evaluation import Evaluation
+from astraflow.dataflow.evaluation.evaluation import Evaluation, Schedule
 from astraflow.dataflow.evaluation.rounds import EvaluationRounds
-from astraflow.dataflow.evaluation.schedule import Schedule
 from astraflow.dataflow.flow import AnswerSource, Flow
 from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.history.events import Events

@@ -1,10 +1,14 @@
-"""Buffer of the groups that wait for a batch."""
+"""Buffer of the groups that wait for a batch, and orders of groups in a batch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from astraflow.contract.ids import GroupId, Version
 from astraflow.dataflow.admission.routing import RoutedGroup
+
+GroupOrder: TypeAlias = Literal["deadline", "fifo", "freshest"]
+"""`deadline`: oldest admissible version first; `fifo`: oldest arrival first; `freshest`: newest version first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +55,18 @@ class Buffer:
         """Removes and returns the groups whose deadline was before `version`."""
         stale = [buffered for buffered in self._groups.values() if buffered.deadline < version]
         return self.take(stale)
+
+
+def sort_key(candidate: BufferedGroup, order: GroupOrder) -> tuple[int, int]:
+    """Returns the sort key of a candidate in that order, ties by arrival.
+
+    Earliest deadline first is the optimal order for jobs with deadlines on one server (Liu and Layland, 1973); here the
+    deadline is the last version a group may still be trained at.
+    """
+    match order:
+        case "deadline":
+            return (candidate.deadline, candidate.arrival)
+        case "fifo":
+            return (0, candidate.arrival)
+        case "freshest":
+            return (-candidate.oldest_version, candidate.arrival)

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
-from astraflow.dataflow.serving.buffer import BufferedGroup
-from astraflow.dataflow.serving.group_order import GroupOrder, sort_key
+from astraflow.dataflow.serving.buffer import BufferedGroup, GroupOrder, sort_key
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config.base import Config
 
