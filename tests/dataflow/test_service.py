@@ -504,6 +504,7 @@ def failing_once(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def test_the_trainer_of_an_untrained_policy_attaches_without_a_stream(tmp_path: Path) -> None:
+    pytest.importorskip("httpx2", reason="the reward needs the extra llm")
     judged = config(stop=StopConfig(steps=1))
     models = {**judged.models, "judge": {"kind": "scripted"}}
     reward = {"kind": "llm_judge", "policy": "judge"}

@@ -6,12 +6,13 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from astraflow.contract.ids import PolicyId
+from astraflow.tracking.trajectory_export import FOLDER
 from astraflow.weights.store.storage import storages
 from tests.system.processes import PATIENCE_S, ROOT, command, running
 from tests.weights.buckets import bucket_service, make_bucket
@@ -39,8 +40,12 @@ def export(prefix: str, endpoint: str, state: Path, *options: str) -> list[str]:
 def exported(prefix: str, endpoint: str, directory: Path) -> Mapping[str, bytes]:
     """Returns the exported files of a prefix by name."""
     spec = {"kind": "s3", "bucket": BUCKET, "prefix": prefix, "endpoint": endpoint, "region": "us-east-1"}
-    folder = storages.build(spec, directory).folder(PolicyId("trajectories"))
-    return {name: bytes(folder.open(name).read(0, size)) for name, size in sorted(folder.sizes().items())}
+    folder = storages.build(spec, directory).folder(FOLDER)
+    files = {}
+    for name, size_bytes in sorted(folder.sizes().items()):
+        with closing(folder.open(name)) as reader:
+            files[name] = bytes(reader.read(0, size_bytes))
+    return files
 
 
 def lines(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
