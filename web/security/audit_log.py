@@ -18,7 +18,6 @@ from astraflow.runtime.clock import Clock
 from web.database.db import Database
 from web.database.tables import AuditChain, AuditEntry
 
-FIRST_HASH = "0" * 64
 MAX_TEXT_LETTERS = 2000
 BATCH = 1000
 
