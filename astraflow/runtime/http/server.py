@@ -39,7 +39,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, **options: Any) -> AsyncIterator[None]:
     """Serves an ASGI application during the block; afterwards, running requests get `drain_s` seconds to end.
 
-    options: further options of `uvicorn.Config`. Raises: the error of a server that cannot start.
+    options: further options of `uvicorn.Config`; without `ws`, no WebSockets are served.
+    Raises: the error of a server that cannot start.
     """
     server = _Server(
         uvicorn.Config(
@@ -50,7 +51,7 @@ async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, *
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=drain_s,
-            **options,
+            **{"ws": "none"} | options,
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
