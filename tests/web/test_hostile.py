@@ -68,7 +68,10 @@ async def test_hostile_strings_stay_text_in_pages_parts_files_and_the_live_feed(
     escaped_at = {address for address, text in markup.items() if TELLS in text}
     assert {"/", "/nodes", "/dataflow", "/weights", "/decisions", "/pools/eu", "/audit", "/settings"} <= escaped_at
     missing = PARTS - escaped_at
-    assert not missing, "these parts do not show the hostile text"
+    replies = {
+        address: (answers[address].status_code, answers[address].text[:500]) for address in missing & set(answers)
+    }
+    assert not missing, f"these parts do not show the hostile text; they answered {replies}"
     assert {f"{FEED}{name}" for name in ("events", "problems")} <= escaped_at
     assert any(address.startswith("/pools/eu/plans/") for address in escaped_at)
     assert any(address.startswith("/decisions/") for address in escaped_at)
