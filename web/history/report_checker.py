@@ -7,10 +7,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports.report import NodeReport, Report, StreamReport
+from astraflow.contract.weight_reports import LinkReport
 
 T = TypeVar("T")
 
@@ -58,10 +60,24 @@ def _is_plain(node: NodeReport) -> bool:
     texts = (facts.name, facts.region, facts.engine, facts.hardware, facts.software, *node.errors)
     return (
         math.isfinite(total)
-        and not node.links
         and node.cause is None
+        and all(map(_is_plain_link, node.links))
         and all(len(text) <= MAX_TEXT and "\0" not in text for text in texts)
         and max(abs(node.leased), abs(facts.capacity), *map(abs, node.versions.values()), 0) <= MAX_INT
+    )
+
+
+_LINK_NUMBERS = attrgetter(*(field.name for field in dataclasses.fields(LinkReport) if field.name != "source"))
+
+
+def _is_plain_link(link: LinkReport) -> bool:
+    numbers = _LINK_NUMBERS(link)
+    return (
+        len(link.source) <= MAX_TEXT
+        and "\0" not in link.source
+        and math.isfinite(sum(numbers))
+        and min(numbers) >= -MAX_INT
+        and max(numbers) <= MAX_INT
     )
 
 

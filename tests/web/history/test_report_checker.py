@@ -23,7 +23,7 @@ from tests.fakes.web import RunningWeb
 from tests.web.live.test_live import cookie_of, next_message, socket
 from web.database.db import open_database
 from web.history.recorder import Recorder
-from web.history.report_checker import MAX_TEXT, ReportChecker
+from web.history.report_checker import MAX_INT, MAX_TEXT, ReportChecker
 from web.history.report_json import report_from_json
 from web.live.frames import FrameBuilder
 from web.live.node_texts import build_node_texts
@@ -114,10 +114,29 @@ async def test_a_report_with_any_values_is_shown_and_recorded_or_refused(
 
 
 def test_a_valid_report_is_returned_unchanged() -> None:
-    plain = SyntheticRun().report(150)
-    report = replace(plain, nodes=tuple(replace(node, links=()) for node in plain.nodes))
+    report = SyntheticRun().report(150)
 
+    assert any(node.links for node in report.nodes)
     assert ReportChecker().checked(report) is report
+
+
+@pytest.mark.parametrize(
+    ("change", "cleaned"),
+    [
+        ({"fetch_s": math.nan}, {"fetch_s": 0.0}),
+        ({"fetch_s": math.inf, "decode_s": -math.inf}, {"fetch_s": 0.0, "decode_s": 0.0}),
+        ({"versions": 2**60, "failures": -(2**60)}, {"versions": MAX_INT, "failures": MAX_INT}),
+        ({"source": "s" * 100_000}, {"source": "s" * MAX_TEXT}),
+        ({"source": "a\0b"}, {"source": "a\N{REPLACEMENT CHARACTER}b"}),
+    ],
+)
+def test_invalid_values_of_a_link_are_replaced(change: dict[str, Any], cleaned: dict[str, Any]) -> None:
+    report = SyntheticRun().report(150)
+    link = report.nodes[0].links[0]
+
+    checked = ReportChecker().checked(with_node(report, links=(replace(link, **change),)))
+
+    assert checked.nodes[0].links == (replace(link, **cleaned),)
 
 
 def test_invalid_values_of_nodes_are_dropped_and_valid_ones_kept() -> None:
