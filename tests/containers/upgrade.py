@@ -81,8 +81,7 @@ def use_earlier(stack: Stack) -> None:
 
 def use_present(stack: Stack) -> None:
     """Makes the next commands use the image and the docker-compose.yml of this checkout."""
-    present = Stack(engine=stack.engine)
-    stack.image, stack.compose_file = present.image, present.compose_file
+    stack.image, stack.compose_file = Stack.image, Stack.compose_file
 
 
 def refused(stack: Stack, checks: Checks) -> str:
