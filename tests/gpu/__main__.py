@@ -1,6 +1,7 @@
 """Tests and benchmarks of a GPU, and one report of all.
 
-    python -m tests.gpu [--device cuda] [--report build/gpu_report.md] [--only tests steps publishing engines]
+    python -m tests.gpu [--device cuda] [--report build/gpu_report.md] [--only tests steps lora publishing engines]
+                        [--shapes Qwen3-1.7B] [--loops "local, compiled" bare] [--rows 4k 16k]
 
 Runs the tests marked `gpu`, then training steps of models with random weights against a bare transformers loop and
 TRL, then publishing from the device, then engine servers that are installed for a GPU. The report is written after
@@ -24,7 +25,7 @@ from tests.gpu.machine import facts
 from tests.gpu.report import Results, markdown
 from tests.gpu.shapes import Sizes, sizes_of
 
-PARTS = ("tests", "steps", "publishing", "engines")
+PARTS = ("tests", "steps", "lora", "publishing", "engines")
 SHOWN_OUTPUT = 2000
 """Characters of the output of a failed benchmark in the report."""
 
@@ -33,7 +34,9 @@ def run_tests(results: Results, folder: Path) -> Iterator[None]:
     """Runs the tests marked `gpu`."""
     outcome = folder / "gpu_tests.xml"
     outcome.unlink(missing_ok=True)
-    command = ("-m", "pytest", "-q", "-m", "gpu", "tests/gpu", f"--junitxml={outcome}")
+    # Another release of torch than the pinned one, which a GPU host may have, has warnings of its own.
+    options = ("-o", "filterwarnings=default", "--durations=8", f"--junitxml={outcome}")
+    command = ("-m", "pytest", "-q", "-m", "gpu", "tests/gpu", *options)
     subprocess.run([sys.executable, *command], check=False, env={**os.environ, "TEST_DEVICE": results.device})
     if not outcome.exists():
         results.failures = ["the tests did not run: see the output above"]
@@ -50,18 +53,24 @@ def run_tests(results: Results, folder: Path) -> Iterator[None]:
     yield
 
 
-def run_steps(results: Results, sizes: Sizes) -> Iterator[None]:
-    """Measures every loop with every shape, each in a process of its own."""
-    for shape in sizes.shapes:
+def run_steps(results: Results, chosen: argparse.Namespace, sizes: Sizes) -> Iterator[None]:
+    """Measures the chosen loops, by default all, with the chosen shapes, each in a process of its own."""
+    rows = chosen.rows or list(sizes.rows)
+    for shape in chosen.shapes or sizes.shapes:
         results.steps[shape] = {}
-        for loop in sizes.loops:
-            done = _python("tests.gpu.step_speed", "--device", results.device, "--shape", shape, "--loop", loop)
+        for loop in chosen.loops or sizes.loops:
+            arguments = ("--device", results.device, "--shape", shape, "--loop", loop, "--rows", *rows)
+            done = _python("tests.gpu.step_speed", *arguments)
             results.steps[shape][loop] = (
                 {"error": f"failed: {done.stderr.strip()[-SHOWN_OUTPUT:]}"}
                 if done.returncode
                 else json.loads(done.stdout.strip().splitlines()[-1])
             )
             yield
+
+
+def run_lora(results: Results) -> Iterator[None]:
+    """Measures steps with adapters."""
     results.texts["LoRA"] = _text("tests.gpu.lora_speed", "--device", results.device)
     yield
 
@@ -108,6 +117,8 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--report", type=Path, default=Path("build/gpu_report.md"))
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    for name in ("shapes", "loops", "rows"):
+        parser.add_argument(f"--{name}", nargs="+", help="of the training steps; default: all")
     chosen = parser.parse_args()
     device = device_of(chosen.device)
     sizes = sizes_of(device.type)
@@ -115,7 +126,8 @@ def main() -> int:
     results = Results(device=device.type, machine=list(facts(device)))
     parts: dict[str, Any] = {
         "tests": lambda: run_tests(results, chosen.report.parent),
-        "steps": lambda: run_steps(results, sizes),
+        "steps": lambda: run_steps(results, chosen, sizes),
+        "lora": lambda: run_lora(results),
         "publishing": lambda: run_publishing(results, sizes),
         "engines": lambda: run_engines(results),
     }

@@ -36,7 +36,7 @@ VOCABULARY = 100
 def measure(device: torch.device, kind: str) -> dict[str, float]:
     """Returns tokens per second, published bytes and peak bytes."""
     sizes = sizes_of(device.type)
-    shape = next(iter(sizes.shapes.values()))
+    name, shape = next(iter(sizes.shapes.items()))
     model = {
         "kind": "tiny",
         "hidden_size": shape["hidden_size"],
@@ -46,7 +46,7 @@ def measure(device: torch.device, kind: str) -> dict[str, float]:
         "intermediate_size": shape["intermediate_size"],
         "max_context_tokens": shape["max_position_embeddings"],
     }
-    spec = {"kind": "local", "device": str(device), "micro_batch_tokens": sizes.micro_batch_tokens, **KINDS[kind]}
+    spec = {"kind": "local", "device": str(device), "micro_batch_tokens": sizes.micro_batch_tokens[name], **KINDS[kind]}
     backend = backends.build(spec, model, {"max_mismatch": None, "advantages": []}, seed=0)
     batch = batch_of(next(iter(sizes.rows.values())), VOCABULARY)
     staged = draft_of(backend.published_shapes)

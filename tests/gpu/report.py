@@ -60,6 +60,7 @@ def _step_table(loops: Mapping[str, Any]) -> Iterator[str]:
     head = (
         "rows",
         "loop",
+        "micro-batch",
         "served tokens/s (lowest to highest)",
         "needed tokens/s",
         "MFU",
@@ -69,7 +70,7 @@ def _step_table(loops: Mapping[str, Any]) -> Iterator[str]:
     rows = []
     for name, batches in loops.items():
         if "error" in batches:
-            rows.append(("all", name, batches["error"], "", "", "", ""))
+            rows.append(("all", name, "", batches["error"], "", "", "", ""))
             continue
         for batch, figures in batches.items():
             rows.append((batch, name, *_cells(figures), _advantage(loops, name, batch)))
@@ -83,11 +84,12 @@ def batches_of(loops: Mapping[str, Any]) -> dict[str, None]:
 
 def _cells(figures: Mapping[str, Any]) -> tuple[str, ...]:
     if "error" in figures:
-        return figures["error"], "", "", ""
+        return "", figures["error"], "", "", ""
     served = [figures["tokens"] / seconds for seconds in figures["seconds"]]
     median_s = statistics.median(figures["seconds"])
     mfu = figures["flops"] / median_s / figures["peak_flops"] if figures["peak_flops"] else None
     return (
+        f"{figures['micro_batch_tokens']:,}",
         f"{statistics.median(served):,.0f} ({min(served):,.0f} to {max(served):,.0f})",
         f"{figures['computed_tokens'] / median_s:,.0f}",
         "unknown peak" if mfu is None else f"{mfu:.1%}",

@@ -9,6 +9,8 @@ from tests.benchmarks.trainer_step.rows import LARGE_VOCABULARY
 Groups = Sequence[tuple[int, Sequence[int]]]
 
 QWEN3 = {"head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 40_960}
+UNEVEN_LENGTHS = (480, 700, 950, 1200, 1500, 1900, 2300, 2700, 3100, 3600, 4200, 4900, 5700, 6600, 7700, 9000)
+"""Lengths of answers as a model that thinks for long writes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,8 @@ class Sizes:
     """Options of Qwen3, by name."""
     rows: Mapping[str, Groups]
     """Groups of a batch by name: length of the prompt, and lengths of the answers."""
-    micro_batch_tokens: int
+    micro_batch_tokens: Mapping[str, int]
+    """By shape: as many as fit without computing activations again."""
     loops: Mapping[str, Mapping[str, Any]]
     """Further options of the local engine, by the name of the loop; `bare` and `trl` have none."""
     optimizer: Mapping[str, Mapping[str, Any]]
@@ -53,10 +56,11 @@ GPU = Sizes(
         "4k": [(512, [3584])] * 16,
         "16k": [(512, [15_872])] * 4,
         "32k": [(512, [32_256])] * 2,
+        "uneven": [(512, [length]) for length in UNEVEN_LENGTHS],
         "8 x (3k + 1k), shared": [(3072, [1024] * 8)] * 4,
         "8 x (3k + 1k), not shared": [(3072, [1024])] * 32,
     },
-    micro_batch_tokens=32_768,
+    micro_batch_tokens={"Qwen3-1.7B": 16_384, "Qwen3-8B": 4096},
     loops={
         "local": {},
         "local, compiled": {"compile_blocks": True},
@@ -96,10 +100,11 @@ CPU = Sizes(
         "64": [(8, [56])] * 16,
         "256": [(8, [248])] * 4,
         "512": [(8, [504])] * 2,
+        "uneven": [(8, [length // 32]) for length in UNEVEN_LENGTHS],
         "8 x (96 + 32), shared": [(96, [32] * 8)] * 4,
         "8 x (96 + 32), not shared": [(96, [32])] * 32,
     },
-    micro_batch_tokens=1024,
+    micro_batch_tokens={"small, tied": 1024, "small, untied": 1024},
     loops={"local": {}, "local, full": {"recompute": "full"}, "local, float8": {"float8": True}, "bare": {}, "trl": {}},
     optimizer={"small, untied": {"moments_dtype": "uint8"}},
     published_mb=(64,),

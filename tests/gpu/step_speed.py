@@ -1,10 +1,12 @@
 """Speed of one loop's training steps, in a process of its own, so that its peak of memory is known.
 
-    python -m tests.gpu.step_speed --device cuda --shape Qwen3-1.7B --loop local
+    python -m tests.gpu.step_speed --device cuda --shape Qwen3-1.7B --loop local [--rows 4k] [--kernels 30]
 
-Prints JSON: for each batch the seconds of each repeat, the loss of the first step, tokens, needed FLOPs, and the peak
-of the device's memory. A batch that does not fit into memory has an error instead. A step of the local engine includes
-the optimizer and the copy of the rounded weights to the host.
+Prints JSON: for each batch the seconds of each repeat, the loss of the first step, tokens, needed FLOPs, size of the
+micro-batches, and the peak of the device's memory. A batch that does not fit into memory is tried again with
+micro-batches of half the size, down to one row; it has an error instead of figures when that does not fit. A step of
+the local engine includes the optimizer and the copy of the rounded weights to the host. `--kernels` writes the
+operations that take the most time of one more step to the standard error.
 """
 
 import argparse
@@ -13,7 +15,8 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -54,11 +57,13 @@ class PublishingLoop:
         return loss
 
 
-def measure(sizes: Sizes, *, device: torch.device, shape: str, name: str) -> dict[str, Any]:
-    """Returns the figures of a loop, by the name of the batch."""
+def measure(
+    sizes: Sizes, *, device: torch.device, shape: str, name: str, rows: Collection[str], kernels: int
+) -> dict[str, Any]:
+    """Returns the figures of a loop, by the name of the batch. rows: names of the batches. kernels: number to list."""
     setting = Setting(
         vocabulary=sizes.vocabulary,
-        micro_batch_tokens=sizes.micro_batch_tokens,
+        micro_batch_tokens=sizes.micro_batch_tokens[shape],
         shape=sizes.shapes[shape],
         device=str(device),
         dtype=compute_dtype_of("auto", device),
@@ -69,17 +74,32 @@ def measure(sizes: Sizes, *, device: torch.device, shape: str, name: str) -> dic
         return {"error": "TRL is not installed: pip install --no-deps trl==1.16.0"}
     cost = ForwardCost.of_model(replace(setting, device="meta").model())
     figures: dict[str, Any] = {}
-    for batch_name, groups in sizes.rows.items():
-        batch = batch_of(groups, sizes.vocabulary)
-        try:
-            figures[batch_name] = _measure_batch(_builder(name, setting), batch, device, sizes.repeats)
-            figures[batch_name].update(_work(batch, cost, device))
-        except torch.OutOfMemoryError:
-            figures[batch_name] = {"error": "out of memory"}
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+    for batch_name in rows:
+        batch = batch_of(sizes.rows[batch_name], sizes.vocabulary)
+        figures[batch_name] = {"error": "out of memory"}
+        for tokens in _micro_batches(setting.micro_batch_tokens, batch):
+            build = _builder(name, replace(setting, micro_batch_tokens=tokens))
+            with suppress(torch.OutOfMemoryError):
+                figures[batch_name] = {
+                    **_measure_batch(build, batch, device, sizes.repeats, kernels),
+                    **_work(batch, cost, device),
+                    "micro_batch_tokens": tokens,
+                }
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+            if "error" not in figures[batch_name]:
+                break
     return figures
+
+
+def _micro_batches(tokens: int, batch: Batch) -> Iterator[int]:
+    """Returns the sizes to try: the first, and halves of it that hold more than one row."""
+    longest = max(len(row.trajectory.tokens) for row in batch.rows)
+    yield tokens
+    while tokens > longest:
+        tokens //= 2
+        yield tokens
 
 
 def _builder(name: str, setting: Setting) -> Callable[[], Loop]:
@@ -89,7 +109,9 @@ def _builder(name: str, setting: Setting) -> Callable[[], Loop]:
     return lambda: loop(setting)
 
 
-def _measure_batch(build: Callable[[], Loop], batch: Batch, device: torch.device, repeats: int) -> dict[str, Any]:
+def _measure_batch(
+    build: Callable[[], Loop], batch: Batch, device: torch.device, repeats: int, kernels: int
+) -> dict[str, Any]:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     loop = build()
@@ -101,6 +123,12 @@ def _measure_batch(build: Callable[[], Loop], batch: Batch, device: torch.device
         loop.step(batch)
         await_device(device)
         seconds.append(time.perf_counter() - began)
+    if kernels:
+        with torch.profiler.profile() as profile:
+            loop.step(batch)
+            await_device(device)
+        by = f"self_{device.type}_time_total"
+        sys.stderr.write(profile.key_averages().table(sort_by=by, row_limit=kernels, max_name_column_width=70) + "\n")
     return {"loss": losses[0], "seconds": seconds, "peak_bytes": peak_bytes(device)}
 
 
@@ -134,9 +162,19 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shape", required=True)
     parser.add_argument("--loop", required=True)
+    parser.add_argument("--rows", nargs="+", help="names of the batches; default: all")
+    parser.add_argument("--kernels", type=int, default=0)
     chosen = parser.parse_args()
     device = device_of(chosen.device)
-    figures = measure(sizes_of(device.type), device=device, shape=chosen.shape, name=chosen.loop)
+    sizes = sizes_of(device.type)
+    figures = measure(
+        sizes,
+        device=device,
+        shape=chosen.shape,
+        name=chosen.loop,
+        rows=chosen.rows or list(sizes.rows),
+        kernels=chosen.kernels,
+    )
     sys.stdout.write("\n" + json.dumps(figures) + "\n")
 
 

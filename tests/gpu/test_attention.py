@@ -1,6 +1,6 @@
 """The attention kernel of a GPU computes what a dense mask does, in bfloat16. On a CPU a slow kernel replaces it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -8,12 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from astraflow.trainer.engines.attention import dense as dense_attention
 from astraflow.trainer.engines.attention import varlen as varlen_attention
 from astraflow.trainer.engines.attention.attention import packed_attention
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
-from tests.trainer.engines.attention.test_attention import dense, slow_flash_backward, slow_flash_forward
+from tests.trainer.engines.attention.test_attention import (
+    dense,
+    slow_dense_backward,
+    slow_dense_forward,
+    slow_flash_backward,
+    slow_flash_forward,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -38,30 +45,34 @@ CASES = {
     "rows": segments_of([1, 7, 300, 64], 1, []),
     "a group": segments_of([], 200, [3, 90, 1, 130]),
     "rows and a group": segments_of([127, 5], 65, [64, 2]),
+    "equal rows and a long prefix": segments_of([130, 130, 256], 300, [64, 64, 700]),
 }
 
 
-@pytest.fixture
-def varlen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> VarlenKernel:
-    """The kernel of a GPU; on a CPU its two operations are computed slowly, in float32, and rounded as it does."""
+def rounded(compute: Callable[..., Sequence[Tensor | None]]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Returns a slow kernel that computes in float32 and rounds what the GPU's returns in bfloat16."""
 
-    def forward(*arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-        whole: list[Any] = [
-            part.float() if isinstance(part, Tensor) and part.is_floating_point() else part for part in arguments
-        ]
-        output, logarithm, *rest = slow_flash_forward(*whole, **options)
-        return output.bfloat16(), logarithm, *rest
+    def computed(*arguments: Any, **options: Any) -> tuple[Tensor | None, ...]:
+        whole = [part.float() if isinstance(part, Tensor) and part.is_floating_point() else part for part in arguments]
+        results = compute(*whole, **options)
+        has_logarithm = "forward" in compute.__name__
+        return tuple(
+            part if part is None or (has_logarithm and number == 1) else part.bfloat16()
+            for number, part in enumerate(results)
+        )
 
-    def backward(*arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-        whole: list[Any] = [
-            part.float() if isinstance(part, Tensor) and part.is_floating_point() else part for part in arguments
-        ]
-        return tuple(part.bfloat16() for part in slow_flash_backward(*whole, **options))
+    return computed
 
+
+@pytest.fixture(params=[None, 3600], ids=["FlashAttention alone", "cuDNN from 3,600 pairs"])
+def varlen(request: pytest.FixtureRequest, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> VarlenKernel:
+    """The kernel of a GPU; on a CPU its operations are computed slowly."""
     if device.type == "cpu":
-        monkeypatch.setattr(varlen_attention, "flash_forward", forward)
-        monkeypatch.setattr(varlen_attention, "flash_backward", backward)
-    return VarlenKernel()
+        monkeypatch.setattr(varlen_attention, "flash_forward", rounded(slow_flash_forward))
+        monkeypatch.setattr(varlen_attention, "flash_backward", rounded(slow_flash_backward))
+        monkeypatch.setattr(dense_attention, "dense_forward", rounded(slow_dense_forward))
+        monkeypatch.setattr(dense_attention, "dense_backward", rounded(slow_dense_backward))
+    return VarlenKernel(dense_pairs=request.param)
 
 
 @pytest.mark.parametrize("key_heads", [1, 4, 8])

@@ -2,19 +2,27 @@
 
 For 4,096 tokens and a vocabulary of 151,936 the float32 logits take 2.5 GB, and a plain log-softmax with its gradient
 four times that. Here the forward pass keeps three numbers per token, and the backward pass computes each chunk's logits
-again.
+again, unless those of all tokens are small.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from astraflow.trainer.engines.phase_timer import timed
 
-_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
-"""Size of a chunk's float32 logits. Two such buffers are alive at most."""
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 2 << 30}
+"""Size of a chunk's logits in float32. Three such buffers are alive at most; compiled, two of half the size."""
+_KEPT_BYTES = {"cpu": 16 << 20, "cuda": 5 << 30}
+"""Logits of all tokens that are kept for the backward pass, in their element type; more are computed again."""
+_ALIGNMENT = 256
+"""Chunks of more tokens than this have a multiple of it, for which matrix products on a GPU are fastest."""
 
 
 def target_scores(
@@ -25,17 +33,23 @@ def target_scores(
     bias: Tensor | None = None,
     temperature: float = 1.0,
     chunk_bytes: int | None = None,
+    is_compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Returns the targets' logprobs and the distributions' entropies in nats, float32 `[tokens]`, with gradient.
 
     hidden: `[tokens, hidden size]`; weight: `[vocabulary, hidden size]`, bias: `[vocabulary]` of the linear head;
     targets: int64 `[tokens]`. The logits are divided by `temperature`. chunk_bytes: size of the logits that exist at
-    once; by default by device.
+    once, and that are kept for the backward pass; by default by device. is_compiled: everything but the matrix products
+    is compiled, so that no logits are stored in float32.
     """
-    limit = chunk_bytes or _CHUNK_BYTES.get(hidden.device.type, _CHUNK_BYTES["cuda"])
+    kind = "cpu" if hidden.device.type == "cpu" else "cuda"
+    limit, kept_bytes = (chunk_bytes, chunk_bytes) if chunk_bytes else (_CHUNK_BYTES[kind], _KEPT_BYTES[kind])
+    kept_bytes = kept_bytes if torch.is_grad_enabled() else 0
     chunk_tokens = max(1, limit // (4 * weight.shape[0]))
+    if chunk_tokens > _ALIGNMENT:
+        chunk_tokens -= chunk_tokens % _ALIGNMENT
     scores: tuple[Tensor, Tensor] = _TargetScores.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, targets, temperature, chunk_tokens
+        hidden, weight, bias, targets, temperature, chunk_tokens, kept_bytes, is_compiled
     )
     return scores
 
@@ -53,44 +67,45 @@ class _TargetScores(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         chunk_tokens: int,
+        kept_bytes: int,
+        is_compiled: bool,
     ) -> tuple[Tensor, Tensor]:
+        statistics = _compiled(_statistics) if is_compiled else _statistics
         normalizers, logprobs, entropies = hidden.new_empty((3, len(hidden)), dtype=torch.float32)
-        stored_logits = None
+        keeps_logits = len(hidden) * weight.shape[0] * weight.element_size() <= kept_bytes
+        kept_logits: list[Tensor] = []
         for chunk in _chunks(len(hidden), chunk_tokens):
-            logits = _logits(hidden[chunk], weight, bias, temperature)
-            normalizers[chunk] = logits.logsumexp(-1)
-            logits -= normalizers[chunk, None]
-            logprobs[chunk] = logits.gather(-1, targets[chunk, None])[:, 0]
-            # One chunk is kept for the backward pass, for which it would be computed again.
-            stored_logits = logits if len(hidden) <= chunk_tokens else None
-            probabilities = logits.exp()
-            entropies[chunk] = -probabilities.mul_(logits).sum(-1)
-            del logits, probabilities
-        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, entropies, stored_logits)
-        ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
+            logits = torch.nn.functional.linear(hidden[chunk], weight, bias)
+            normalizers[chunk], logprobs[chunk], entropies[chunk] = statistics(logits, targets[chunk], temperature)
+            if keeps_logits:
+                kept_logits.append(logits)
+            del logits
+        ctx.save_for_backward(hidden, weight, bias, targets, normalizers, entropies, *kept_logits)
+        ctx.temperature, ctx.chunk_tokens, ctx.is_compiled = temperature, chunk_tokens, is_compiled
         return logprobs, entropies
 
     @staticmethod
     @timed("head_s")
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normalizers, entropies, stored_logits = ctx.saved_tensors
+        hidden, weight, bias, targets, normalizers, entropies, *kept_logits = ctx.saved_tensors
+        logits_gradient = _compiled(_logits_gradient) if ctx.is_compiled else _logits_gradient
         grad_logprobs, grad_entropies = grads
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias else None
-        for chunk in _chunks(len(hidden), ctx.chunk_tokens):
-            logs = stored_logits
-            if logs is None:
-                logs = _logits(hidden[chunk], weight, bias, ctx.temperature).sub_(normalizers[chunk, None])
-            by_entropy = grad_entropies[chunk, None]
-            # -p * (g_logprob + g_entropy * (log p + H)), then + g_logprob at the target
-            factor = (grad_logprobs[chunk, None] + by_entropy * entropies[chunk, None]) / -ctx.temperature
-            gradient = logs.exp()
-            gradient *= torch.addcmul(factor, logs, by_entropy, value=-1 / ctx.temperature)
-            gradient.scatter_add_(-1, targets[chunk, None], grad_logprobs[chunk, None] / ctx.temperature)
-            del logs
-            gradient = gradient.to(hidden.dtype)
+        for number, chunk in enumerate(_chunks(len(hidden), ctx.chunk_tokens)):
+            logits = kept_logits[number] if kept_logits else torch.nn.functional.linear(hidden[chunk], weight, bias)
+            gradient = logits_gradient(
+                logits,
+                targets[chunk],
+                normalizers[chunk],
+                entropies[chunk],
+                grad_logprobs[chunk],
+                grad_entropies[chunk],
+                ctx.temperature,
+            )
+            del logits
             if grad_hidden is not None:
                 torch.mm(gradient, weight, out=grad_hidden[chunk])
             if grad_weight is not None:
@@ -102,20 +117,57 @@ class _TargetScores(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            None,
-            None,
-            None,
+            *(None,) * 5,
         )
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    logits = torch.nn.functional.linear(hidden, weight, bias).float()
-    return logits if temperature == 1 else logits.div_(temperature)
+def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns logarithms of the sums of exponentials, logprobs of the targets, and entropies, `[tokens]`."""
+    scaled = _scaled(logits, temperature)
+    normalizers = scaled.logsumexp(-1)
+    logs = scaled - normalizers[:, None]
+    return normalizers, logs.gather(-1, targets[:, None])[:, 0], -logs.exp().mul_(logs).sum(-1)
+
+
+def _logits_gradient(
+    logits: Tensor,
+    targets: Tensor,
+    normalizers: Tensor,
+    entropies: Tensor,
+    grad_logprobs: Tensor,
+    grad_entropies: Tensor,
+    temperature: float,
+) -> Tensor:
+    """Returns the gradient of the logits, in their element type."""
+    logs = _scaled(logits, temperature) - normalizers[:, None]
+    # -p * (g_logprob + g_entropy * (log p + H)), then + g_logprob at the target
+    factor = (grad_logprobs + grad_entropies * entropies)[:, None] / -temperature
+    gradient = logs.exp()
+    gradient *= torch.addcmul(factor, logs, grad_entropies[:, None], value=-1 / temperature)
+    at_target = grad_logprobs[:, None] / temperature
+    if torch.compiler.is_compiling():  # becomes part of the one pass over the logits, which a scatter does not
+        is_target = targets[:, None] == torch.arange(logits.shape[1], device=logits.device)
+        gradient = torch.where(is_target, gradient + at_target, gradient)
+    else:
+        gradient.scatter_add_(-1, targets[:, None], at_target)
+    return gradient.to(logits.dtype)
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """Returns the logits in float32, divided by the temperature."""
+    return logits.float() if temperature == 1 else logits.float() / temperature
+
+
+@functools.cache
+def _compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    return torch.compile(function, fullgraph=True)
 
 
 def _add_product(total: Tensor, gradient: Tensor, hidden: Tensor) -> None:
     if gradient.dtype == total.dtype:
         total.addmm_(gradient.T, hidden)
+    elif total.device.type == "cuda":
+        torch.addmm(total, gradient.T, hidden, out_dtype=total.dtype, out=total)
     else:
         total += gradient.T @ hidden
 

@@ -57,9 +57,12 @@ class PackScorer(nn.Module):
             self._check_packed(alone)
 
     def compile_blocks(self) -> None:
-        """Compiles each block of the model in place, for packs of any width. Attention itself is not compiled."""
+        """Compiles each block of the model in place, for packs of any width, and what the output head does to logits.
+        Attention itself is not compiled."""
         for block in self.model.get_decoder().layers:
             block.compile(dynamic=True)
+        if self.head_scores is _target_scores:
+            self.head_scores = partial(_target_scores, is_compiled=True)
 
     def use_float8(self) -> None:
         """Makes the linear layers of the blocks compute in float8."""
@@ -144,7 +147,8 @@ def apply_options(
     if float8:
         for scorer in {scorer for role, scorer in scorers.items() if role is not ModelRole.CRITIC}:
             scorer.use_float8()
-    if recompute != "none":
+    # Compiled blocks already compute again what is cheap; under selective checkpoints they would not be compiled.
+    if recompute == "full" or (recompute == "selective" and not compile_blocks):
         for role in trained:
             scorers[role].recompute_activations(recompute)
     if compile_blocks:
@@ -152,8 +156,12 @@ def apply_options(
             scorer.compile_blocks()
 
 
-def _target_scores(head: Any, hidden: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
-    logprobs, entropy = target_scores(hidden, head.weight, inputs.targets, bias=head.bias, temperature=temperature)
+def _target_scores(
+    head: Any, hidden: Tensor, inputs: PackInputs, temperature: float, *, is_compiled: bool = False
+) -> TokenScores:
+    logprobs, entropy = target_scores(
+        hidden, head.weight, inputs.targets, bias=head.bias, temperature=temperature, is_compiled=is_compiled
+    )
     return TokenScores(logprobs=logprobs, entropy=entropy)
 
 
@@ -164,6 +172,7 @@ _KEPT_OPERATIONS = [
     torch.ops.aten._scaled_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._flash_attention_forward.default,
+    torch.ops.aten._cudnn_attention_forward.default,
 ]
 """Operations whose results selective recomputation keeps."""
 

@@ -20,9 +20,8 @@ from astraflow.models.causal import check_supported, embedding_names, named_weig
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.models.titan import hugging_face_names, titan_model, torchtitan, unsupported_by_titan
-from astraflow.trainer.engines.attention.attention import packed_attention
+from astraflow.trainer.engines.attention.attention import kernel_of, packed_attention
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
-from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.heads import target_scores
@@ -167,7 +166,7 @@ class _TitanScorer:
         self.model.lm_head.forward = self._target_scores
         self._check(source)
         if device.type == "cuda":
-            self._device, self._kernel = device, VarlenKernel()
+            self._device, self._kernel = device, kernel_of(source, device)
             self.model.to(device)
 
     def scores(self, pack: Pack, temperature: float = 1.0) -> TokenScores:

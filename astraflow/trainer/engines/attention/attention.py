@@ -18,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window
+from astraflow.trainer.engines.attention.dense import fewest_pairs
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
@@ -36,7 +37,7 @@ class PackAttention:
         """Replaces the attention of the model's layers; without a plan they compute plain causal attention."""
         AttentionInterface.register(_IMPLEMENTATION, _layer_attention)
         model.set_attn_implementation(_IMPLEMENTATION)
-        self._kernel: AttentionKernel = VarlenKernel() if device.type == "cuda" else SdpaKernel()
+        self._kernel = kernel_of(model, device)
         self._device = device
         self._model = model
 
@@ -45,6 +46,15 @@ class PackAttention:
         windows = {None, attention_window(self._model)}
         plans = {window: self._kernel.plan(segments, self._device, window) for window in windows}
         return {"attention_plan": (self._kernel, plans)}
+
+
+def kernel_of(model: PreTrainedModel, device: torch.device) -> AttentionKernel:
+    """Returns the kernel for a model on a device."""
+    if device.type != "cuda":
+        return SdpaKernel()
+    config = model.config.get_text_config()
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return VarlenKernel(dense_pairs=fewest_pairs(device, head_size))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -111,22 +121,20 @@ class _PackedAttention(torch.autograd.Function):
     def forward(
         ctx: Any, kernel: AttentionKernel, plan: Sequence[Any], query: Tensor, key: Tensor, value: Tensor, scale: float
     ) -> Tensor:
-        output = torch.empty_like(query, memory_format=torch.contiguous_format)
-        logarithm = query.new_empty(query.shape[:2], dtype=torch.float32)
-        for block in plan:
-            outputs, logarithms = kernel.forward(block, query, key, value, scale)
-            if block.positions is None:
-                output, logarithm = outputs, logarithms.contiguous()
-                continue
-            if not block.is_first:
-                outputs, logarithms = _merged(
-                    output.index_select(0, block.positions),
-                    logarithm.index_select(0, block.positions),
-                    outputs,
-                    logarithms,
-                )
-            output.index_copy_(0, block.positions, outputs)
-            logarithm.index_copy_(0, block.positions, logarithms)
+        if len(plan) == 1:  # over the whole pack, in order
+            output, logarithm = kernel.forward(plan[0], query, key, value, scale)
+            logarithm = logarithm.contiguous()
+        else:
+            output = torch.empty_like(query, memory_format=torch.contiguous_format)
+            logarithm = query.new_empty(query.shape[:2], dtype=torch.float32)
+            for block in plan:
+                outputs, logarithms = kernel.forward(block, query, key, value, scale)
+                if not block.is_first:
+                    outputs, logarithms = _merged(
+                        _part(output, block.positions), _part(logarithm, block.positions), outputs, logarithms
+                    )
+                _write(output, block.positions, outputs)
+                _write(logarithm, block.positions, logarithms)
         ctx.save_for_backward(query, key, value, output, logarithm)
         ctx.kernel, ctx.plan, ctx.scale = kernel, plan, scale
         return output
@@ -144,6 +152,20 @@ class _PackedAttention(torch.autograd.Function):
                 for owner, total, part in zip(owners, totals, parts, strict=True)
             ]
         return None, None, *totals, None
+
+
+def _part(values: Tensor, positions: Tensor | slice | None) -> Tensor:
+    """Returns the values at positions of the pack; None: all."""
+    if isinstance(positions, Tensor):
+        return values.index_select(0, positions)
+    return values if positions is None else values[positions]
+
+
+def _write(values: Tensor, positions: Tensor | slice | None, part: Tensor) -> None:
+    if isinstance(positions, Tensor):
+        values.index_copy_(0, positions, part)
+    else:
+        _part(values, positions).copy_(part)
 
 
 def _merged(output: Tensor, logarithm: Tensor, more: Tensor, more_logarithm: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,5 @@
-"""Kernel of attention over packs on a GPU: torch's FlashAttention-2 over sequences of different lengths."""
+"""Kernel of attention over packs on a GPU: torch's FlashAttention-2 over sequences of different lengths, and cuDNN over
+long ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from astraflow.trainer.engines.attention.dense import DenseBlock, causal_blocks, prefix_block
 from astraflow.trainer.engines.attention.segments import (
     WindowedPrefix,
     longest_trajectory,
@@ -68,73 +70,103 @@ class VarlenBlock:
         """False when another block has already computed other keys of these queries."""
         return self.is_causal
 
-
-class VarlenKernel:
-    """torch's FlashAttention-2 on a GPU, in float16 or bfloat16: one call for all segments, one for all prefixes."""
-
-    takes_grouped_keys = True
-
-    def plan(self, segments: Sequence[Segment], device: torch.device, window: int | None = None) -> list[VarlenBlock]:
-        """Returns the blocks of a pack."""
-        if window is not None and window < longest_trajectory(segments):
-            return _windowed_blocks(segments, device, window)
-        causal = _block([(segment.begin, segment.end) for segment in segments], None, device)
-        groups = prefix_groups(segments)
-        if not groups:
-            return [causal]
-        return [causal, _block([group.members for group in groups], [group.prefix for group in groups], device)]
-
-    def forward(
-        self, block: VarlenBlock, query: Tensor, key: Tensor, value: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Returns outputs and logarithms of the block's queries."""
         outputs, logarithms, *_ = flash_forward(
-            block.queries.of(query),
-            block.keys.of(key),
-            block.keys.of(value),
-            block.query_ends,
-            block.key_ends,
-            block.max_queries,
-            block.max_keys,
+            self.queries.of(query),
+            self.keys.of(key),
+            self.keys.of(value),
+            self.query_ends,
+            self.key_ends,
+            self.max_queries,
+            self.max_keys,
             0.0,
-            block.is_causal,
+            self.is_causal,
             return_debug_mask=False,
             scale=scale,
-            window_size_left=block.window_left,
-            window_size_right=block.window_right,
+            window_size_left=self.window_left,
+            window_size_right=self.window_right,
         )
         return outputs, logarithms.transpose(0, 1)
 
-    def backward(self, block: VarlenBlock, grad: Tensor, inputs: Sequence[Tensor], scale: float) -> tuple[Tensor, ...]:
+    def backward(self, grad: Tensor, inputs: Sequence[Tensor], scale: float) -> tuple[Tensor, ...]:
         """Returns the block's gradients."""
         query, key, value, output, logarithm = inputs
         no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
         gradients: tuple[Tensor, ...] = flash_backward(
-            block.queries.of(grad),
-            block.queries.of(query),
-            block.keys.of(key),
-            block.keys.of(value),
-            block.queries.of(output),
-            block.queries.of(logarithm).transpose(0, 1).contiguous(),
-            block.query_ends,
-            block.key_ends,
-            block.max_queries,
-            block.max_keys,
+            self.queries.of(grad),
+            self.queries.of(query),
+            self.keys.of(key),
+            self.keys.of(value),
+            self.queries.of(output),
+            self.queries.of(logarithm).transpose(0, 1).contiguous(),
+            self.query_ends,
+            self.key_ends,
+            self.max_queries,
+            self.max_keys,
             0.0,
-            block.is_causal,
+            self.is_causal,
             no_dropout,
             torch.empty(0, dtype=torch.uint64, device=query.device),
             scale=scale,
-            window_size_left=block.window_left,
-            window_size_right=block.window_right,
+            window_size_left=self.window_left,
+            window_size_right=self.window_right,
         )
         return gradients
+
+
+class VarlenKernel:
+    """torch's FlashAttention-2 on a GPU, in float16 or bfloat16: one call for all segments, one for all prefixes. Long
+    ones are computed by cuDNN, if it is faster."""
+
+    takes_grouped_keys = True
+
+    def __init__(self, *, dense_pairs: int | None = None) -> None:
+        """dense_pairs: pairs of a query and a key from which a call of cuDNN is worth it; None: it computes nothing."""
+        self._dense_pairs = dense_pairs
+
+    def plan(
+        self, segments: Sequence[Segment], device: torch.device, window: int | None = None
+    ) -> list[VarlenBlock | DenseBlock]:
+        """Returns the blocks of a pack."""
+        if window is not None and window < longest_trajectory(segments):
+            return [*_windowed_blocks(segments, device, window)]
+        ranges = [(segment.begin, segment.end) for segment in segments]
+        groups = prefix_groups(segments)
+        dense: list[DenseBlock] = []
+        if self._dense_pairs is not None:
+            dense = causal_blocks(ranges, fewest=self._dense_pairs)
+            covered = {position for block in dense for position in block.queries.begins}
+            ranges = [bounds for bounds in ranges if bounds[0] not in covered]
+            parts = [prefix_block(group, fewest=self._dense_pairs) for group in groups]
+            dense += [block for block, _ in parts if block is not None]
+            groups = [rest for _, rest in parts if rest is not None]
+        blocks: list[VarlenBlock | DenseBlock] = []
+        if ranges:
+            blocks.append(_block(ranges, None, device, is_whole_pack=len(ranges) == len(segments)))
+        blocks += dense
+        if groups:
+            blocks.append(_block([group.members for group in groups], [group.prefix for group in groups], device))
+        return blocks
+
+    def forward(
+        self, block: VarlenBlock | DenseBlock, query: Tensor, key: Tensor, value: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Returns outputs and logarithms of the block's queries."""
+        return block.forward(query, key, value, scale)
+
+    def backward(
+        self, block: VarlenBlock | DenseBlock, grad: Tensor, inputs: Sequence[Tensor], scale: float
+    ) -> tuple[Tensor, ...]:
+        """Returns the block's gradients."""
+        return block.backward(grad, inputs, scale)
 
 
 def _windowed_blocks(segments: Sequence[Segment], device: torch.device, window: int) -> list[VarlenBlock]:
     """Returns one call for all segments, and one for the beginnings of segments of each length and their prefixes: the
     kernel aligns the ends of queries and keys, so a call's window fits one number of queries."""
-    blocks = [_block([(segment.begin, segment.end) for segment in segments], None, device, window_left=window - 1)]
+    ranges = [(segment.begin, segment.end) for segment in segments]
+    blocks = [_block(ranges, None, device, window_left=window - 1, is_whole_pack=True)]
     by_length: dict[int, list[WindowedPrefix]] = {}
     for pair in windowed_prefixes(segments, window):
         by_length.setdefault(pair.queries[1] - pair.queries[0], []).append(pair)
@@ -150,12 +182,15 @@ def _block(
     device: torch.device,
     *,
     window_left: int | None = None,
+    is_whole_pack: bool = False,
 ) -> VarlenBlock:
-    """Returns a call over these ranges. keys: None for a causal call over all positions of the pack."""
+    """Returns a call over these ranges. keys: None for a causal call. is_whole_pack: the ranges are all positions of
+    the pack, in order."""
     query_lengths, key_lengths = ([end - begin for begin, end in ranges] for ranges in (queries, keys or queries))
+    query_positions = FlatPositions(None) if is_whole_pack else _flat_positions(queries, device)
     return VarlenBlock(
-        queries=FlatPositions(None) if keys is None else _flat_positions(queries, device),
-        keys=FlatPositions(None) if keys is None else _flat_positions(keys, device),
+        queries=query_positions,
+        keys=query_positions if keys is None else _flat_positions(keys, device),
         query_ends=_ends(query_lengths, device),
         key_ends=_ends(key_lengths, device),
         max_queries=max(query_lengths),

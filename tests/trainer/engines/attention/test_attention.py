@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.trainer.engines.attention import dense as dense_attention
 from astraflow.trainer.engines.attention import varlen as varlen_attention
 from astraflow.trainer.engines.attention.attention import packed_attention
 from astraflow.trainer.engines.attention.kernels import SdpaKernel
@@ -189,19 +190,102 @@ def slow_flash_backward(
     return tuple(into)
 
 
+def _flat(values: Tensor) -> Tensor:
+    """Returns `[sequences * length, heads, size]` of `[sequences, heads, length, size]`."""
+    return values.transpose(1, 2).flatten(0, 1)
+
+
+def _ends(calls: Tensor) -> tuple[Tensor, int]:
+    """Returns the ends of the sequences `[sequences, heads, length, size]` laid out flat, and their length."""
+    return torch.arange(len(calls) + 1) * calls.shape[2], calls.shape[2]
+
+
+def _calls(flat: Tensor, count: int) -> Tensor:
+    calls: Tensor = flat.unflatten(0, (count, -1))
+    return calls.transpose(1, 2)
+
+
+NO_WINDOW: dict[str, Any] = {"window_size_left": None, "window_size_right": None}
+
+
+def slow_dense_forward(
+    query: Tensor, key: Tensor, value: Tensor, *options: Any, scale: float
+) -> tuple[Tensor, Tensor, None]:
+    """Computes what cuDNN computes."""
+    (query_ends, max_queries), (key_ends, max_keys) = _ends(query), _ends(key)
+    *_, queries, keys, _, dropout, is_causal, _ = options
+    assert (queries, keys) == (max_queries, max_keys)
+    output, logarithm, *_ = slow_flash_forward(
+        _flat(query),
+        _flat(key),
+        _flat(value),
+        query_ends,
+        key_ends,
+        queries,
+        keys,
+        dropout,
+        is_causal,
+        return_debug_mask=False,
+        scale=scale,
+        **NO_WINDOW,
+    )
+    return _calls(output, len(query)), _calls(logarithm.T[..., None], len(query)), None
+
+
+def slow_dense_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logarithm: Tensor,
+    *options: Any,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    """Computes the gradients, as cuDNN does."""
+    (query_ends, _), (key_ends, _) = _ends(query), _ends(key)
+    *_, queries, keys, dropout, is_causal = options
+    parts = slow_flash_backward(
+        _flat(grad),
+        _flat(query),
+        _flat(key),
+        _flat(value),
+        _flat(output),
+        _flat(logarithm)[..., 0].T,
+        query_ends,
+        key_ends,
+        queries,
+        keys,
+        dropout,
+        is_causal,
+        torch.zeros(2),
+        torch.zeros(0),
+        scale=scale,
+        **NO_WINDOW,
+    )
+    return tuple(_calls(part, len(query)) for part in parts)
+
+
 @settings(max_examples=20, deadline=None)
-@given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]), window=WINDOWS)
+@given(
+    segments=segments(),
+    key_heads=st.sampled_from([1, 2, 4]),
+    window=WINDOWS,
+    dense_pairs=st.sampled_from([None, 1, 9, 17_000]),
+)
 def test_gpu_kernels_get_sequences_and_their_results_are_merged(
-    segments: list[Segment], key_heads: int, window: int | None
+    segments: list[Segment], key_heads: int, window: int | None, dense_pairs: int | None
 ) -> None:
     width = segments[-1].end
     query, key, value = (torch.randn(width, heads, 8).requires_grad_() for heads in (4, key_heads, key_heads))
     weight = torch.randn(width, 4, 8)
-    kernel = VarlenKernel()
+    kernel = VarlenKernel(dense_pairs=dense_pairs)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(varlen_attention, "flash_forward", slow_flash_forward)
         patch.setattr(varlen_attention, "flash_backward", slow_flash_backward)
+        patch.setattr(dense_attention, "dense_forward", slow_dense_forward)
+        patch.setattr(dense_attention, "dense_backward", slow_dense_backward)
 
         packed = packed_attention(kernel, kernel.plan(segments, CPU, window), query, key, value, scale=0.3)
 
