@@ -45,6 +45,7 @@ def measure(device: torch.device, kind: str) -> dict[str, float]:
         "key_value_heads": shape["num_key_value_heads"],
         "intermediate_size": shape["intermediate_size"],
         "max_context_tokens": shape["max_position_embeddings"],
+        "initializer_std": 0.02,  # that of the tiny models is meant for their small width
     }
     spec = {"kind": "local", "device": str(device), "micro_batch_tokens": sizes.micro_batch_tokens[name], **KINDS[kind]}
     backend = backends.build(spec, model, {"max_mismatch": None, "advantages": []}, seed=0)

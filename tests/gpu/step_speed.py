@@ -29,7 +29,6 @@ from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
 from astraflow.trainer.step.packing import pack_units
 from astraflow.trainer.step.rows import StepRows
-from astraflow.weights.publish.staging_buffers import tensor_views
 from tests.benchmarks.trainer_step.loops import LocalLoop, Loop, Setting, loops_by_name
 from tests.benchmarks.trainer_step.rows import batch_of
 from tests.gpu.shapes import Sizes, sizes_of
@@ -52,8 +51,8 @@ class PublishingLoop:
     def step(self, batch: Batch) -> float:
         """Trains the batch and copies the weights; returns the loss."""
         loss = self._loop.step(batch)
-        views = tensor_views(self._staged.specs, self._staged.buffer.bits)
-        self._copy.write(self._loop.engine.weights(), views, torch_dtype_of(self._dtype))
+        with self._staged.open_for_writing() as views:
+            self._copy.write(self._loop.engine.weights(), views, torch_dtype_of(self._dtype))
         return loss
 
 
