@@ -1,7 +1,8 @@
 """Estimate of a trainer's memory per GPU, from the model's shape and the recipe. Imports no torch.
 
 What a trainer holds between passes follows exactly from its options; what a pass adds is a bound. Measured on a CPU
-(`tests/trainer/test_memory.py`). Weights and gradients of a block, of embedding and head, are gathered on each rank.
+(`tests/trainer/test_memory.py`) and on an H200 (`docs/benchmarks.md`). Weights and gradients of a block, of embedding
+and head, are gathered on each rank. Logits that are kept while there is room, up to a 32nd of the GPU, are not counted.
 """
 
 from collections.abc import Mapping
@@ -13,8 +14,10 @@ from astraflow.trainer.ranks.launch import DEFAULT_RANKS
 
 FLOAT32 = 4
 BFLOAT16 = 2
-HEAD_CHUNK_BYTES = 512 << 20
-"""Logits of the head that exist at once on a GPU; two such buffers are alive."""
+HEAD_BYTES = {False: 3 * (512 << 20), True: 2 << 30}
+"""Buffers of the head's logits on a GPU, by whether it is compiled."""
+_MOMENT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "uint8": 1 + 4 / 256}
+"""Bytes of an element of a moment, with its share of the scales."""
 _DEFAULT_PACK_TOKENS = 16_384
 
 
@@ -28,11 +31,12 @@ class TrainingSetup:
     sequence_ranks: int = 1
     compute_bytes: int = BFLOAT16
     """Bytes of an element in which the model computes."""
-    moment_bytes: int = FLOAT32
+    moment_bytes: float = FLOAT32
     lora_rank: int = 0
     lora_targets: tuple[str, ...] | None = None
     syncs_each_pack: bool = False
     recompute: str = "none"
+    is_compiled: bool = False
     micro_batch_tokens: int = _DEFAULT_PACK_TOKENS
     is_offloaded: bool = False
     has_ranks: bool = False
@@ -55,11 +59,12 @@ class TrainingSetup:
             shards=ranks // int(backend.get("replicas", 1)),
             sequence_ranks=int(backend.get("sequence_ranks", 1)),
             compute_bytes=BFLOAT16 if is_half else FLOAT32,
-            moment_bytes=BFLOAT16 if backend.get("moments_dtype") == "bfloat16" else FLOAT32,
+            moment_bytes=_MOMENT_BYTES.get(str(backend.get("moments_dtype")), FLOAT32),
             lora_rank=0 if lora is None else int(lora.get("rank", 16)),
             lora_targets=None if targets is None else tuple(targets),
             syncs_each_pack=backend.get("gradient_sync") == "each_pack",
             recompute=str(backend.get("recompute", "none")),
+            is_compiled=bool(backend.get("compile_blocks", False)),
             micro_batch_tokens=int(backend.get("micro_batch_tokens", _DEFAULT_PACK_TOKENS)),
             is_offloaded=bool(backend.get("cpu_offload", False)),
             has_ranks=has_ranks,
@@ -122,7 +127,7 @@ def held_bytes(shape: ModelShape, setup: TrainingSetup) -> dict[str, int]:
     sizes = {
         "rounded weights": rounded * models // setup.shards,
         "float32 weights": FLOAT32 * trained * models // setup.shards,
-        "moments": 2 * setup.moment_bytes * trained * models // setup.shards,
+        "moments": int(2 * setup.moment_bytes * trained) * models // setup.shards,
         "gradients": FLOAT32 * trained * models // setup.shards + whole_gradient + own_gradient,
         "frozen models": frozen * setup.compute_bytes * shape.parameters // setup.shards,
     }
@@ -131,16 +136,19 @@ def held_bytes(shape: ModelShape, setup: TrainingSetup) -> dict[str, int]:
 
 def activation_bytes(shape: ModelShape, setup: TrainingSetup, *, tokens: int) -> int:
     """Returns a bound of what a pass keeps for its backward pass; attention does not keep scores (flash kernels)."""
-    block = tokens * block_activation_bytes(shape, setup.compute_bytes)
+    block = tokens * block_activation_bytes(shape, setup.compute_bytes, is_compiled=setup.is_compiled)
     outer = tokens * shape.hidden * (2 * FLOAT32 + 2 * setup.compute_bytes)
     if setup.recompute == "full":
         return shape.layers * tokens * shape.hidden * setup.compute_bytes + block + outer
     return shape.layers * block + outer
 
 
-def block_activation_bytes(shape: ModelShape, compute_bytes: int) -> int:
-    """Returns a bound of what a block keeps for one token. Norms compute in float32."""
+def block_activation_bytes(shape: ModelShape, compute_bytes: int, *, is_compiled: bool) -> int:
+    """Returns a bound of what a block keeps for one token. Norms compute in float32; a compiled block computes norms
+    and activation functions again (measured: 64 kB of the 74 kB for Qwen3-1.7B)."""
     queries, keys = shape.heads * shape.head, shape.kv_heads * shape.head
+    if is_compiled and not shape.experts:
+        return compute_bytes * (4 * shape.hidden + 3 * queries + 4 * keys + 3 * shape.intermediate)
     norms = 2 * shape.hidden * (FLOAT32 + 2 * compute_bytes) + 2 * FLOAT32
     head_norms = (queries + keys) * (FLOAT32 + compute_bytes) if shape.has_head_norms else 0
     attention = compute_bytes * (4 * queries + 6 * keys) + FLOAT32 * (2 * shape.head + shape.heads)
@@ -153,7 +161,7 @@ def block_activation_bytes(shape: ModelShape, compute_bytes: int) -> int:
 
 def _transient_bytes(shape: ModelShape, setup: TrainingSetup, *, tokens: int) -> int:
     computed = setup.compute_bytes
-    logits = 2 * min(HEAD_CHUNK_BYTES, FLOAT32 * tokens * shape.vocabulary)
+    logits = min(HEAD_BYTES[setup.is_compiled], 3 * FLOAT32 * tokens * shape.vocabulary)
     is_trained = not setup.lora_rank
     head_gradient = (FLOAT32 + computed) * shape.vocabulary * shape.hidden * is_trained
     if not setup.has_ranks:

@@ -153,9 +153,8 @@ def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping
         trained = shape.adapter_parameters(setup.lora_rank, setup.lora_targets) if setup.lora_rank else shape.parameters
         checkpoints = trainer_config(recipe, name).keep_checkpoints + 1
         sizes["models"] += BFLOAT16 * shape.parameters
-        sizes["checkpoints"] += (
-            checkpoints * (FLOAT32 + 2 * setup.moment_bytes) * trained * (2 if setup.has_critic else 1)
-        )
+        state = int((FLOAT32 + 2 * setup.moment_bytes) * trained)
+        sizes["checkpoints"] += checkpoints * state * (2 if setup.has_critic else 1)
         base = shape.parameters if setup.lora_rank else 0
         sizes["weight store"] += BFLOAT16 * (snapshots * trained + base)
         groups = (policy.max_staleness + 1) * policy.batch_groups

@@ -17,10 +17,15 @@ from astraflow.trainer.engines.phase_timer import timed
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 2 << 30}
-"""Size of a chunk's logits in float32. Three such buffers are alive at most; compiled, two of half the size."""
-_KEPT_BYTES = {"cpu": 16 << 20, "cuda": 5 << 30}
-"""Logits of all tokens that are kept for the backward pass, in their element type; more are computed again."""
+_CPU_CHUNK_BYTES = 16 << 20
+"""Size of a chunk's logits in float32. Three such buffers are alive at most."""
+_CHUNK_BYTES = 512 << 20
+"""The same on a GPU."""
+_COMPILED_CHUNK_BYTES = 2 << 30
+"""The same on a GPU when compiled: two buffers of half the size, in the model's element type, are alive."""
+_KEPT_SHARE = 1 / 32
+"""Share of a GPU's memory up to which the logits of all tokens are kept for the backward pass; more are computed again.
+On a CPU it is one chunk."""
 _ALIGNMENT = 256
 """Chunks of more tokens than this have a multiple of it, for which matrix products on a GPU are fastest."""
 
@@ -42,8 +47,7 @@ def target_scores(
     once, and that are kept for the backward pass; by default by device. is_compiled: everything but the matrix products
     is compiled, so that no logits are stored in float32.
     """
-    kind = "cpu" if hidden.device.type == "cpu" else "cuda"
-    limit, kept_bytes = (chunk_bytes, chunk_bytes) if chunk_bytes else (_CHUNK_BYTES[kind], _KEPT_BYTES[kind])
+    limit, kept_bytes = (chunk_bytes, chunk_bytes) if chunk_bytes else _limits(hidden.device, is_compiled=is_compiled)
     kept_bytes = kept_bytes if torch.is_grad_enabled() else 0
     chunk_tokens = max(1, limit // (4 * weight.shape[0]))
     if chunk_tokens > _ALIGNMENT:
@@ -52,6 +56,14 @@ def target_scores(
         hidden, weight, bias, targets, temperature, chunk_tokens, kept_bytes, is_compiled
     )
     return scores
+
+
+def _limits(device: torch.device, *, is_compiled: bool) -> tuple[int, int]:
+    """Returns the sizes of a chunk's logits in float32, and of the logits that are kept. Bytes."""
+    if device.type != "cuda":
+        return _CPU_CHUNK_BYTES, _CPU_CHUNK_BYTES
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return (_COMPILED_CHUNK_BYTES if is_compiled else _CHUNK_BYTES), int(memory * _KEPT_SHARE)
 
 
 class _TargetScores(torch.autograd.Function):
