@@ -64,7 +64,6 @@ GPU = Sizes(
     loops={
         "local": {},
         "local, compiled": {"compile_blocks": True},
-        "local, compiled, selective": {"compile_blocks": True, "recompute": "selective"},
         "local, compiled, full": {"compile_blocks": True, "recompute": "full"},
         "local, compiled, float8": {"compile_blocks": True, "float8": True},
         "bare": {},

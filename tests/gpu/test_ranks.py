@@ -29,6 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gradients summed after each pack": {"gradient_sync": "each_pack", "micro_batch_tokens": 40},
     "norms computed again": {"recompute": "selective"},
     "compiled": {"compile_blocks": True},
+    "compiled, all computed again": {"compile_blocks": True, "recompute": "full"},
     "bfloat16 moments": {"moments_dtype": "bfloat16"},
     "8-bit moments": {"moments_dtype": "uint8"},
     "offloaded": {"cpu_offload": True},

@@ -27,7 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "norms computed again": {"recompute": "selective"},
     "all computed again": {"recompute": "full"},
     "compiled": {"compile_blocks": True},
-    "compiled, norms computed again": {"compile_blocks": True, "recompute": "selective"},
+    "compiled, all computed again": {"compile_blocks": True, "recompute": "full"},
 }
 
 

@@ -102,8 +102,10 @@ def test_optimizer_steps_have_whole_groups(engine: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, where the compiler is imported
-def test_compiled_blocks_have_the_same_gradient() -> None:
-    case = Case(engine_options={"compile_blocks": True}, micro_batch_tokens=160)
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of torch's compiler, which reads it
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_compiled_blocks_have_the_same_gradient(recompute: str) -> None:
+    case = Case(engine_options={"compile_blocks": True, "recompute": recompute}, micro_batch_tokens=160)
 
     step = ENGINES["local"](case)
 
