@@ -101,11 +101,22 @@ class MixedDataset(Dataset, Protocol):
 
 def examples(dataset: Dataset, *, seed: int) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yields conversations that end with a question, and its correct answer; drawn without end, for a supervised warm
-    start."""
+    start. The parts of a mixture are drawn by their weights."""
     rng = random.Random(f"examples/{seed}")
     while True:
-        fields = dataset.prompt(rng.randrange(dataset.size)).fields
+        fields = dataset.prompt(_draw_index(dataset, rng)).fields
         yield (*earlier_messages(fields), str(fields[QUESTION])), str(fields[ANSWER])
+
+
+def _draw_index(dataset: Dataset, rng: random.Random) -> int:
+    if not isinstance(dataset, MixedDataset):
+        return rng.randrange(dataset.size)
+    first = 0
+    indices = []
+    for share in dataset.shares:
+        indices.append(range(first, first + share.size))
+        first += share.size
+    return rng.choice(rng.choices(indices, [share.weight for share in dataset.shares])[0])
 
 
 def earlier_messages(fields: Mapping[str, Json]) -> tuple[str, ...]:

@@ -45,6 +45,17 @@ def test_examples_are_endless_and_follow_from_the_seed() -> None:
     assert all(str(eval(question.removesuffix("="))) == answer for (question,), answer in drawn)  # noqa: S307 (trusted arithmetic)
 
 
+def test_examples_of_a_mixture_follow_its_weights() -> None:
+    sums = {"dataset": {"kind": "arithmetic", "digits": 1}, "weight": 3.0}
+    letters = {"dataset": {"kind": "letters"}, "weight": 1.0}
+    mixture = datasets.build({"kind": "mixture", "parts": {"sums": sums, "letters": letters}}, 0)
+
+    drawn = list(islice(examples(mixture, seed=1), 400))
+
+    assert sum("+" in question for (question,), _ in drawn) == pytest.approx(300, abs=40)
+    assert len({question for (question,), _ in drawn if "+" in question}) > 80
+
+
 def test_letters_in_other_formats_are_conversations_for_a_warm_start() -> None:
     formats = {
         "history_format": ["{text}?", "call {text}"],
