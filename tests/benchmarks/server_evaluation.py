@@ -31,7 +31,7 @@ from astraflow.archive.samples import find_trajectories
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.reports.queries import TrajectoryQuery
-from astraflow.contract.reports.report import Report
+from astraflow.contract.reports.report import Report, SampledTrajectory
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.server import guardian
 from astraflow.raas.engines.server.engine import ServerEngine
@@ -40,7 +40,7 @@ from tests.fakes.forking import ForkingPython
 from tests.system.processes import RunningRun, running
 
 EVALUATION, POLICY = "progress", "solver"
-PROMPTS, SAMPLES = 16, 2
+PROMPTS, SAMPLES = 48, 4
 _WATCH_EVERY_S = 0.25
 _PAGE = 100
 """Trajectories that are read at once."""
@@ -52,8 +52,8 @@ MODEL = {"kind": "tiny", "hidden_size": 128, "heads": 2}
 class Observation:
     """State of the run at one time."""
 
-    servers: Mapping[str, int]
-    """Servers that the processes of each node have started and not ended. Count."""
+    servers: Mapping[int, int]
+    """Servers that run, by the process of their node. Count."""
     report: Report
 
 
@@ -121,23 +121,27 @@ async def watch(run: RunningRun) -> list[Observation]:
             if run.process.poll() is not None or observations:
                 break
             raise
-        observations.append(Observation(servers=count_servers(run.pids()), report=report))
+        observations.append(Observation(servers=count_servers(), report=report))
         if report.completion is not None and not _is_running(report):
             break
         await asyncio.sleep(_WATCH_EVERY_S)
     return observations
 
 
-def count_servers(pids: Mapping[str, int]) -> dict[str, int]:
-    """Returns the number of servers below each node: each has a guardian."""
-    counts = {}
-    for program, pid in pids.items():
-        if program.startswith("node"):
-            try:
-                children = psutil.Process(pid).children(recursive=True)
-                counts[program] = sum(_is_guardian(child) for child in children)
-            except psutil.NoSuchProcess:
-                counts[program] = 0
+def count_servers() -> Counter[int]:
+    """Returns the number of servers that each node runs, by its process: those of nodes below this process.
+
+    Each server has a guardian, which gets the process id of the node.
+    """
+    counts: Counter[int] = Counter()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            words = process.cmdline()
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+        if str(guardian.__file__) in words:
+            counts[int(words[words.index(str(guardian.__file__)) + 1])] += 1
+    del counts[os.getpid()]  # the server of the other party
     return counts
 
 
@@ -146,16 +150,15 @@ def watched_rounds(observations: Sequence[Observation], directory: Path) -> list
     with closing(open_recorded(directory / ARCHIVE_PATH)) as database:
         reports = [part for part in find_rounds(database, before=None, limit=1000) if part.flow == EVALUATION]
         query = TrajectoryQuery(flow=EVALUATION, limit=_PAGE)
-        samples = []
+        samples: list[SampledTrajectory] = []
         while (page := find_trajectories(database, query)).trajectories:
             samples += page.trajectories
             query = TrajectoryQuery(flow=EVALUATION, limit=_PAGE, before=page.trajectories[-1].ordinal)
     rounds = [WatchedRound(report=report) for report in sorted(reports, key=lambda report: report.round)]
     for sample in samples:
-        ordinal = int(sample.group.rpartition(":")[2])
-        rounds[ordinal // PROMPTS].versions.update(
-            int(span.version) for span in sample.spans if span.version is not None
-        )
+        index = int(sample.group.rpartition(":")[2]) // PROMPTS
+        if index < len(rounds):  # the last round may not have ended
+            rounds[index].versions.update(int(span.version) for span in sample.spans if span.version is not None)
     for watched in rounds:
         _observe(watched, observations)
     for version, seconds in _held(directory / "logs"):
@@ -182,7 +185,7 @@ def _observe(watched: WatchedRound, observations: Sequence[Observation]) -> None
     during = [part for part in observations if watched.report.round in _running_rounds(part.report)]
     for part in during:
         (current,) = (each for each in part.report.evaluations if each.state is EvaluationState.RUNNING)
-        watched.servers = max(watched.servers, *part.servers.values())
+        watched.servers = max([watched.servers, *part.servers.values()])
         watched.reserved = max(watched.reserved, len(current.reserved_nodes))
         lags = [
             max(part.report.lag(node).values(), default=0)
@@ -219,11 +222,11 @@ def _at(event: Mapping[str, Any]) -> float:
     return datetime.fromisoformat(event["timestamp"]).timestamp()
 
 
-def _is_guardian(process: psutil.Process) -> bool:
-    try:
-        return str(guardian.__file__) in process.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return False
+def vllm_server() -> ServerEngine:
+    """Returns a server of the model that is not started."""
+    engine = engines.build({"kind": "vllm"}, MODEL)
+    assert isinstance(engine, ServerEngine)
+    return engine
 
 
 async def measure(
@@ -232,9 +235,8 @@ async def measure(
     """Runs the recipe and returns its rounds. kind: `sglang`, `vllm` or `openai_tokens`, which has a single node."""
     async with AsyncExitStack() as stack:
         engine: Mapping[str, Any] = {"kind": kind}
-        other_party: ServerEngine | None = None
-        if kind == "openai_tokens":
-            other_party = engines.build({"kind": "vllm"}, MODEL)
+        other_party = vllm_server() if kind == "openai_tokens" else None
+        if other_party is not None:
             await stack.enter_async_context(closed_after(other_party))
             engine, nodes = node_engine(other_party), 1
         words = settings(engine, nodes=nodes, steps=steps, every_versions=every_versions)
