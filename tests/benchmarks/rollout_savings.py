@@ -183,10 +183,15 @@ def equal_steps_table(outcomes: Sequence[SavingsOutcome], *, parts: int = 4) -> 
     return "\n".join([*lines, ""])
 
 
-def plot(outcomes: Sequence[SavingsOutcome]) -> str:
-    """Draws the score over the rollouts of every run."""
-    curves = [Curve(name=f"{run.variant}, seed {run.seed}", points=tuple(smoothed(run.rounds))) for run in outcomes]
-    return line_plot(curves, x_label="rollouts", y_label=f"score, mean of {_SMOOTHED_ROUNDS} evaluations")
+def plot(outcomes: Sequence[SavingsOutcome], *, by_steps: bool = False) -> str:
+    """Draws the score of every run over its rollouts, or over its steps."""
+    curves = []
+    for run in outcomes:
+        points = [(float(rounds[-1].version), score) for rounds, score in _windows(run.rounds)]
+        points = points if by_steps else smoothed(run.rounds)
+        curves.append(Curve(name=f"{run.variant}, seed {run.seed}", points=tuple(points)))
+    x_label = "steps" if by_steps else "rollouts"
+    return line_plot(curves, x_label=x_label, y_label=f"score, mean of {_SMOOTHED_ROUNDS} evaluations")
 
 
 def _cell(rollouts: Sequence[int | None]) -> str:
@@ -212,7 +217,7 @@ def main() -> None:
         outcomes = _run_all(options)
     sys.stdout.write(f"\n{table(outcomes)}\n{equal_steps_table(outcomes)}")
     if options.svg:
-        options.svg.write_text(plot(outcomes))
+        options.svg.write_text(plot(outcomes, by_steps=options.compare == "age"))
 
 
 def _run_all(options: argparse.Namespace) -> list[SavingsOutcome]:

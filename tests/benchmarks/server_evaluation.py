@@ -65,7 +65,7 @@ class WatchedRound:
     servers: int = 0
     """Most servers of one node. Count."""
     reserved: int = 0
-    """Most nodes that were reserved at once. Count."""
+    """Most nodes that were reserved at once before the run was complete; then all may be. Count."""
     steps: int = 0
     """Steps that the trainer made between the first and the last observation of the round. Count."""
     lag: int = 0
@@ -186,7 +186,8 @@ def _observe(watched: WatchedRound, observations: Sequence[Observation]) -> None
     for part in during:
         (current,) = (each for each in part.report.evaluations if each.state is EvaluationState.RUNNING)
         watched.servers = max([watched.servers, *part.servers.values()])
-        watched.reserved = max(watched.reserved, len(current.reserved_nodes))
+        if part.report.completion is None:
+            watched.reserved = max(watched.reserved, len(current.reserved_nodes))
         lags = [
             max(part.report.lag(node).values(), default=0)
             for node in part.report.nodes

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from astraflow.contract.ids import PolicyId, Version
@@ -18,9 +18,8 @@ from astraflow.wire.channel import dial
 from tests.system.processes import RunningRun
 
 KEY_VARIABLE = "ASTRAFLOW_ENGINE_KEY"
-_KEPT_S = 1.0
-"""Time for which each version is served at least: longer than the interval in which nodes compare the server with their
-version."""
+_KEPT_S = 15.0
+"""Longest time for which a version waits for the node, which may not have asked for it. Seconds."""
 
 
 def key_of(engine: ServerEngine) -> str:
@@ -37,6 +36,7 @@ def node_engine(engine: ServerEngine) -> Mapping[str, str | float]:
         "key_variable": KEY_VARIABLE,
         "dtype": "float32",
         "refresh_poll_s": 0.2,
+        "refresh_timeout_s": 5.0,
     }
 
 
@@ -54,8 +54,8 @@ async def closed_after(engine: ServerEngine) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def refreshing(engine: ServerEngine, run: RunningRun, policy: PolicyId) -> AsyncIterator[None]:
-    """Loads every version of a run into the server, in order, while the block runs; keeps the version that an
-    evaluation uses until its round has ended."""
+    """Loads every version of a run into the server, in order, while the block runs; keeps each until a node serves it,
+    and the version that an evaluation uses until its round has ended."""
     task = asyncio.create_task(_refresh(engine, run, policy))
     try:
         yield
@@ -76,8 +76,14 @@ async def _refresh(engine: ServerEngine, run: RunningRun, policy: PolicyId) -> N
             if following <= _last_allowed(report, policy, version):
                 pulled = await Puller(sources, policy).pull_exact(following)
                 await engine.load(pulled.weights)
-                await asyncio.sleep(_KEPT_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_KEPT_S):
+                        await run.until(partial(_is_served, policy, following))
             await asyncio.sleep(0.2)
+
+
+def _is_served(policy: PolicyId, version: Version, report: Report) -> bool:
+    return any(node.versions.get(policy) == version for node in report.nodes)
 
 
 def _last_allowed(report: Report, policy: PolicyId, served: Version | None) -> Version:

@@ -110,7 +110,9 @@ class SglangDialect:
                 "--sampling-backend": "pytorch",
                 "--grammar-backend": "xgrammar",
                 "--disable-overlap-schedule": None,
-                "--mem-fraction-static": "0.05",
+                # The limit of tokens bounds the cache. This share only decides how much of the free memory other
+                # processes may take while the server starts, before it refuses to.
+                "--mem-fraction-static": "0.5",
                 "--max-total-tokens": str(round((options.cache_gib or 1.0) * _CPU_TOKENS_PER_GIB)),
                 "--sleep-on-idle": None,
                 "--watchdog-timeout": "30",
