@@ -199,6 +199,17 @@ async def test_a_task_on_a_server_that_was_refreshed_meanwhile_fails() -> None:
         assert node.engine.version == 1
 
 
+async def test_a_server_of_another_party_that_disagrees_is_not_loaded_again() -> None:
+    async with held(EvaluationMode.SERVED_VERSION) as node:
+        node.engine.score_error = lambda engine: 0.5 if engine.version == 1 else 0.0
+        await node.publish(1)
+        assert node.loads == [0, 1]
+        assert not node.policies.ready.is_set()
+        await node.publish(2)
+        assert node.loads == [0, 1, 2]
+        assert node.policies.versions() == {SOLVER: 2}
+
+
 async def test_tasks_that_end_together_share_the_check_of_a_server_of_another_party() -> None:
     async with held(EvaluationMode.SERVED_VERSION) as node:
         scored: list[int] = []
