@@ -9,7 +9,7 @@ from astraflow.runtime.folders.run_folders import home
 from tests.benchmarks.server_evaluation import PROMPTS, SAMPLES, WatchedRound, measure, table
 from tests.engines.real import KINDS
 
-pytestmark = [pytest.mark.engines, pytest.mark.anyio, pytest.mark.timeout(900), pytest.mark.usefixtures("installed")]
+pytestmark = [pytest.mark.engines, pytest.mark.anyio, pytest.mark.timeout(1500), pytest.mark.usefixtures("installed")]
 
 INSTALLED = home() / "engines"
 """Environments of this machine; tests have a home of their own."""
@@ -24,7 +24,7 @@ def installed(forked_programs: None) -> None:
 
 async def rounds_of(kind: str, folder: Path) -> list[WatchedRound]:
     """Returns the rounds of a run, and prints them for `pytest -rP`."""
-    rounds = await measure(kind, folder / "run", steps=STEPS, every_versions=EVERY, limit_s=800)
+    rounds = await measure(kind, folder / "run", steps=STEPS, every_versions=EVERY, limit_s=1400)
     sys.stdout.write(f"{kind}\n{table(rounds, nodes=1 if kind == 'openai_tokens' else 2)}")
     return rounds
 
