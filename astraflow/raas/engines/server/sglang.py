@@ -18,7 +18,14 @@ from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.adapter_folder import MAX_RANK
-from astraflow.raas.engines.server.dialect import CONTROL_S, MODEL_NAME, RELOAD_S, Launch, ServerLoad
+from astraflow.raas.engines.server.dialect import (
+    CONTROL_S,
+    MODEL_NAME,
+    RELOAD_S,
+    SERVER_KEEPS_OPEN_S,
+    Launch,
+    ServerLoad,
+)
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.formats import (
@@ -99,6 +106,7 @@ class SglangDialect:
                 flags["--lora-backend"] = "torch_native"
         variables = {
             "ASTRAFLOW_SERVER_KEY": key,
+            "SGLANG_TIMEOUT_KEEP_ALIVE": str(SERVER_KEEPS_OPEN_S),
             "HF_HUB_OFFLINE": "1",
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": str(_IN_SERVER),
