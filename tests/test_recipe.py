@@ -342,6 +342,15 @@ def test_an_untrained_policy_has_a_model_but_no_stream_and_a_trainer_without_ste
     assert trainer_config(recipe, "solver").max_steps is None
 
 
+def test_the_trainer_publishes_a_probe_with_each_version_for_servers_of_another_party() -> None:
+    other_party = "{kind='openai_tokens', base_url='http://127.0.0.1:8000', model='served'}"
+    recipe = load_recipe("smoke/two_policies", [f"nodes.engines={{verifier={other_party}}}"])
+
+    assert [trainer_config(recipe, policy).probe_every for policy in ("solver", "verifier")] == ["auto", 1]
+    chosen = load_recipe("smoke", [f"nodes.engine={other_party}", "trainer.probe_every=3"])
+    assert trainer_config(chosen, "solver").probe_every == 3
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

@@ -9,6 +9,9 @@ import orjson
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
 
+KEPT_OPEN_S = 60.0
+"""Time for which idle connections are kept. A server must keep them longer: a request on a connection that it closes at
+that moment is lost. Seconds."""
 _MAX_ERROR_CHARACTERS = 500
 
 
@@ -38,7 +41,7 @@ class ServerClient:
         """Name of the adapter that requests use; empty for the model itself."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0), headers=headers, trust_env=False
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_OPEN_S), headers=headers, trust_env=False
         )
 
     async def get(self, path: str, *, limit_s: float) -> bytes:

@@ -106,10 +106,16 @@ def weights_config(recipe: Recipe) -> WeightsConfig:
 
 def trainer_config(recipe: Recipe, policy: str) -> TrainerConfig:
     """Returns the configuration of the trainer of `policy`. Raises: UnknownPolicy."""
-    values = {**recipe.trainer, **trainer_values(recipe, policy)}
+    values = {**_probe_values(recipe, policy), **recipe.trainer, **trainer_values(recipe, policy)}
     if not recipe.policies[policy].is_trained:
         values["max_steps"] = 0
     return TrainerConfig.parse(values, where="trainer")
+
+
+def _probe_values(recipe: Recipe, policy: str) -> Values:
+    """Returns a probe with every version where it is the only sign of the version that a server serves."""
+    engine = recipe.nodes.engines.get(policy, recipe.nodes.engine)
+    return {"probe_every": 1} if engine.get("kind") == "openai_tokens" else {}
 
 
 def node_config(recipe: Recipe, *, name: str) -> RaasConfig:

@@ -35,7 +35,8 @@ class TrainerConfig(Config):
     """Transfer of versions to the weight store."""
     probe_every: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Versions between two probes, with which engines verify their loaded weights. `auto`: as often as 0.3 percent of
-    the training time allows, which is every version where steps are long."""
+    the training time allows, which is every version where steps are long. With the engine `openai_tokens` in the recipe
+    the default is 1, because such nodes refuse a version without a probe."""
     max_steps: int | None = Field(default=None, ge=0)
     """Steps since the run began after which the trainer stops; unlimited when absent."""
     drain_s: float = Field(default=1.5, ge=0)

@@ -10,13 +10,15 @@ wait until the bound.
 Each run is `astraflow run RECIPE --headless` with the settings of one variant, until the limit or the recipe's stop
 condition. The score is that of an evaluation every five versions, on prompts drawn evenly: the reward in training is
 no measure here, because GRESO chooses the prompts. Rollouts of evaluations do not count. Other work on the machine
-changes the seconds, not the rollouts.
+changes the seconds, not the rollouts; with `age` it changes how old the data is, which the first table has. The second
+table compares the variants after equal numbers of steps, and so of trained rollouts.
 """
 
 import argparse
 import json
 import statistics
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -29,6 +31,7 @@ from astraflow.archive.reports import read_reports
 from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.plot import Curve, line_plot
 from tests.benchmarks.recipe_curves import finished_run
+from tests.fakes.forking import ForkingPython
 
 THRESHOLDS = (0.6, 0.7, 0.8, 0.9)
 _EVALUATION = "progress"
@@ -82,20 +85,31 @@ class SavingsOutcome:
 
 def smoothed(rounds: Sequence[Evaluated]) -> list[tuple[float, float]]:
     """Returns rollouts and mean score of each evaluation and the two before it."""
+    return [(float(window[-1].rollouts), score) for window, score in _windows(rounds)]
+
+
+def _windows(rounds: Sequence[Evaluated]) -> list[tuple[Sequence[Evaluated], float]]:
+    """Returns each evaluation with the two before it, and their mean score."""
     ends = range(_SMOOTHED_ROUNDS, len(rounds) + 1)
-    windows = (rounds[end - _SMOOTHED_ROUNDS : end] for end in ends)
-    return [(float(window[-1].rollouts), statistics.fmean(part.score for part in window)) for window in windows]
+    windows = [rounds[end - _SMOOTHED_ROUNDS : end] for end in ends]
+    return [(window, statistics.fmean(part.score for part in window)) for window in windows]
 
 
 def run_variant(
-    recipe: str, variant: str, variant_settings: Sequence[str], seed: int, *, limit_s: float
+    recipe: str,
+    variant: str,
+    variant_settings: Sequence[str],
+    seed: int,
+    *,
+    limit_s: float,
+    settings: Sequence[str] = (),
 ) -> SavingsOutcome:
-    """Runs a variant. Raises: RuntimeError for a run without a summary."""
+    """Runs a variant, with the settings for all variants. Raises: RuntimeError for a run without a summary."""
     (policy,) = load_recipe(recipe).policies
     own = [setting.format(policy=policy) for setting in variant_settings]
     own += [f"seed={seed}", f"policies.{policy}.model.seed={seed}"]
     own += [f"evaluations.{_EVALUATION}.{rest}" for rest in ("every_versions=5", "prompts=64", "samples=2")]
-    with finished_run(recipe, own, limit_s=limit_s) as (summary, archive):
+    with finished_run(recipe, [*own, *settings], limit_s=limit_s) as (summary, archive):
         rounds, age = evaluated(archive), mean_age(archive)
     return SavingsOutcome(
         variant=variant,
@@ -152,10 +166,32 @@ def table(outcomes: Sequence[SavingsOutcome]) -> str:
     return "\n".join([*lines, ""])
 
 
-def plot(outcomes: Sequence[SavingsOutcome]) -> str:
-    """Draws the score over the rollouts of every run."""
-    curves = [Curve(name=f"{run.variant}, seed {run.seed}", points=tuple(smoothed(run.rounds))) for run in outcomes]
-    return line_plot(curves, x_label="rollouts", y_label=f"score, mean of {_SMOOTHED_ROUNDS} evaluations")
+def equal_steps_table(outcomes: Sequence[SavingsOutcome], *, parts: int = 4) -> str:
+    """Formats the smoothed score of each variant after equal numbers of steps, which have trained as many rollouts
+    each: the mean over the seeds, and in parentheses each seed. `parts`: equally spaced steps of the shortest run."""
+    by_step = {id(run): {int(rounds[-1].version): score for rounds, score in _windows(run.rounds)} for run in outcomes}
+    common = sorted(set.intersection(*(set(scores) for scores in by_step.values())))
+    chosen = [common[round(part * (len(common) - 1) / parts)] for part in range(1, parts + 1)] if common else []
+    lines = [f"{'variant':14} " + " ".join(f"{f'after {step} steps':>28}" for step in chosen)]
+    for variant in dict.fromkeys(run.variant for run in outcomes):
+        runs = [by_step[id(run)] for run in outcomes if run.variant == variant]
+        cells = []
+        for step in chosen:
+            scores = [scores[step] for scores in runs]
+            cells.append(f"{statistics.fmean(scores):.3f} ({' '.join(f'{score:.3f}' for score in scores)})")
+        lines.append(f"{variant:14} " + " ".join(f"{cell:>28}" for cell in cells))
+    return "\n".join([*lines, ""])
+
+
+def plot(outcomes: Sequence[SavingsOutcome], *, by_steps: bool = False) -> str:
+    """Draws the score of every run over its rollouts, or over its steps."""
+    curves = []
+    for run in outcomes:
+        points = [(float(rounds[-1].version), score) for rounds, score in _windows(run.rounds)]
+        points = points if by_steps else smoothed(run.rounds)
+        curves.append(Curve(name=f"{run.variant}, seed {run.seed}", points=tuple(points)))
+    x_label = "steps" if by_steps else "rollouts"
+    return line_plot(curves, x_label=x_label, y_label=f"score, mean of {_SMOOTHED_ROUNDS} evaluations")
 
 
 def _cell(rollouts: Sequence[int | None]) -> str:
@@ -176,19 +212,25 @@ def main() -> None:
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, closing(ForkingPython(Path(folder))) as python:
+        sys.executable = python.executable  # a run would import torch four times
+        outcomes = _run_all(options)
+    sys.stdout.write(f"\n{table(outcomes)}\n{equal_steps_table(outcomes)}")
+    if options.svg:
+        options.svg.write_text(plot(outcomes, by_steps=options.compare == "age"))
+
+
+def _run_all(options: argparse.Namespace) -> list[SavingsOutcome]:
     outcomes: list[SavingsOutcome] = []
     for seed in range(options.seeds):
         for variant, own in VARIANTS[options.compare].items():
-            settings = [*own, *options.settings]
-            run = run_variant(options.recipe, variant, settings, seed, limit_s=options.limit_s)
+            run = run_variant(options.recipe, variant, own, seed, limit_s=options.limit_s, settings=options.settings)
             outcomes.append(run)
             sys.stdout.write(f"{table([run]).splitlines()[1]}   seed {seed}, {run.seconds:.0f} s\n")
             sys.stdout.flush()
             if options.json:
                 options.json.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1) + "\n")
-    sys.stdout.write(f"\n{table(outcomes)}")
-    if options.svg:
-        options.svg.write_text(plot(outcomes))
+    return outcomes
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks.rollout_savings import VARIANTS, Evaluated, SavingsOutcome, run_variant, table
+from tests.benchmarks.rollout_savings import VARIANTS, Evaluated, SavingsOutcome, equal_steps_table, run_variant, table
 
 
 def outcome(variant: str, scores: list[float]) -> SavingsOutcome:
@@ -38,6 +38,15 @@ def test_the_table_has_medians_over_the_runs_that_reached_a_score() -> None:
         "-",
         "(0/2)",
     ]
+
+
+def test_variants_are_compared_after_steps_that_all_runs_have_made() -> None:
+    runs = [outcome("paced", [0.5] * 7), outcome("bound alone", [0.1] * 5), outcome("paced", [0.7] * 9)]
+
+    _, paced, alone = equal_steps_table(runs, parts=2).splitlines()
+
+    assert paced.split() == ["paced", *["0.600", "(0.500", "0.700)"] * 2]
+    assert alone.split() == ["bound", "alone", *["0.100", "(0.100)"] * 2]
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ SERVER_SETTINGS = (
     # Attention in vLLM on a CPU and in some kernels on GPUs needs heads of at least 64.
     "policies.solver.model.hidden_size=128",
     "policies.solver.model.heads=2",
-    # One server: several would share the same cores. An evaluation would start another one for its version.
+    # One server: several would share the same cores. An evaluation and training would take turns on it.
     "nodes.count=1",
     "evaluations.progress.every_versions=1000",
     "evaluations.progress.at_start=false",

@@ -1,5 +1,6 @@
 """Serves pinned versions with the engines for training, which do not follow newer versions meanwhile."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -44,6 +45,10 @@ class HeldEngines:
         self._loops = loops
         self._held: dict[PolicyId, Version] = {}
         self._failures: list[str] = []
+        self._check_lock = asyncio.Lock()
+        self._requested_checks = 0
+        self._covered_checks = 0
+        """Requests whose tasks had ended when the last check began."""
 
     def failures(self) -> list[str]:
         """Returns why the pinned versions are no longer served."""
@@ -66,11 +71,25 @@ class HeldEngines:
         return ServedPolicies({policy: self._policies[policy] for policy in pinned})
 
     async def check(self) -> None:
-        """Checks that the held versions were served until now. Raises: RolloutFailed."""
+        """Checks that the held versions were served until now. Raises: RolloutFailed.
+
+        Tasks that end during a check share the next one: with a server of another party it scores a whole probe.
+        """
+        self._requested_checks += 1
+        number = self._requested_checks
+        async with self._check_lock:
+            if self._failures:
+                raise _not_held(self._failures[0])
+            if number > self._covered_checks:
+                covered = self._requested_checks
+                await self._check_held()
+                self._covered_checks = covered
+
+    async def _check_held(self) -> None:
         for policy in list(self._held):
             if problem := await self._loops[policy].hold_problem():
                 self._failures = [problem]
-                raise RolloutFailed(problem, boundary=Boundary.ENGINE, code="rollout.version_not_held")
+                raise _not_held(problem)
 
     async def close(self) -> None:
         """Releases all policies."""
@@ -81,3 +100,7 @@ class HeldEngines:
     def _release(self, policy: PolicyId) -> None:
         log.info("pinned_version_released", policy=policy, version=self._held.pop(policy))
         self._loops[policy].release()
+
+
+def _not_held(problem: str) -> RolloutFailed:
+    return RolloutFailed(problem, boundary=Boundary.ENGINE, code="rollout.version_not_held")

@@ -221,7 +221,9 @@ class WeightLoop:
         """Serves these weights, or withholds the policy; returns False when they could not be loaded."""
         try:
             is_accepted = await self._load(weights if self._served.is_serving else _without_base(weights))
-            if not is_accepted and weights.manifest.probe is not None:
+            # A server of another party gets no weights: a second load would only wait again.
+            loads_weights = self._served.engine.evaluation_mode is not EvaluationMode.SERVED_VERSION
+            if not is_accepted and weights.manifest.probe is not None and loads_weights:
                 is_accepted = await self._load(_without_base(weights))
         except Exception as problem:
             self._note_failure("cannot load a version", problem)

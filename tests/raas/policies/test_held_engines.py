@@ -197,3 +197,57 @@ async def test_a_task_on_a_server_that_was_refreshed_meanwhile_fails() -> None:
         node.engine.score_error = lambda engine: 0.0
         await node.publish(1)
         assert node.engine.version == 1
+
+
+async def test_a_server_of_another_party_that_disagrees_is_not_loaded_again() -> None:
+    async with held(EvaluationMode.SERVED_VERSION) as node:
+        node.engine.score_error = lambda engine: 0.5 if engine.version == 1 else 0.0
+        await node.publish(1)
+        assert node.loads == [0, 1]
+        assert not node.policies.ready.is_set()
+        await node.publish(2)
+        assert node.loads == [0, 1, 2]
+        assert node.policies.versions() == {SOLVER: 2}
+
+
+async def test_tasks_that_end_together_share_the_check_of_a_server_of_another_party() -> None:
+    async with held(EvaluationMode.SERVED_VERSION) as node:
+        scored: list[int] = []
+
+        def count(engine: FakeEngine) -> float:
+            scored.append(1)
+            return 0.0
+
+        async with node.at(0):
+            node.engine.score_error = count
+        one_check = len(scored)
+        begun, end = asyncio.Barrier(9), asyncio.Event()
+
+        async def task() -> None:
+            async with node.at(0):
+                await begun.wait()
+                await end.wait()
+
+        tasks = [asyncio.create_task(task()) for _ in range(8)]
+        await begun.wait()
+        scored.clear()
+        end.set()
+        await asyncio.gather(*tasks)
+        assert one_check <= len(scored) <= 2 * one_check
+
+
+async def test_all_tasks_that_share_a_failed_check_fail() -> None:
+    async with held(EvaluationMode.SERVED_VERSION) as node:
+        begun, end = asyncio.Barrier(4), asyncio.Event()
+
+        async def task() -> None:
+            async with node.at(0):
+                await begun.wait()
+                await end.wait()
+
+        tasks = [asyncio.create_task(task()) for _ in range(3)]
+        await begun.wait()
+        node.engine.score_error = lambda engine: 0.5
+        end.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [getattr(outcome, "code", "") for outcome in outcomes] == ["rollout.version_not_held"] * 3

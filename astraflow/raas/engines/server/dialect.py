@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from astraflow.client.model_server import ServerClient
+from astraflow.client.model_server import KEPT_OPEN_S, ServerClient
 from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import EngineGauges, PauseMode
@@ -19,6 +19,9 @@ CONTROL_S = 60.0
 """Time limit of a control request, such as a pause. Seconds."""
 RELOAD_S = 600.0
 """Time limit of a reload or patch. Seconds."""
+SERVER_KEEPS_OPEN_S = round(1.5 * KEPT_OPEN_S)
+"""Time for which servers keep idle connections, 5 by default: on a busy machine a load met the end of its connection,
+and the server was restarted. Seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ below it whose own parent has ended, so none can escape it. It runs as a file, w
 start of AstraFlow's packages takes seconds.
 
 When the server ends, or the guardian gets SIGTERM, the others are killed at once, and the guardian ends with the status
-of the server; the node then removes what the tree has left in shared memory. When the node ends, all processes get
-SIGTERM and `GRACE_S` seconds, and are then killed, and the guardian removes what they have left. The kernel kills the
-server if the guardian itself is killed.
+of the server; the node then removes what an ended server has left in shared memory. When the node ends, all processes
+get SIGTERM and `GRACE_S` seconds, and are then killed. The guardian removes what the processes that it ends have left.
+The kernel kills the server if the guardian itself is killed.
 """
 
 import ctypes
@@ -50,12 +50,10 @@ def main() -> None:
         signal.signal(number, lambda *_: None)  # the number is written into the pipe
     server = _start(argv)
     status = _wait(server, node=node, signals=signals)
-    if select.select([node], [], [], 0)[0]:
-        files = {path for pid in _descendants() for path in mapped_shared_memory(pid)}
-        _end_tree(grace_s=GRACE_S)
-        remove(files)
-    else:
-        _end_tree(grace_s=0.0)
+    has_node_ended = bool(select.select([node], [], [], 0)[0])
+    files = {path for pid in _descendants() for path in mapped_shared_memory(pid)}
+    _end_tree(grace_s=GRACE_S if has_node_ended else 0.0)
+    remove(files)  # a node that ends the server may be killed before it has removed them
     _end_as(signal.SIGTERM if status is None else status)
 
 

@@ -205,7 +205,7 @@ class OpenAITokensEngine:
         if manifest.probe is None:
             raise InvalidInput(
                 f"cannot load version {manifest.version} of {manifest.policy!r}: it has no probe, which alone shows "
-                "what a server of another party serves; let the trainer publish a probe with each version",
+                "what a server of another party serves; set trainer.probe_every = 1",
                 code="engine.probe_required",
             )
         await self.start()

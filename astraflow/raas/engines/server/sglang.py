@@ -18,7 +18,14 @@ from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.adapter_folder import MAX_RANK
-from astraflow.raas.engines.server.dialect import CONTROL_S, MODEL_NAME, RELOAD_S, Launch, ServerLoad
+from astraflow.raas.engines.server.dialect import (
+    CONTROL_S,
+    MODEL_NAME,
+    RELOAD_S,
+    SERVER_KEEPS_OPEN_S,
+    Launch,
+    ServerLoad,
+)
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.formats import (
@@ -99,6 +106,7 @@ class SglangDialect:
                 flags["--lora-backend"] = "torch_native"
         variables = {
             "ASTRAFLOW_SERVER_KEY": key,
+            "SGLANG_TIMEOUT_KEEP_ALIVE": str(SERVER_KEEPS_OPEN_S),
             "HF_HUB_OFFLINE": "1",
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": str(_IN_SERVER),
@@ -110,7 +118,9 @@ class SglangDialect:
                 "--sampling-backend": "pytorch",
                 "--grammar-backend": "xgrammar",
                 "--disable-overlap-schedule": None,
-                "--mem-fraction-static": "0.05",
+                # The limit of tokens bounds the cache. This share only decides how much of the free memory other
+                # processes may take while the server starts, before it refuses to.
+                "--mem-fraction-static": "0.5",
                 "--max-total-tokens": str(round((options.cache_gib or 1.0) * _CPU_TOKENS_PER_GIB)),
                 "--sleep-on-idle": None,
                 "--watchdog-timeout": "30",

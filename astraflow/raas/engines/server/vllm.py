@@ -14,7 +14,14 @@ from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.adapter_folder import MAX_RANK
-from astraflow.raas.engines.server.dialect import CONTROL_S, MODEL_NAME, RELOAD_S, Launch, ServerLoad
+from astraflow.raas.engines.server.dialect import (
+    CONTROL_S,
+    MODEL_NAME,
+    RELOAD_S,
+    SERVER_KEEPS_OPEN_S,
+    Launch,
+    ServerLoad,
+)
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.formats import invalid_answer, parse_metrics, routes_from_npy, version_spans
@@ -78,6 +85,7 @@ class VllmDialect:
             flags |= {"--enable-lora": None, "--max-lora-rank": str(MAX_RANK)}
         variables = {
             "VLLM_API_KEY": key,
+            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(SERVER_KEEPS_OPEN_S),
             "HF_HUB_OFFLINE": "1",
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": str(_IN_SERVER),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from astraflow.client.model_server import KEPT_OPEN_S
 from astraflow.contract.rollouts.generation import Sampling
 from astraflow.raas.engines.server import sglang, vllm
 from astraflow.raas.engines.server.dialect import Dialect, Launch
@@ -44,6 +45,13 @@ def test_a_server_listens_on_loopback_with_its_key_and_placeholder_weights(diale
     assert "k" not in launched.argv  # all users of a machine see command lines
     assert value(launched, "--load-format") == "dummy"
     assert value(launched, "--model", "--model-path") == "/m"
+
+
+def test_a_server_keeps_idle_connections_longer_than_its_client(dialect: Dialect) -> None:
+    variables = launch(dialect, CPU).variables
+
+    (kept_s,) = (int(text) for name, text in variables.items() if name.endswith("_TIMEOUT_KEEP_ALIVE"))
+    assert kept_s > KEPT_OPEN_S
 
 
 def test_a_cpu_serves_float32_with_few_threads_and_no_devices(dialect: Dialect) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -114,8 +115,9 @@ async def test_a_line_without_an_end_does_not_block_the_server(tmp_path: Path) -
     await process.stop()
 
 
-@pytest.mark.anyio
-async def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> None:
+@pytest.fixture
+async def mapping(tmp_path: Path) -> AsyncIterator[tuple[ServerProcess, Path]]:
+    """A server that maps a file in shared memory, and the file."""
     file = Path(f"/dev/shm/test_server_{os.getpid()}")  # noqa: S108 (the test is that it is removed)
     program = (
         f"import mmap, time; f = open({str(file)!r}, 'w+b'); f.truncate(4096); "
@@ -123,10 +125,28 @@ async def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> No
     )
     process = await ServerProcess.start([sys.executable, "-S", "-c", program], VARIABLES, tmp_path / "server.log")
     await until(lambda: process.log_tail == ("mapped",))
+    yield process, file
+    await process.stop()
+
+
+@pytest.mark.anyio
+async def test_shared_memory_of_a_killed_server_is_removed(mapping: tuple[ServerProcess, Path]) -> None:
+    process, file = mapping
     (await server_of(process)).kill()
     await process.wait()
     assert file.exists()
     await process.stop()
+
+    assert not file.exists()
+
+
+@pytest.mark.anyio
+async def test_shared_memory_is_removed_when_the_node_is_killed_while_it_ends_its_server(
+    mapping: tuple[ServerProcess, Path],
+) -> None:
+    process, file = mapping
+    psutil.Process(process.pid).terminate()  # the first step of `stop`
+    await process.wait()
 
     assert not file.exists()
 
