@@ -148,7 +148,8 @@ class NodeTable:
     ) -> None:
         """rows: rows that were built before; None to build them."""
         self.at = report.at
-        self._orders: dict[tuple[object, ...], list[NodeRow]] = {}
+        self._matching: dict[tuple[str, ...], list[NodeRow]] = {}
+        self._orders: dict[tuple[str, ...], list[NodeRow]] = {}
         self.rows = list(_rows(report, instances or {}, shares or {})) if rows is None else rows
         self._by_id: dict[str, NodeRow] = {row.node.id: row for row in self.rows}
 
@@ -170,10 +171,16 @@ class NodeTable:
 
     def matching(self, query: NodeQuery) -> list[NodeRow]:
         """Returns all matching rows, in order."""
-        key = (query.state, query.pool, query.kind, query.region, query.spot, query.text, query.sort, query.order)
-        if key not in self._orders:
-            self._orders[key] = self._ordered(query)
-        return self._orders[key]
+        filters = (query.state, query.pool, query.kind, query.region, query.spot, query.text)
+        if filters not in self._matching:
+            self._matching[filters] = self._filtered(query)
+        if not query.sort and not query.order:
+            return self._matching[filters]
+        order = (*filters, query.sort, query.order)
+        if order not in self._orders:
+            rows = self._matching[filters]
+            self._orders[order] = sorted(rows, key=SORTS[query.sort], reverse=query.order == "down")
+        return self._orders[order]
 
     def page(self, query: NodeQuery) -> NodePage:
         """Returns one page; a page number beyond the last returns the last."""
@@ -193,13 +200,11 @@ class NodeTable:
         """Returns the distinct values of a column, sorted."""
         return sorted({read(row) for row in self.rows} - {""})
 
-    def _ordered(self, query: NodeQuery) -> list[NodeRow]:
+    def _filtered(self, query: NodeQuery) -> list[NodeRow]:
         rows = self.rows
         for is_set, matches in _filters(query):
             if is_set:
                 rows = [row for row in rows if matches(row)]
-        if query.sort or query.order:
-            rows = sorted(rows, key=SORTS[query.sort], reverse=query.order == "down")
         return rows
 
 
