@@ -137,7 +137,9 @@ class _Record:
             del by_name[name]
         self._splits = tuple((attrgetter(name), split.encode) for name, split in splits.items())
         hints = get_type_hints(kind)
-        self._read = _values_reader([splits[name].message_fields[0] if name in splits else name for name in self._names])
+        self._read = _values_reader(
+            [splits[name].message_fields[0] if name in splits else name for name in self._names]
+        )
         for index, name in enumerate(self._names):
             if name in splits:
                 self._decoders.append((index, _reader(splits[name].decode)))
