@@ -56,7 +56,9 @@ async def test_frames_contain_the_list_of_events_only_when_it_changes(web: Runni
     async with socket(web, after=150, cookie=cookie) as connection:
         for _ in range(8):
             await fake.advance()
-            frames.append(await next_message(connection))
+            while (message := await next_message(connection))["kind"] != "frame":
+                pass  # a heartbeat of a slow machine
+            frames.append(message)
 
     events = {second: fake.synthetic_run.report(second).events for second in range(150, 159)}
     changed = [second for second in range(152, 159) if events[second] != events[second - 1]]
