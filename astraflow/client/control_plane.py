@@ -1,6 +1,7 @@
 """Client of the control plane: observes and controls a run."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields
 
@@ -57,21 +58,25 @@ class ControlPlaneClient:
         the service stops or is unreachable.
 
         nodes_per_s: maximum number of nodes decoded per second. Reports of a larger fleet then contain nodes that are
-        some seconds old: the same tuple object until newer nodes are decoded, in small pieces between reports.
+        some seconds old: the same tuple object until newer nodes are decoded, in small pieces that delay no report.
         """
         nodes: tuple[NodeReport, ...] = ()
-        due, memo = 0, Memo()
-        async for message in self._link.stream(self._stub.WatchReport, pb.WatchReportRequest(), timeout_s=None):
-            if nodes_per_s is None or not nodes or len(message.nodes) <= nodes_per_s:
-                nodes = await _nodes_of(message, memo, nodes_per_turn=None)
-                report = from_message(message, Report, replaced={"nodes": nodes})
-                due = report.sequence + 1
-                yield report
-                continue
-            yield from_message(message, Report, replaced={"nodes": nodes})
-            if message.sequence >= due:
-                nodes = await _nodes_of(message, memo, nodes_per_turn=NODES_PER_TURN)
-                due = message.sequence + -(-len(nodes) // nodes_per_s)
+        due, memo, most = 0, Memo(), math.inf if nodes_per_s is None else nodes_per_s
+        decoding: asyncio.Task[tuple[NodeReport, ...]] | None = None
+        try:
+            async for message in self._link.stream(self._stub.WatchReport, pb.WatchReportRequest(), timeout_s=None):
+                is_large = len(message.nodes) > most
+                if decoding is not None and (decoding.done() or not is_large):
+                    nodes, decoding = await decoding, None
+                if not is_large or not nodes:
+                    nodes = await _nodes_of(message, memo)
+                elif decoding is None and message.sequence >= due:
+                    decoding = asyncio.create_task(_nodes_of(message, memo))
+                    due = message.sequence + math.ceil(len(message.nodes) / most)
+                yield from_message(message, Report, replaced={"nodes": nodes})
+        finally:
+            if decoding is not None:
+                decoding.cancel()
 
     async def history(self, *, after_sequence: int = 0, limit: int = 900, resolution_s: int = 1) -> tuple[Report, ...]:
         """Returns recorded reports with a greater sequence, oldest first; at most the latest `limit`.
@@ -263,12 +268,12 @@ class ControlPlaneClient:
         )
 
 
-async def _nodes_of(message: pb.Report, memo: Memo, *, nodes_per_turn: int | None) -> tuple[NodeReport, ...]:
-    """Decodes the nodes of a report. nodes_per_turn: yields to the event loop after so many; None: not at all."""
+async def _nodes_of(message: pb.Report, memo: Memo) -> tuple[NodeReport, ...]:
+    """Decodes the nodes of a report, and lets other tasks run in between."""
     memo.begin()
     nodes: list[NodeReport] = []
     for node in message.nodes:
         nodes.append(from_message(node, NodeReport, memo=memo))
-        if nodes_per_turn is not None and len(nodes) % nodes_per_turn == 0:
+        if len(nodes) % NODES_PER_TURN == 0:
             await asyncio.sleep(0)
     return tuple(nodes)

@@ -1,9 +1,12 @@
 """Live texts about the fleet: size against demand, cost, and figures of each pool."""
 
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from astraflow.contract.reports.report import NodeReport, NodeState, PoolReport, Report
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.reports.report import NodeState, PoolReport, Report
 from web.components import formats
 from web.history.capacity import FleetPoint, fleet_point, mean_group_size, pending_nodes, pool_dollars
 from web.history.node_cache import node_cache
@@ -106,32 +109,47 @@ def cost_text(now: FleetPoint) -> str:
     return formats.MISSING if now.dollars is None else f"{formats.dollars(now.dollars)}/h"
 
 
-def pool_nodes(pool: PoolReport, report: Report) -> list[NodeReport]:
-    """Returns the nodes of a pool that are joining, ready or draining."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNodes:
+    """Figures of the nodes of a pool that are joining, ready or draining."""
+
+    regions: Sequence[str]
+    """Regions of the nodes, sorted."""
+    success: float | None
+    """Share of the nodes' episodes that succeeded; None without any."""
+    versions: Mapping[tuple[tuple[PolicyId, Version], ...], int]
+    """Number of nodes by the versions that they serve: few combinations, of many nodes."""
+
+    def lag_counts(self, report: Report) -> Mapping[int, int]:
+        """Returns the number of nodes by the versions that they are behind a trainer."""
+        trained = {stream.policy: stream.version for stream in report.streams}
+        counts: Counter[int] = Counter()
+        for versions, nodes in self.versions.items():
+            lags = [trained[policy] - version for policy, version in versions if policy in trained]
+            if lags:
+                counts[max(0, *lags)] += nodes
+        return counts
+
+
+@node_cache(lambda _, pool: pool.id)
+def pool_nodes(report: Report, pool: PoolReport) -> PoolNodes:
+    """Returns the figures of a pool's nodes."""
     present = (NodeState.JOINING, NodeState.READY, NodeState.DRAINING)
-    return [node for node in report.nodes if node.facts.pool == pool.id and node.state in present]
-
-
-def pool_yield(nodes: Sequence[NodeReport]) -> float | None:
-    """Returns the share of these nodes' episodes that succeeded; None without any."""
-    done = sum(node.counters.get("episodes_done", 0.0) for node in nodes)
-    failed = sum(node.counters.get("episodes_failed", 0.0) for node in nodes)
-    return done / (done + failed) if done + failed else None
-
-
-def lag_counts(nodes: Sequence[NodeReport], report: Report) -> list[int]:
-    """Returns the number of nodes that are 0, 1, 2, and 3 or more versions behind."""
-    counts = [0, 0, 0, 0]
-    for node in nodes:
-        lags = report.lag(node).values()
-        if lags:
-            counts[min(3, max(lags))] += 1
-    return counts
+    nodes = [node for node in report.nodes if node.facts.pool == pool.id and node.state in present]
+    done = sum([node.counters.get("episodes_done", 0.0) for node in nodes])
+    failed = sum([node.counters.get("episodes_failed", 0.0) for node in nodes])
+    return PoolNodes(
+        regions=sorted({node.facts.region for node in nodes} - {""}),
+        success=done / (done + failed) if done + failed else None,
+        versions=Counter([tuple(node.versions.items()) for node in nodes]),
+    )
 
 
 def _pool_texts(pool: PoolReport, report: Report) -> TonedTexts:
     recommendation = next((other for other in report.recommendations if other.pool == pool.id), None)
-    success, mean_lag = _of_nodes(report, pool)
+    nodes = pool_nodes(report, pool)
+    lags = nodes.lag_counts(report)
+    mean_lag = sum(lag * count for lag, count in lags.items()) / sum(lags.values()) if lags else None
     total = sum(other.episodes_per_s for other in report.pools)
     dollars = pool_dollars(report, pool, recommendation)
     accepted = _accepted_per_s(pool, report, total)
@@ -139,20 +157,12 @@ def _pool_texts(pool: PoolReport, report: Report) -> TonedTexts:
         "share": (formats.percent(pool.episodes_per_s / total) if total else formats.MISSING, ""),
         "pending": (formats.count(pending_nodes(pool, recommendation)), ""),
         "target": (formats.count(recommendation.target if recommendation else None), ""),
-        "yield": (formats.percent(success), ""),
+        "yield": (formats.percent(nodes.success), ""),
         "lag": (formats.MISSING if mean_lag is None else f"{mean_lag:.1f} versions", ""),
         "cost": (f"{formats.dollars(dollars)}/h" if dollars else formats.MISSING, ""),
         "price": (formats.dollars(dollars / 3600 / accepted * 1000) if dollars and accepted else formats.MISSING, ""),
     }
     return {f"pool/{pool.id}/{name}": text for name, text in live_texts.items()}
-
-
-@node_cache(lambda report, pool: (pool.id, tuple(stream.version for stream in report.streams)))
-def _of_nodes(report: Report, pool: PoolReport) -> tuple[float | None, float | None]:
-    """Returns a pool's share of successful episodes, and the mean number of versions its nodes are behind."""
-    nodes = pool_nodes(pool, report)
-    lags = [max(by_policy.values()) for node in nodes if (by_policy := report.lag(node))]
-    return pool_yield(nodes), sum(lags) / len(lags) if lags else None
 
 
 def _accepted_per_s(pool: PoolReport, report: Report, total: float) -> float:

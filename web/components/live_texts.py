@@ -50,9 +50,9 @@ def visible_nodes(report: Report) -> list[NodeReport]:
 @node_cache(lambda _: None)
 def node_summary(report: Report) -> str:
     """Returns the number of nodes per state."""
-    counts = {state: sum(node.state is state for node in report.nodes) for state in NodeState}
+    states = [node.state for node in report.nodes]
     shown = (NodeState.READY, NodeState.JOINING, NodeState.DRAINING, NodeState.LOST)
-    parts = [f"{counts[state]} {state.value}" for state in shown if counts[state]]
+    parts = [f"{count} {state.value}" for state in shown if (count := states.count(state))]
     return ", ".join(parts) or "no nodes"
 
 
@@ -176,13 +176,9 @@ _COUNTERS = (
 
 
 def _totals(report: Report) -> dict[str, float]:
-    """Sums each counter over all nodes. Iterates over the counters a node reports, since it has few of thousands."""
-    total = dict.fromkeys(_COUNTERS, 0.0)
-    for node in report.nodes:
-        counters = node.counters
-        for name in counters.keys() & total.keys():
-            total[name] += counters[name]
-    return total
+    """Sums each counter over all nodes."""
+    counters = [node.counters for node in report.nodes]
+    return {name: sum([of_node[name] for of_node in counters if name in of_node]) for name in _COUNTERS}
 
 
 def _saved(full: float, delta: float, fulls: float, deltas: float, mapped: float) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from astraflow.contract.reports.report import Report
 from web.components import formats
-from web.components.fleet_texts import lag_counts, pool_nodes
+from web.components.fleet_texts import pool_nodes
 
 SHOWN_POOLS = 6
 LAG_LABELS = ("current", "1 behind", "2 behind", "3 or more behind")
@@ -42,13 +42,14 @@ def pool_cards(report: Report) -> list[PoolCard]:
     bound = min((stream.max_staleness for stream in report.streams), default=0)
     cards = []
     for pool in sorted(report.pools, key=lambda pool: (-pool.episodes_per_s, pool.id)):
-        nodes = pool_nodes(pool, report)
-        regions = sorted({node.facts.region for node in nodes if node.facts.region})
-        counts = lag_counts(nodes, report)
+        nodes = pool_nodes(report, pool)
+        counts = [0] * len(LAG_LABELS)
+        for lag, count in nodes.lag_counts(report).items():
+            counts[min(lag, len(counts) - 1)] += count
         cards.append(
             PoolCard(
                 id=pool.id,
-                region=", ".join(regions[:3]),
+                region=", ".join(nodes.regions[:3]),
                 share=pool.episodes_per_s / total if total else 0.0,
                 lags=_bars(counts, bound),
                 lag_sentence=_sentence(counts),

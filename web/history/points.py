@@ -4,9 +4,11 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from operator import itemgetter
 from typing import Any
 
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports.report import NodeState, Report, StreamReport
 from web.history.capacity import FLEET_VALUES, FleetPoint, fleet_point
 from web.history.node_cache import node_cache
@@ -124,28 +126,34 @@ class Series:
 
 def point_of(report: Report) -> Point:
     """Point of a report. A report by the minute contains no nodes and hence no lags."""
-    lags = {stream.policy: lags_of(report, stream) for stream in report.streams}
+    lags = {stream.policy: _lags(report, stream) for stream in report.streams}
     return Point(
         sequence=report.sequence,
         at=report.at,
         policies={stream.policy: _policy_point(stream, lags[stream.policy]) for stream in report.streams},
-        lags={policy: _farthest(behind) for policy, behind in lags.items()},
+        lags=lags,
         fleet=fleet_point(report),
     )
 
 
-@node_cache(lambda _, stream: (stream.policy, stream.version))
-def lags_of(report: Report, stream: StreamReport) -> Mapping[str, int]:
-    """Versions by which each serving node is behind the trainer, by node name.
+def _lags(report: Report, stream: StreamReport) -> dict[str, int]:
+    """Versions by which nodes are behind the trainer, by node name; only the nodes farthest behind."""
+    versions = _oldest_versions(report, stream.policy)
+    return {name: max(0, stream.version - version) for name, version in versions.items()}
+
+
+@node_cache(lambda _, policy: policy)
+def _oldest_versions(report: Report, policy: PolicyId) -> Mapping[str, Version]:
+    """Versions of the serving nodes with the oldest ones, by node name.
 
     A name survives a restart of the node; two nodes with the same name are distinguished by their ids.
     """
-    lags: dict[str, int] = {}
+    versions: dict[str, Version] = {}
     for node in report.nodes:
-        if node.state in SERVING_STATES and stream.policy in node.versions:
-            name = f"{node.facts.name} ({node.id})" if node.facts.name in lags else node.facts.name
-            lags[name] = max(0, stream.version - node.versions[stream.policy])
-    return lags
+        if node.state in SERVING_STATES and policy in node.versions:
+            name = f"{node.facts.name} ({node.id})" if node.facts.name in versions else node.facts.name
+            versions[name] = node.versions[policy]
+    return dict(sorted(nsmallest(MAX_CHARTED_NODES, versions.items(), key=itemgetter(1))))
 
 
 def point_json(point: Point) -> list[Any]:
@@ -196,8 +204,3 @@ def _policy_point(stream: StreamReport, lags: Mapping[str, int]) -> PolicyPoint:
         compute_s=finite(stream.compute_s) if stream.steps else None,
         publish_s=finite(stream.publish_s) if stream.steps else None,
     )
-
-
-def _farthest(lags: Mapping[str, int]) -> dict[str, int]:
-    ranked = sorted(lags.items(), key=lambda item: -item[1])[:MAX_CHARTED_NODES]
-    return dict(sorted(ranked))

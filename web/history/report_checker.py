@@ -57,12 +57,13 @@ def _is_plain(node: NodeReport) -> bool:
         node.joined_at + node.heartbeat_age_s + node.episodes_per_s + node.tokens_per_s + facts.price_per_hour
         + sum(node.counters.values()) + sum(node.gauges.values())
     )  # fmt: skip
-    texts = (facts.name, facts.region, facts.engine, facts.hardware, facts.software, *node.errors)
+    text = "".join((facts.name, facts.region, facts.engine, facts.hardware, facts.software, *node.errors))
     return (
         math.isfinite(total)
         and node.cause is None
         and all(map(_is_plain_link, node.links))
-        and all(len(text) <= MAX_TEXT and "\0" not in text for text in texts)
+        and len(text) <= MAX_TEXT
+        and "\0" not in text
         and max(abs(node.leased), abs(facts.capacity), *map(abs, node.versions.values()), 0) <= MAX_INT
     )
 

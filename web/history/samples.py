@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from operator import add
 from typing import NamedTuple
 from zlib import crc32
 
@@ -72,13 +71,24 @@ def point_samples(point: Point) -> Iterator[Sample]:
 
 
 class _NodeCounters(NamedTuple):
-    """Counters of a node at its last heartbeat, in seconds. A tuple, because one is created per node and second."""
+    """Counters of a node at its last heartbeat, in seconds."""
 
     name: str
     beat_at: float
     busy_s: float
     blocked_s: float
     refresh_s: float
+
+    @classmethod
+    def of(cls, node: NodeReport, at: float) -> "_NodeCounters":
+        """Returns the counters of a report at this time."""
+        return cls(
+            name=node.facts.name,
+            beat_at=at - node.heartbeat_age_s,
+            busy_s=node.counters.get("busy_s", 0.0),
+            blocked_s=node.counters.get("blocked_s", 0.0),
+            refresh_s=node.counters.get("weight_pause_s", 0.0),
+        )
 
     def shares_since(self, before: "_NodeCounters") -> TimeShares | None:
         """Shares since then; None without a heartbeat or after a restart of the node."""
@@ -101,7 +111,8 @@ class NodeBuckets:
         self._start: float | None = None
         self._sums: dict[str, list[float]] = {}
         """Sums of episodes, tokens, lag and leased, and the number of reports, by name."""
-        self._now: dict[NodeId, _NodeCounters] = {}
+        self._latest: dict[NodeId, tuple[NodeReport, float]] = {}
+        """Latest reports of the bucket and their times; counters are read at its end, not each second."""
         self._before: dict[NodeId, _NodeCounters] = {}
         """Counters at the end of the previous bucket."""
         self._taken: object = None
@@ -128,27 +139,24 @@ class NodeBuckets:
                 self._take(node, report.at, versions)
 
     def _take(self, node: NodeReport, at: float, versions: Mapping[PolicyId, int]) -> None:
-        name = node.facts.name
-        behind = [versions[policy] - int(version) for policy, version in node.versions.items() if policy in versions]
-        numbers = (node.episodes_per_s, node.tokens_per_s, max([0, *behind]), node.leased, 1.0)
-        total = self._sums.get(name)
-        self._sums[name] = list(numbers) if total is None else list(map(add, total, numbers))
-        counters = _NodeCounters(
-            name=name,
-            beat_at=at - node.heartbeat_age_s,
-            busy_s=node.counters.get("busy_s", 0.0),
-            blocked_s=node.counters.get("blocked_s", 0.0),
-            refresh_s=node.counters.get("weight_pause_s", 0.0),
-        )
-        self._now[node.id] = counters
-        self._before.setdefault(node.id, counters)
+        behind = [versions[policy] - version for policy, version in node.versions.items() if policy in versions]
+        total = self._sums.setdefault(node.facts.name, [0.0] * 5)
+        total[0] += node.episodes_per_s
+        total[1] += node.tokens_per_s
+        total[2] += max(0, *behind) if behind else 0
+        total[3] += node.leased
+        total[4] += 1.0
+        self._latest[node.id] = node, at
+        if node.id not in self._before:
+            self._before[node.id] = _NodeCounters.of(node, at)
 
     def _ended(self) -> list[Sample]:
         start, sums, shares = self._start or 0.0, self._sums, {}
-        for node, counters in self._now.items():
+        now = {id_: _NodeCounters.of(node, at) for id_, (node, at) in self._latest.items()}
+        for node, counters in now.items():
             if (node_shares := counters.shares_since(self._before[node])) is not None:
                 shares[counters.name] = node_shares
-        self._sums, self._before, self._now = {}, self._now, {}
+        self._sums, self._before, self._latest = {}, now, {}
         self.shares |= shares
         while len(self.shares) > MAX_SHARES:
             del self.shares[next(iter(self.shares))]

@@ -12,7 +12,7 @@ from astraflow.client.connect import PageAccess, connect_page
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import AstraFlowError, Unavailable
-from astraflow.contract.reports.report import Report
+from astraflow.contract.reports.report import Event, Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.logs import get_logger
@@ -281,18 +281,23 @@ def connected_planes(
 def _region_renderer(
     pages: PageRenderer, fleet_state: FleetState, problems: Callable[[], tuple[str, ...]]
 ) -> Callable[[Report, Mapping[str, LiveText]], dict[str, str]]:
-    """Returns a renderer of page regions that are replaced whole; pool cards only every few reports."""
-    pools = ""
+    """Returns a renderer of page regions that are replaced whole; pool cards only every few reports, and events only
+    when there are others: browsers count their ages."""
+    pools, events = "", ""
+    shown_events: tuple[Event, ...] | None = None
 
     def render(report: Report, live_texts: Mapping[str, LiveText]) -> dict[str, str]:
-        nonlocal pools
+        nonlocal pools, events, shown_events
         if not pools or report.sequence % POOL_CARDS_EVERY_REPORTS == 0:
             cards = pool_cards(report)[:SHOWN_POOLS]
             pools = pages.fragment("_pool_cards.html", pools=cards, live_texts=live_texts)
+        if report.events != shown_events:
+            events = pages.fragment("_events.html", events=latest_events(report))
+            shown_events = report.events
         return {
             "pools": pools,
             "kill": pages.fragment("_kill.html", top=header_view(report, fleet_state)),
-            "events": pages.fragment("_events.html", events=latest_events(report)),
+            "events": events,
             "problems": pages.fragment("_problems.html", problems=problems()),
         }
 

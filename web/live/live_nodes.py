@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.instances import Instance, LaunchId
+from astraflow.contract.ids import NodeId
 from astraflow.contract.reports.report import NodeReport
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -61,9 +62,16 @@ class WatchedQuery:
     previous_number: int
     """Number of the table that the previous messages showed."""
     texts: Mapping[str, tuple[str, str]]
-    full_message: str
+    members: str
+    """Digest of the rows and their order."""
     change_message: str
     """Changes since `previous_number`; empty when there are none."""
+
+    def message_since(self, number: int) -> str:
+        """Returns the message for a browser that shows table `number`; empty when nothing changed."""
+        if number == self.number:
+            return ""
+        return self.change_message if number == self.previous_number else _encoded(self.texts, self.members)
 
 
 class LiveNodes:
@@ -82,6 +90,8 @@ class LiveNodes:
         self._table_nodes: Sequence[NodeReport] | None = None
         self._table: NodeTable | None = None
         self._table_number = 0
+        self._row_texts: dict[NodeId, dict[str, tuple[str, str]]] = {}
+        """Texts of the rows of the newest table that some query shows."""
         self._watched: dict[str, WatchedQuery] = {}
         self._instances_read_at: float | None = None
         self._refresh_lock = asyncio.Lock()
@@ -125,12 +135,7 @@ class LiveNodes:
                 del self._watched[next(iter(self._watched))]
             if not is_known:
                 await asyncio.sleep(0)
-        if known_number == watched.number:
-            return known_number, ""
-        return (
-            watched.number,
-            watched.change_message if known_number == watched.previous_number else watched.full_message,
-        )
+        return watched.number, watched.message_since(known_number)
 
     async def _newest_table(self) -> NodeTable | None:
         """Returns the newest table. The caller holds `_table_lock`."""
@@ -140,11 +145,16 @@ class LiveNodes:
         if self._table is None or self._table_nodes is not report.nodes:
             table = await NodeTable.build(report, instances=self.instances, shares=self._shares.shares)
             self._table_nodes, self._table, self._table_number = report.nodes, table, self._table_number + 1
+            self._row_texts = {}
         return self._table
 
     def _render_query(self, table: NodeTable, query: str, last: WatchedQuery | None) -> WatchedQuery:
         rows = table.page(NodeQuery.from_params(dict(parse_qsl(query)))).rows
-        texts = {key: value for row in rows for key, value in build_node_texts(row, table.at).items()}
+        texts: dict[str, tuple[str, str]] = {}
+        for row in rows:
+            if row.node.id not in self._row_texts:
+                self._row_texts[row.node.id] = build_node_texts(row, table.at)
+            texts |= self._row_texts[row.node.id]
         members = rows_digest(rows)
         previous_texts = last.texts if last is not None else {}
         change = {key: value for key, value in texts.items() if previous_texts.get(key) != value}
@@ -153,7 +163,7 @@ class LiveNodes:
             number=self._table_number,
             previous_number=last.number if last is not None else -1,
             texts=texts,
-            full_message=_encoded(texts, members),
+            members=members,
             change_message="" if is_same else _encoded(change, members),
         )
 
@@ -180,6 +190,5 @@ def rows_digest(rows: Sequence[NodeRow]) -> str:
 
 
 def _encoded(texts: Mapping[str, tuple[str, str]], members: str) -> str:
-    encoded_texts = {key: [text, tone] for key, (text, tone) in texts.items()}
-    message = {"kind": "rows", "live_texts": encoded_texts, "members": members}
+    message = {"kind": "rows", "live_texts": texts, "members": members}
     return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

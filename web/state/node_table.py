@@ -1,7 +1,7 @@
 """Table of nodes that can be filtered and sorted: built once per update of the nodes, for all pages."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from statistics import median
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from astraflow.contract.fleet.instances import Cause, Instance
+from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from web.history.samples import TimeShares
 
@@ -148,7 +149,8 @@ class NodeTable:
     ) -> None:
         """rows: rows that were built before; None to build them."""
         self.at = report.at
-        self._orders: dict[tuple[object, ...], list[NodeRow]] = {}
+        self._matching: dict[tuple[str, ...], list[NodeRow]] = {}
+        self._orders: dict[tuple[str, ...], list[NodeRow]] = {}
         self.rows = list(_rows(report, instances or {}, shares or {})) if rows is None else rows
         self._by_id: dict[str, NodeRow] = {row.node.id: row for row in self.rows}
 
@@ -170,10 +172,16 @@ class NodeTable:
 
     def matching(self, query: NodeQuery) -> list[NodeRow]:
         """Returns all matching rows, in order."""
-        key = (query.state, query.pool, query.kind, query.region, query.spot, query.text, query.sort, query.order)
-        if key not in self._orders:
-            self._orders[key] = self._ordered(query)
-        return self._orders[key]
+        filters = (query.state, query.pool, query.kind, query.region, query.spot, query.text)
+        if filters not in self._matching:
+            self._matching[filters] = self._filtered(query)
+        if not query.sort and not query.order:
+            return self._matching[filters]
+        order = (*filters, query.sort, query.order)
+        if order not in self._orders:
+            rows = self._matching[filters]
+            self._orders[order] = sorted(rows, key=SORTS[query.sort], reverse=query.order == "down")
+        return self._orders[order]
 
     def page(self, query: NodeQuery) -> NodePage:
         """Returns one page; a page number beyond the last returns the last."""
@@ -193,13 +201,11 @@ class NodeTable:
         """Returns the distinct values of a column, sorted."""
         return sorted({read(row) for row in self.rows} - {""})
 
-    def _ordered(self, query: NodeQuery) -> list[NodeRow]:
+    def _filtered(self, query: NodeQuery) -> list[NodeRow]:
         rows = self.rows
         for is_set, matches in _filters(query):
             if is_set:
                 rows = [row for row in rows if matches(row)]
-        if query.sort or query.order:
-            rows = sorted(rows, key=SORTS[query.sort], reverse=query.order == "down")
         return rows
 
 
@@ -217,7 +223,8 @@ def _filters(query: NodeQuery) -> Iterator[tuple[bool, Callable[[NodeRow], bool]
 
 
 def _rows(report: Report, instances: Mapping[str, Instance], shares: Mapping[str, TimeShares]) -> Iterator[NodeRow]:
-    trained = {stream.policy: (stream.version, stream.max_staleness) for stream in report.streams}
+    lags: dict[tuple[tuple[PolicyId, Version], ...], tuple[int | None, bool]] = {}
+    """By served versions, of which there are few combinations."""
     ordered = sorted(report.nodes, key=lambda node: (_STATE_POSITIONS[node.state], node.facts.name, node.id))
     kinds = [_kind(node, instances.get(node.facts.name)) for node in ordered]
     median_rates = _median_rates(ordered, kinds)
@@ -226,11 +233,10 @@ def _rows(report: Report, instances: Mapping[str, Instance], shares: Mapping[str
     }
     for position, (node, kind) in enumerate(zip(ordered, kinds, strict=True)):
         instance = instances.get(node.facts.name)
-        lags = [
-            (trained[policy][0] - version, trained[policy][1])
-            for policy, version in node.versions.items()
-            if policy in trained
-        ]
+        versions = tuple(node.versions.items())
+        if versions not in lags:
+            lags[versions] = _lag(versions, report)
+        lag, is_beyond = lags[versions]
         price = instance.usd_per_hour if instance else node.facts.price_per_hour or prices.get(node.facts.pool)
         median_rate = median_rates.get(kind, 0.0)
         yield NodeRow(
@@ -240,11 +246,19 @@ def _rows(report: Report, instances: Mapping[str, Instance], shares: Mapping[str
             is_spot=instance.is_spot if instance else None,
             usd_per_hour=price or None,
             rate_share=node.episodes_per_s / median_rate if median_rate > 0 else None,
-            lag=max(0, max(lag for lag, _ in lags)) if lags else None,
-            is_beyond=any(lag > bound for lag, bound in lags),
+            lag=lag,
+            is_beyond=is_beyond,
             shares=shares.get(node.facts.name) or _lifetime(node, report.at),
             cause=(instance.cause if instance else None) or node.cause,
         )
+
+
+def _lag(versions: Iterable[tuple[PolicyId, Version]], report: Report) -> tuple[int | None, bool]:
+    """Returns the largest number of versions behind a trainer, and whether one exceeds its staleness bound."""
+    trained = {stream.policy: stream for stream in report.streams}
+    lags = [(trained[policy].version - version, trained[policy]) for policy, version in versions if policy in trained]
+    is_beyond = any(lag > stream.max_staleness for lag, stream in lags)
+    return max((max(0, lag) for lag, _ in lags), default=None), is_beyond
 
 
 def _kind(node: NodeReport, instance: Instance | None) -> str:

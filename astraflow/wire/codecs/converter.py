@@ -21,8 +21,8 @@ the frames of the data and weight planes, have codecs of their own.
 
 import sys
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass
 from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
@@ -67,7 +67,8 @@ def from_message(
 
     Raises: InvalidInput for invalid ids, JSON and unknown values of enums.
     """
-    return cast("T", _record(kind, type(message)).decode(message, memo, replaced or {}))
+    record = _record(kind, type(message))
+    return cast("T", record.decode_rest(message, memo, replaced) if replaced else record.decode(message, memo))
 
 
 class Memo:
@@ -86,12 +87,12 @@ class Memo:
         """Begins the next message."""
         self._previous, self._current = self._current, {}
 
-    def read(self, message: Message, kind: type[T], decode: Callable[[], T]) -> T:
+    def read(self, message: Message, kind: type[T], decode: "Callable[[Message, Memo], T]") -> T:
         """Returns the value of equal bytes, else the decoded one."""
         key = (kind, message.SerializeToString())
         value = self._current.get(key)
         if value is None:
-            value = self._previous.get(key) or decode()
+            value = self._previous.get(key) or decode(message, self)
             self._current[key] = value
         return cast("T", value)
 
@@ -118,28 +119,37 @@ def decode_failure(message: Any) -> Failure | None:
 
 
 class _Record:
-    """Conversion of one dataclass to one message."""
+    """Conversion of one dataclass to one message.
+
+    A page decodes thousands of messages per second: a message's fields are read in one call, in the order of the
+    dataclass, and only the values that differ in the dataclass are visited.
+    """
 
     def __init__(self, kind: type, message: type[Message]) -> None:
-        self._kind = kind
         self._message = message
+        self._construct = _constructor(kind)
         by_name = dict(message.DESCRIPTOR.fields_by_name)
         self._encoders: list[tuple[str, Callable[[Any], Any], Encoder]] = []
-        self._decoders: list[tuple[str, Decoder]] = []
+        self._decoders: list[tuple[int, Decoder]] = []
+        self._names = tuple(field.name for field in fields(kind))
         splits = _SPLITS.get(kind, {})
         for name in (name for split in splits.values() for name in split.message_fields):
             del by_name[name]
         self._splits = tuple((attrgetter(name), split.encode) for name, split in splits.items())
         hints = get_type_hints(kind)
-        for name in (field.name for field in fields(kind)):
+        self._read = _values_reader(
+            [splits[name].message_fields[0] if name in splits else name for name in self._names]
+        )
+        for index, name in enumerate(self._names):
             if name in splits:
-                self._decoders.append((name, _reader(splits[name].decode)))
+                self._decoders.append((index, _reader(splits[name].decode)))
                 continue
             if name not in by_name:
                 raise TypeError(f"{message.DESCRIPTOR.full_name} has no field {name!r} for {kind.__name__}")
             encode, decode = _converted_field(hints[name], by_name.pop(name))
             self._encoders.append((name, attrgetter(name), encode))
-            self._decoders.append((name, decode))
+            if decode is not _same:
+                self._decoders.append((index, decode))
         if unread := by_name.keys() - _MESSAGE_ONLY.get(message.DESCRIPTOR.name, set()):
             raise TypeError(f"{kind.__name__} has no fields {sorted(unread)} of {message.DESCRIPTOR.full_name}")
 
@@ -149,11 +159,46 @@ class _Record:
             values |= encode(read(value))
         return self._message(**values)
 
-    def decode(self, message: Any, memo: Memo | None, replaced: Mapping[str, Any]) -> Any:
-        if not replaced:
-            return self._kind(**{name: decode(message, memo) for name, decode in self._decoders})
-        read = {name: decode(message, memo) for name, decode in self._decoders if name not in replaced}
-        return self._kind(**read, **replaced)
+    def decode(self, message: Any, memo: Memo | None) -> Any:
+        values = list(self._read(message))
+        for index, decode in self._decoders:
+            values[index] = decode(message, memo)
+        return self._construct(*values)
+
+    def decode_rest(self, message: Any, memo: Memo | None, replaced: Mapping[str, Any]) -> Any:
+        """Decodes the fields that are not replaced."""
+        values = [replaced.get(name, value) for name, value in zip(self._names, self._read(message), strict=True)]
+        for index, decode in self._decoders:
+            if self._names[index] not in replaced:
+                values[index] = decode(message, memo)
+        return self._construct(*values)
+
+
+def _constructor(kind: type) -> Callable[..., Any]:
+    """Returns a function that constructs a dataclass from the values of all its fields, in order.
+
+    The `__init__` of a frozen dataclass sets each field through `object.__setattr__`, which takes ten times as long as
+    the `__init__` of an equal class that is not frozen. An instance of the latter is therefore made, and becomes one
+    of the frozen class: both have the same slots.
+    """
+    names = [field.name for field in fields(kind)]
+    if kind.__bases__ != (object,) or "__slots__" not in vars(kind) or hasattr(kind, "__post_init__"):
+        return lambda *values: kind(**dict(zip(names, values, strict=True)))
+    unfrozen = make_dataclass(kind.__name__, names, slots=True)
+
+    def construct(*values: Any) -> Any:
+        value = unfrozen(*values)
+        value.__class__ = kind
+        return value
+
+    return construct
+
+
+def _values_reader(names: Sequence[str]) -> Callable[[Any], Iterable[Any]]:
+    """Returns a function that reads these attributes."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda message: [getattr(message, name) for name in names]
 
 
 def _record(kind: type, message: type[Message]) -> _Record:
@@ -177,7 +222,7 @@ def _converted_field(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
         return _wrapped(inner, field)
     encode, decode = _single(inner, field)
     if not is_optional:
-        return encode, (_reader(read) if decode is _same else lambda message, memo: decode(read(message), memo))
+        return encode, _same if decode is _same else lambda message, memo: decode(read(message), memo)
     if field.has_presence:
         return (
             lambda value: None if value is None else encode(value),
@@ -190,6 +235,7 @@ def _converted_field(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
 
 
 def _repeated(hint: Any, field: Field, read: Callable[[Any], Any]) -> tuple[Encoder, Decoder]:
+    """Repeated fields are read as slices: their iterators end with an exception, which takes as long as two values."""
     entry = field.message_type
     if entry is not None and entry.GetOptions().map_entry:
         return _map(hint, entry.fields_by_name["key"], entry.fields_by_name["value"], read)
@@ -198,10 +244,10 @@ def _repeated(hint: Any, field: Field, read: Callable[[Any], Any]) -> tuple[Enco
         return encode_spans, lambda message, _: decode_spans(read(message))
     encode, decode = _single(element, field)
     if decode is _same:
-        return _same_value, lambda message, _: tuple(read(message))
+        return _same_value, lambda message, _: tuple(read(message)[:])
     return (
         lambda values: [encode(value) for value in values],
-        lambda message, memo: tuple([decode(value, memo) for value in read(message)]),
+        lambda message, memo: tuple([decode(value, memo) for value in read(message)[:]]),
     )
 
 
@@ -214,6 +260,8 @@ def _map(hint: Any, key: Field, value: Field, read: Callable[[Any], Any]) -> tup
 
     def decode_map(message: Any, memo: Memo | None) -> dict[Any, Any]:
         values = read(message)
+        if decode is _same:
+            return {intern(key): values[key] for key in sorted(values)}
         return {intern(key): decode(values[key], memo) for key in sorted(values)}
 
     return (lambda values: {encode_key(key): encode(value) for key, value in values.items()}), decode_map
@@ -242,7 +290,8 @@ def _single(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
     if is_dataclass(hint):
         return _nested(cast("type", hint), GetMessageClass(field.message_type))
     if issubclass(hint, Enum):
-        return attrgetter("value"), lambda text, _: enum_member(hint, text)
+        members = _Members(hint)
+        return attrgetter("value"), lambda text, _: members[text]
     if issubclass(hint, Name | Version):
         construct = lru_cache(maxsize=8192)(NodeId.unchecked if hint is NodeId else hint)
         return _same_value, lambda value, _: construct(value)
@@ -252,12 +301,12 @@ def _single(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
 def _nested(kind: type, message: type[Message]) -> tuple[Encoder, Decoder]:
     record = _record(kind, message)
     if kind not in Memo.KINDS:
-        return record.encode, lambda value, memo: record.decode(value, memo, {})
+        return record.encode, lambda value, memo: record.decode(value, memo)
 
     def decode(value: Any, memo: Memo | None) -> Any:
         if memo is None:
-            return record.decode(value, memo, {})
-        return memo.read(value, kind, lambda: record.decode(value, memo, {}))
+            return record.decode(value, memo)
+        return memo.read(value, kind, record.decode)
 
     return record.encode, decode
 
@@ -272,6 +321,17 @@ def enum_member(kind: type[E], text: str) -> E:
             f"cannot decode {kind.__name__}: unknown value {text[:80]!r}; use one of {values}",
             code="message.unknown_value",
         ) from None
+
+
+class _Members(dict[str, Enum]):
+    """Members of an enum by value. Raises: InvalidInput for an unknown value."""
+
+    def __init__(self, kind: type[Enum]) -> None:
+        super().__init__({member.value: member for member in kind})
+        self._kind = kind
+
+    def __missing__(self, text: str) -> Enum:
+        return enum_member(self._kind, text)
 
 
 def _same_value(value: Any) -> Any:

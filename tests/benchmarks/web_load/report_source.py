@@ -14,11 +14,13 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from astraflow.contract.reports.evaluations import EvaluationReport
-from astraflow.contract.reports.report import NodeState
+from astraflow.contract.reports.report import NodeReport, NodeState
+from astraflow.contract.rollouts.agent_calls import MAX_REPORTED_SESSIONS
 from astraflow.dataflow.history.history import PAGE_BYTES
 from astraflow.wire.codecs.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
@@ -33,7 +35,7 @@ BEGIN = 1000
 
 
 class LargeRun(SyntheticRun):
-    """A run in which all nodes are ready from the start, without evaluations."""
+    """A run in which all nodes are ready from the start, without evaluations. Dataflow reports few of its sessions."""
 
     def rounds(self, sequence: int, *, limit: int | None = None) -> list[EvaluationReport]:
         """Returns no rounds."""
@@ -41,6 +43,10 @@ class LargeRun(SyntheticRun):
 
     def _state(self, node: str, sequence: int, index: int) -> NodeState:
         return NodeState.DRAINING if node in self.draining else NodeState.READY
+
+    def _node(self, name: str, index: int, sequence: int, is_history: bool) -> NodeReport:
+        node = super()._node(name, index, sequence, is_history)
+        return node if index < MAX_REPORTED_SESSIONS else replace(node, sessions=())
 
 
 class ReportSource(FakeControlPlane):

@@ -50,6 +50,21 @@ async def test_each_report_becomes_one_frame_with_the_changes(web: RunningWeb, f
     assert [point[0] for point in frame["points"]] == [151]
 
 
+async def test_frames_contain_the_list_of_events_only_when_it_changes(web: RunningWeb, fake: FakeControlPlane) -> None:
+    cookie = await cookie_of(web)
+    frames = []
+    async with socket(web, after=150, cookie=cookie) as connection:
+        for _ in range(8):
+            await fake.advance()
+            while (message := await next_message(connection))["kind"] != "frame":
+                pass  # a heartbeat of a slow machine
+            frames.append(message)
+
+    events = {second: fake.synthetic_run.report(second).events for second in range(150, 159)}
+    changed = [second for second in range(152, 159) if events[second] != events[second - 1]]
+    assert [frame["seq"] for frame in frames[1:] if "events" in frame["html"]] == changed
+
+
 async def test_a_short_disconnection_is_followed_by_the_missed_frames(web: RunningWeb, fake: FakeControlPlane) -> None:
     cookie = await cookie_of(web)
     async with socket(web, after=150, cookie=cookie) as first:
