@@ -8,7 +8,8 @@ DOCS := .venv-docs
 LOWEST := .venv-lowest
 CORE_TESTS := $(addprefix tests/,access archive client contract dataflow maintainer/fleet runtime scaling web weights wire)
 NOT_CORE := $(addprefix --ignore=tests/,client/test_model_server.py dataflow/test_issuer.py maintainer/fleet/providers/test_kubernetes.py maintainer/fleet/providers/test_static_ssh.py web/accounts/test_sign_on.py web/accounts/test_sign_on_elsewhere.py web/browser weights/codec weights/transfer/test_safetensors_file.py)
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+# A package of alfworld starts `python` while pip builds it; Debian has only `python3`.
+INSTALL := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 # pip compiles on one core; some packages contain files that are no valid Python, which is no error.
 # Packages that are hardly imported, a third of all code, are compiled at their first import.
 RARE := site-packages/(kubernetes/aio|mypyc?|torch/(_inductor|testing)|transformers/models|.*/tests)/
@@ -84,7 +85,8 @@ check: $(VENV)/.installed-dev ## run all static checks
 audit: $(AUDIT)/.made ## check constraints.txt for known vulnerabilities; needs internet access to PyPI
 	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
-release: $(VENV)/.installed-dev ## build the wheel of the last commit into dist, twice, and compare the bytes
+release: $(VENV)/.made ## build the wheel of the last commit into dist, twice, and compare the bytes
+	$(INSTALL) --quiet setuptools==84.2.1
 	$(BIN)/python -m deploy.release
 
 sbom: release $(AUDIT)/.made ## list the packages that the wheel installs with the extra train: dist/astraflow.cdx.json (CycloneDX)

@@ -4,7 +4,6 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
@@ -90,8 +89,6 @@ def plain_logs() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingPython]:
     """Python without the time of imports, for programs of AstraFlow."""
-    if find_spec("torch") is None:
-        pytest.skip("the process that forks imports torch, which `make test-lowest` does not install")
     python = ForkingPython(tmp_path_factory.mktemp("python"))
     yield python
     python.close()

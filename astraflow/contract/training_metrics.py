@@ -320,6 +320,12 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.SECONDS,
             "Time until the checkpoint was durable, while the next step computed.",
         ),
+        (
+            "checkpoint_bytes",
+            "Size of the checkpoint, bytes",
+            MetricUnit.NUMBER,
+            "Size of the checkpoint's files. Bytes.",
+        ),
     ),
     *_metrics(
         MetricGroup.ALGORITHM,

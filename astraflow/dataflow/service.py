@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -111,13 +111,17 @@ async def serve(
     """
     begin_run(config.run)
     endpoint = metrics_endpoint(config.metrics, token=metrics_token)
-    with exclusive_use(directory):
-        is_durable = config.durability == "disk"
-        clock = clock or SystemClock()
+    is_durable = config.durability == "disk"
+    clock = clock or SystemClock()
+    with (
+        exclusive_use(directory),
+        closing(Journal(directory / "journal.sqlite") if is_durable else NullJournal()) as journal,
+        closing(Archive(directory / "history.sqlite", clock=clock, starts_empty=not is_durable)) as archive,
+    ):
         await _serve(
             config,
-            Journal(directory / "journal.sqlite") if is_durable else NullJournal(),
-            Archive(directory / "history.sqlite", clock=clock, starts_empty=not is_durable),
+            journal,
+            archive,
             listen=listen,
             weights_address=weights_address,
             weights_key=weights_key,

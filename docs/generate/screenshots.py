@@ -261,7 +261,7 @@ def _take(browser: Browser, shot: Shot, url: str, state: StorageState, folder: P
     if shot.act:
         shot.act(page)
         page.wait_for_timeout(800)
-    if shot.height:
+    for _ in range(2 if shot.height else 0):  # charts draw themselves again at another size, and the page may grow
         whole = int(page.evaluate("document.documentElement.scrollHeight"))
         page.set_viewport_size({"width": shot.size[0], "height": whole if shot.height < 0 else shot.height})
         page.wait_for_timeout(500)

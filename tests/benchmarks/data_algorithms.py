@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -226,13 +227,12 @@ def measure(variant: Variant, *, steps: int, seed: int) -> Outcome:
         streams={POLICY: StreamConfig(batch_groups=BATCH_GROUPS, max_staleness=MAX_STALENESS, sampler=variant.sampler)},
         models={POLICY: {"kind": "scripted"}},
     )
-    with tempfile.TemporaryDirectory() as folder:
-        run = build_run(
-            config,
-            journal=Journal(Path(folder) / "journal.sqlite"),
-            archive=Archive(Path(folder) / "history.sqlite", clock=SystemClock()),
-            clock=SystemClock(),
-        )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Journal(Path(folder) / "journal.sqlite")) as journal,
+        closing(Archive(Path(folder) / "history.sqlite", clock=SystemClock())) as archive,
+    ):
+        run = build_run(config, journal=journal, archive=archive, clock=SystemClock())
         stream = run.streams[POLICY]
         bench = Simulation(run.flows[FlowId("train")], stream, seed=seed)
         curve = tuple(bench.steps(steps))

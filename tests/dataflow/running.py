@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,12 +149,20 @@ async def running(
 @asynccontextmanager
 async def opened(directory: Path, run_config: DataflowConfig) -> AsyncIterator[tuple[Run, Journal]]:
     """Opens a run without a server: restores it, and commits its journal until the block ends."""
-    journal = Journal(directory / "journal.sqlite")
-    run = build_run(run_config, journal=journal, archive=archive_in(directory), clock=ManualClock())
-    run.restore(grace_s=1)
-    committing = asyncio.create_task(journal.run())
+    with closing(archive_in(directory)) as archive, closing(Journal(directory / "journal.sqlite")) as journal:
+        run = build_run(run_config, journal=journal, archive=archive, clock=ManualClock())
+        run.restore(grace_s=1)
+        async with committing(journal):
+            yield run, journal
+
+
+@asynccontextmanager
+async def committing(journal: Journal) -> AsyncIterator[None]:
+    """Commits a journal until the block ends, and closes it."""
+    working = asyncio.create_task(journal.run())
     try:
-        yield run, journal
+        yield
     finally:
-        committing.cancel()
-        await asyncio.gather(committing, return_exceptions=True)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        journal.close()

@@ -54,6 +54,7 @@ async def test_the_archive_flushes_once_a_second_and_at_the_end(tmp_path: Path) 
     archive.put(INSERT, 2, b"")
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)
+    archive.close()
     again = opened(tmp_path)
     assert await again.read(sequences) == [1, 2]
     again.close()

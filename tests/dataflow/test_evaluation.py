@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.storage.journal import Journal
 from tests import make
-from tests.dataflow.running import archive_in, config, evaluation, facts, running
+from tests.dataflow.running import archive_in, committing, config, evaluation, facts, running
 from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -83,26 +83,22 @@ async def evaluating(
 ) -> AsyncIterator[EvaluationWork]:
     """Opens a run that restores the state in the folder; its trainers are attached."""
     clock = clock or ManualClock()
-    journal, archive = Journal(folder / "journal.sqlite"), archive_in(folder)
-    run = build_run(settings, journal=journal, archive=archive, clock=clock)
-    run.restore(grace_s=GRACE_S)
-    committing = asyncio.create_task(journal.run())
-    nodes, trainers = NodeOperations(run), TrainerOperations(run)
-    for policy, stream in run.streams.items():
-        trainers.attach(policy, stream.version, backend="local", is_simulated=False)
-    try:
-        yield EvaluationWork(
-            run=run,
-            nodes=nodes,
-            trainers=trainers,
-            evaluator=Evaluator(run),
-            archive=archive,
-            clock=clock,
-            node=nodes.join(facts()).id,
-        )
-    finally:
-        committing.cancel()
-        await asyncio.gather(committing, return_exceptions=True)
+    with closing(archive_in(folder)) as archive, closing(Journal(folder / "journal.sqlite")) as journal:
+        run = build_run(settings, journal=journal, archive=archive, clock=clock)
+        run.restore(grace_s=GRACE_S)
+        async with committing(journal):
+            nodes, trainers = NodeOperations(run), TrainerOperations(run)
+            for policy, stream in run.streams.items():
+                trainers.attach(policy, stream.version, backend="local", is_simulated=False)
+            yield EvaluationWork(
+                run=run,
+                nodes=nodes,
+                trainers=trainers,
+                evaluator=Evaluator(run),
+                archive=archive,
+                clock=clock,
+                node=nodes.join(facts()).id,
+            )
 
 
 def with_evaluation(**options: Any) -> DataflowConfig:

@@ -1,6 +1,5 @@
 """Event journal: commands are as durable as their effects; events are paged and repeats are combined."""
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -14,6 +13,7 @@ from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.history.repeats import WINDOW_S
 from astraflow.dataflow.storage.journal import Journal
 from astraflow.dataflow.storage.null_journal import NullJournal
+from tests.dataflow.running import committing
 from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -23,12 +23,10 @@ pytestmark = pytest.mark.anyio
 async def opened(folder: Path, *, kept: int = 1000, clock: ManualClock | None = None) -> AsyncIterator[Events]:
     clock = clock or ManualClock()
     journal, archive = Journal(folder / "journal.sqlite"), Archive(folder / "history.sqlite", clock=clock)
-    committing = asyncio.create_task(journal.run())
-    yield Events(journal, archive, clock, limit=kept)
-    await journal.wait_durable()
-    committing.cancel()
-    await asyncio.gather(committing, return_exceptions=True)
-    archive.close()
+    async with committing(journal):
+        with closing(archive):
+            yield Events(journal, archive, clock, limit=kept)
+            await journal.wait_durable()
 
 
 async def messages_of(events: Events, **query: object) -> list[str]:

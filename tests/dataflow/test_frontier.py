@@ -8,7 +8,7 @@ none is skipped, none is repeated.
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from astraflow.dataflow.service import build_run
 from astraflow.dataflow.storage.journal import Journal
 from tests import make
 from tests.dataflow.kills import KilledFiles
-from tests.dataflow.running import archive_in, config, facts
+from tests.dataflow.running import archive_in, committing, config, facts
 from tests.fakes.clock import ManualClock
 
 SOLVER = PolicyId("solver")
@@ -162,14 +162,11 @@ async def session(folder: Path, chosen: DataflowConfig, *, copies: Path | None =
     journal = Journal(folder / "journal.sqlite")
     if copies is not None:
         journal._files = KilledFiles(folder, copies)
-    run = build_run(chosen, journal=journal, archive=archive_in(folder), clock=ManualClock())
-    run.restore(grace_s=1)
-    committing = asyncio.create_task(journal.run())
-    try:
-        yield Session(run, Told())
-    finally:
-        committing.cancel()
-        await asyncio.gather(committing, return_exceptions=True)
+    with closing(journal), closing(archive_in(folder)) as archive:
+        run = build_run(chosen, journal=journal, archive=archive, clock=ManualClock())
+        run.restore(grace_s=1)
+        async with committing(journal):
+            yield Session(run, Told())
 
 
 async def uninterrupted(

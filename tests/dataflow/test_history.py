@@ -1,6 +1,5 @@
 """Reports of the last minutes and points of the run: durable, without gaps or duplicates, in pages of bounded size."""
 
-import asyncio
 import math
 import sqlite3
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from astraflow.dataflow.storage.journal import Journal
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2
 from tests import make
+from tests.dataflow.running import committing
 from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -30,12 +30,10 @@ pytestmark = pytest.mark.anyio
 async def opened(folder: Path, *, seconds: int = 900, minutes: int = 1000) -> AsyncIterator[History]:
     journal = Journal(folder / "journal.sqlite")
     archive = Archive(folder / "history.sqlite", clock=ManualClock())
-    committing = asyncio.create_task(journal.run())
-    yield History(journal, archive, seconds=seconds, minutes=minutes)
-    await journal.wait_durable()
-    committing.cancel()
-    await asyncio.gather(committing, return_exceptions=True)
-    archive.close()
+    async with committing(journal):
+        with closing(archive):
+            yield History(journal, archive, seconds=seconds, minutes=minutes)
+            await journal.wait_durable()
 
 
 def report(second: int) -> Report:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +195,8 @@ async def test_an_invalid_push_is_refused_completely(tmp_path: Path, body: bytes
         assert says in str(problem)
         await unchanged(service, before)
         await works(service)
-    journal = Journal(tmp_path / "journal.sqlite")
-    assert not list(journal.payloads()), "valid results were trained and invalid ones never stored"
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        assert not list(journal.payloads()), "valid results were trained and invalid ones never stored"
 
 
 async def test_a_version_beyond_the_trainers_next_one_is_refused(tmp_path: Path) -> None:

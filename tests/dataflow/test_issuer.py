@@ -1,6 +1,5 @@
 """Notifications of a selector, and the dataset that a cursor belongs to."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +17,10 @@ from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.selection import Rewards, Selector
 from astraflow.dataflow.plugin_slot import SlotPlugins
-from astraflow.dataflow.run import Run
-from astraflow.dataflow.service import build_run
-from astraflow.dataflow.storage.journal import Journal
 from astraflow.datasets import datasets
 from tests import make
-from tests.dataflow.running import archive_in, config
+from tests.dataflow.running import config, opened
 from tests.datasets import tables
-from tests.fakes.clock import ManualClock
 
 
 class Listening:
@@ -163,48 +158,34 @@ def reading(path: Path, *, flow: str = "train") -> DataflowConfig:
     )
 
 
-def built(run_config: DataflowConfig, database: Path, journal: Journal | None = None) -> Run:
-    """Builds and restores a run, as the service does at its start. journal: the open journal in `database`, if any."""
-    run = build_run(
-        run_config, journal=journal or Journal(database), archive=archive_in(database.parent), clock=ManualClock()
-    )
-    run.restore(grace_s=1.0)
-    return run
-
-
-async def commit(journal: Journal) -> None:
-    """Commits the journal, as the service does at its end."""
-    committing = asyncio.create_task(journal.run())
-    await journal.wait_durable()
-    committing.cancel()
-    await asyncio.gather(committing, return_exceptions=True)
+async def issue_first(run_config: DataflowConfig, folder: Path) -> None:
+    """Issues the first prompt of a run and commits it."""
+    async with opened(folder, run_config) as (run, journal):
+        run.records.record_issued(run.flows[FlowId("train")].issue())
+        await journal.wait_durable()
 
 
 @pytest.mark.anyio
 async def test_a_restart_with_changed_data_is_refused(tmp_path: Path) -> None:
-    path, database = tables.write_jsonl(tmp_path / "rows.jsonl"), tmp_path / "journal.sqlite"
-    journal = Journal(database)
-    run = built(reading(path), database, journal)
-    run.records.record_issued(run.flows[FlowId("train")].issue())
-    await commit(journal)
+    path = tables.write_jsonl(tmp_path / "rows.jsonl")
+    await issue_first(reading(path), tmp_path)
 
     tables.write_jsonl(path, tables.ROWS[1:])
     with pytest.raises(InvalidInput) as caught:
-        built(reading(path), database)
+        async with opened(tmp_path, reading(path)):
+            pass
     assert caught.value.code == "dataset.changed"
 
     tables.write_jsonl(path)
-    assert built(reading(path), database).flows[FlowId("train")].issue().id == "train:1"
+    async with opened(tmp_path, reading(path)) as (run, _):
+        assert run.flows[FlowId("train")].issue().id == "train:1"
 
 
 @pytest.mark.anyio
 async def test_a_renamed_flow_starts_with_the_new_data(tmp_path: Path) -> None:
-    path, database = tables.write_jsonl(tmp_path / "rows.jsonl"), tmp_path / "journal.sqlite"
-    journal = Journal(database)
-    run = built(reading(path), database, journal)
-    run.records.record_issued(run.flows[FlowId("train")].issue())
-    await commit(journal)
+    path = tables.write_jsonl(tmp_path / "rows.jsonl")
+    await issue_first(reading(path), tmp_path)
 
     tables.write_jsonl(path, tables.ROWS[1:])
-    renamed = built(reading(path, flow="train-2"), database)
-    assert renamed.flows[FlowId("train-2")].issue().id == "train-2:0"
+    async with opened(tmp_path, reading(path, flow="train-2")) as (renamed, _):
+        assert renamed.flows[FlowId("train-2")].issue().id == "train-2:0"

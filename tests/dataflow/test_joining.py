@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -272,9 +272,8 @@ async def test_only_digests_of_secrets_are_stored(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted()
         credential = await service.enrolled(minted.token, new_request()[1])
-    with sqlite3.connect(tmp_path / "journal.sqlite") as database:
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as database:
         assert len(database.execute("select * from credentials").fetchall()) == 2
-    database.close()
     for path in tmp_path.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
         for secret in (minted.token, credential, TOKEN):

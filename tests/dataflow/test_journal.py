@@ -2,8 +2,8 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, closing
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,11 @@ import pytest
 from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.dataflow.storage import journal as journal_module
 from astraflow.dataflow.storage.journal import Journal
+from tests.dataflow.running import committing
 
 pytestmark = pytest.mark.anyio
 
 INSERT = "insert into acts values (?, ?)"
-
-
-@asynccontextmanager
-async def committing(journal: Journal) -> AsyncIterator[None]:
-    working = asyncio.create_task(journal.run())
-    try:
-        yield
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
 
 
 async def test_wait_durable_returns_after_the_commit_is_visible_to_others(tmp_path: Path) -> None:
@@ -34,9 +25,8 @@ async def test_wait_durable_returns_after_the_commit_is_visible_to_others(tmp_pa
     async with committing(journal):
         journal.put(INSERT, 1, b"one")
         await journal.wait_durable()
-        with sqlite3.connect(path) as other:
+        with closing(sqlite3.connect(path)) as other:
             assert other.execute("select body from acts").fetchall() == [(b"one",)]
-        other.close()
 
 
 async def test_stored_states_match_their_commit(tmp_path: Path) -> None:
@@ -125,7 +115,7 @@ def test_a_file_that_is_not_a_journal_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [-1, 1])
 def test_a_journal_of_another_release_is_refused_unchanged(tmp_path: Path, change: int) -> None:
     path = tmp_path / "journal.sqlite"
-    Journal(path)
+    Journal(path).close()
     with closing(sqlite3.connect(path)) as other:
         (version,) = other.execute("pragma user_version").fetchone()
         other.execute(f"pragma user_version = {version + change}")

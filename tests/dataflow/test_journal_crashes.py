@@ -6,6 +6,7 @@ whole, and states match that prefix.
 
 import asyncio
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from astraflow.dataflow.storage import segments
 from astraflow.dataflow.storage.journal import Journal
 from astraflow.dataflow.storage.segments import PAGE_BYTES
 from tests.dataflow.kills import KilledFiles
+from tests.dataflow.running import committing
 
 
 class Asked:
@@ -29,13 +31,9 @@ class Asked:
         self.history: list[dict[int, bytes]] = [{}]
 
     async def carry_out(self, actions: list[tuple[str, int]]) -> None:
-        working = asyncio.create_task(self.journal.run())
-        try:
+        async with committing(self.journal):
             for name, value in actions:
                 await self._act(name, value)
-        finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
 
     async def _act(self, name: str, value: int) -> None:
         known = dict(self.history[-1])
@@ -63,12 +61,10 @@ async def reopened(folder: Path) -> tuple[int, dict[int, bytes]]:
     journal = Journal(folder / "journal.sqlite")
     stored_payloads = dict(journal.payloads())
     state = journal.saved_state("actions")
-    working = asyncio.create_task(journal.run())
-    await asyncio.sleep(0)
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
-    again = Journal(folder / "journal.sqlite")
-    assert dict(again.payloads()) == stored_payloads
+    async with committing(journal):
+        await asyncio.sleep(0)
+    with closing(Journal(folder / "journal.sqlite")) as again:
+        assert dict(again.payloads()) == stored_payloads
     return (state["done"] if state else 0), stored_payloads
 
 
@@ -106,21 +102,19 @@ def test_the_files_of_a_long_run_stay_within_a_few_times_the_needed_size(tmp_pat
 
     async def run() -> tuple[int, dict[int, bytes]]:
         journal = Journal(tmp_path / "journal.sqlite")
-        working = asyncio.create_task(journal.run())
-        kept = [journal.store_payload(b"k" * 5000)]
-        largest = 0
-        for turn in range(120):
-            passing = [journal.store_payload(b"p" * 9000) for _ in range(3)]
-            await journal.wait_durable()
-            if turn == 40:
-                kept.append(journal.store_payload(b"l" * 5000))
-            for number in passing:
-                journal.drop_payload(number)
-            await journal.wait_durable()
-            largest = max(largest, sum(path.stat().st_size for path in (tmp_path / "payload").iterdir()))
-        stored_payloads = dict(journal.payloads())
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        async with committing(journal):
+            kept = [journal.store_payload(b"k" * 5000)]
+            largest = 0
+            for turn in range(120):
+                passing = [journal.store_payload(b"p" * 9000) for _ in range(3)]
+                await journal.wait_durable()
+                if turn == 40:
+                    kept.append(journal.store_payload(b"l" * 5000))
+                for number in passing:
+                    journal.drop_payload(number)
+                await journal.wait_durable()
+                largest = max(largest, sum(path.stat().st_size for path in (tmp_path / "payload").iterdir()))
+            stored_payloads = dict(journal.payloads())
         assert list(stored_payloads) == kept
         return largest, stored_payloads
 
@@ -128,4 +122,5 @@ def test_the_files_of_a_long_run_stay_within_a_few_times_the_needed_size(tmp_pat
         patched.setattr(segments, "SEGMENT_BYTES", segment_bytes)
         largest, _ = asyncio.run(run())
         assert largest <= (4 + segments.MAX_SPARE_SEGMENTS) * segment_bytes
-        assert {body[:1] for _, body in Journal(tmp_path / "journal.sqlite").payloads()} == {b"k", b"l"}
+        with closing(Journal(tmp_path / "journal.sqlite")) as reopened_journal:
+            assert {body[:1] for _, body in reopened_journal.payloads()} == {b"k", b"l"}

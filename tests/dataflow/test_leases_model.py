@@ -352,6 +352,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
         async def end() -> None:
             self.committing.cancel()
             await asyncio.gather(self.committing, return_exceptions=True)
+            self.journal.close()
             self.archive.close()
 
         self.loop.run(end())

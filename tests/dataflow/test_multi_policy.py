@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from astraflow.dataflow.service import build_run
 from astraflow.dataflow.storage.journal import Journal
 from tests import make
 from tests.dataflow.kills import commits_of
-from tests.dataflow.running import archive_in, facts
+from tests.dataflow.running import archive_in, committing, facts
 from tests.fakes.clock import ManualClock
 from tests.stateful import machine_test
 
@@ -177,12 +177,9 @@ def assert_balanced(report: Report) -> None:
 @asynccontextmanager
 async def world(folder: Path, settings_: DataflowConfig) -> AsyncIterator[World]:
     journal = Journal(folder / "journal.sqlite")
-    committing = asyncio.create_task(journal.run())
-    try:
-        yield World.of(settings_, journal, archive_in(folder), ManualClock(), versions={SOLVER: 0, VERIFIER: 0})
-    finally:
-        committing.cancel()
-        await asyncio.gather(committing, return_exceptions=True)
+    async with committing(journal):
+        with closing(archive_in(folder)) as archive:
+            yield World.of(settings_, journal, archive, ManualClock(), versions={SOLVER: 0, VERIFIER: 0})
 
 
 def rows_by_policy(batch: Batch | None) -> tuple[set[str], int]:
@@ -522,6 +519,7 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
         async def end() -> None:
             self.committing.cancel()
             await asyncio.gather(self.committing, return_exceptions=True)
+            self.journal.close()
             self.archive.close()
 
         self.loop.run(end())

@@ -16,7 +16,7 @@ from astraflow.dataflow.run import Run
 from astraflow.dataflow.storage import journal as journal_module
 from astraflow.dataflow.storage.journal import Journal
 from tests import make
-from tests.dataflow.running import config, facts, opened
+from tests.dataflow.running import committing, config, facts, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -62,13 +62,11 @@ async def test_a_commit_writes_changed_rows_and_deletes_removed_ones(tmp_path: P
     journal = Journal(tmp_path / "journal.sqlite")
     changes: list[dict[int, int | None]] = [{1: 10, 2: 20}, {}, {2: None, 3: 30}]
     journal.register_rows("owner", lambda: dict(changes.pop(0)) if changes else {})
-    committing = asyncio.create_task(journal.run())
-    for _ in range(3):
-        journal.touch()
-        await journal.wait_durable()
-    assert journal.saved_rows("owner") == {1: 10, 3: 30}
-    committing.cancel()
-    await asyncio.gather(committing, return_exceptions=True)
+    async with committing(journal):
+        for _ in range(3):
+            journal.touch()
+            await journal.wait_durable()
+        assert journal.saved_rows("owner") == {1: 10, 3: 30}
 
 
 async def test_rows_of_a_failed_commit_are_in_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,14 +76,12 @@ async def test_rows_of_a_failed_commit_are_in_the_next_one(tmp_path: Path, monke
     journal.register_rows("owner", lambda: dict(changes.pop(0)) if changes else {})
     (pages,) = journal.rows("pragma page_count")[0]
     journal.rows(f"pragma max_page_count = {pages}")
-    committing = asyncio.create_task(journal.run())
-    journal.touch()
-    with pytest.raises(StorageFull):
+    async with committing(journal):
+        journal.touch()
+        with pytest.raises(StorageFull):
+            await journal.wait_durable()
+        journal.rows("pragma max_page_count = 1000000")
+        while journal.failure is not None:  # noqa: ASYNC110 (the journal notifies waiters for durability only)
+            await asyncio.sleep(0.01)
         await journal.wait_durable()
-    journal.rows("pragma max_page_count = 1000000")
-    while journal.failure is not None:  # noqa: ASYNC110 (the journal notifies waiters for durability only)
-        await asyncio.sleep(0.01)
-    await journal.wait_durable()
-    assert journal.saved_rows("owner") == {1: "x" * 100_000, 2: "new"}
-    committing.cancel()
-    await asyncio.gather(committing, return_exceptions=True)
+        assert journal.saved_rows("owner") == {1: "x" * 100_000, 2: "new"}

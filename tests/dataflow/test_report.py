@@ -9,11 +9,8 @@ from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.reporting.report import build_report
-from astraflow.dataflow.service import build_run
 from astraflow.dataflow.storage import journal as journal_module
-from astraflow.dataflow.storage.journal import Journal
-from tests.dataflow.running import archive_in, config, facts
-from tests.fakes.clock import ManualClock
+from tests.dataflow.running import config, facts, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -22,33 +19,28 @@ async def test_a_full_disk_is_reported_and_stops_issuing_until_space_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "RETRY_S", 0.01)
-    journal = Journal(tmp_path / "journal.sqlite")
-    run = build_run(config(), journal=journal, archive=archive_in(tmp_path), clock=ManualClock())
-    run.restore(grace_s=1)
-    nodes = NodeOperations(run)
-    committing = asyncio.create_task(journal.run())
+    async with opened(tmp_path, config()) as (run, journal):
+        nodes = NodeOperations(run)
 
-    def problems() -> tuple[str, ...]:
-        return build_report(run, name="test", sequence=1, now=0, wall=0, uptime_s=0).problems
+        def problems() -> tuple[str, ...]:
+            return build_report(run, name="test", sequence=1, now=0, wall=0, uptime_s=0).problems
 
-    node = nodes.join(facts()).id
-    await journal.wait_durable()
-    assert problems() == ()
-    (pages,) = journal.rows("pragma page_count")[0]
-    journal.rows(f"pragma max_page_count = {pages}")
-    journal.put("insert into states values ('filler', ?)", "x" * 100_000)
-    with pytest.raises(StorageFull):
+        node = nodes.join(facts()).id
         await journal.wait_durable()
-    assert "free some space" in problems()[0]
-    issued = run.flows[next(iter(run.flows))].issued
-    with pytest.raises(StorageFull):
-        await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
-    assert run.flows[next(iter(run.flows))].issued == issued
-    journal.rows("pragma max_page_count = 1000000")
-    while journal.failure is not None:  # noqa: ASYNC110 (the journal notifies waiters for durability only)
-        await asyncio.sleep(0.01)
-    assert problems() == ()
-    lease = await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
-    assert len(lease.tasks) == 4
-    committing.cancel()
-    await asyncio.gather(committing, return_exceptions=True)
+        assert problems() == ()
+        (pages,) = journal.rows("pragma page_count")[0]
+        journal.rows(f"pragma max_page_count = {pages}")
+        journal.put("insert into states values ('filler', ?)", "x" * 100_000)
+        with pytest.raises(StorageFull):
+            await journal.wait_durable()
+        assert "free some space" in problems()[0]
+        issued = run.flows[next(iter(run.flows))].issued
+        with pytest.raises(StorageFull):
+            await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
+        assert run.flows[next(iter(run.flows))].issued == issued
+        journal.rows("pragma max_page_count = 1000000")
+        while journal.failure is not None:  # noqa: ASYNC110 (the journal notifies waiters for durability only)
+            await asyncio.sleep(0.01)
+        assert problems() == ()
+        lease = await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
+        assert len(lease.tasks) == 4

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from astraflow.dataflow.config import StreamConfig
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.serving.samplers import samplers
-from astraflow.dataflow.storage.journal import Journal
+from astraflow.dataflow.storage.null_journal import NullJournal
 from tests.dataflow.running import archive_in, config
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
@@ -130,12 +131,12 @@ def test_a_run_uses_plugins_of_an_installed_package(tmp_path: Path) -> None:
             "streams": {"solver": StreamConfig(sampler={"kind": "sample_latest"})},
         }
     )
-    journal = Journal(tmp_path / "journal.sqlite")
-    run = build_run(run_config, journal=journal, archive=archive_in(tmp_path), clock=ManualClock())
-    (flow,) = run.flows.values()
-    assert flow.issue().prompt_index == flow.issue().prompt_index > 0
-    assert flow.metrics() == {"sample_last.level": 0.1, "sample_picky.level": 0.5}
-    assert run.streams[PolicyId("solver")].metrics() == {"sample_latest.level": 0.5}
+    with closing(archive_in(tmp_path)) as archive:
+        run = build_run(run_config, journal=NullJournal(), archive=archive, clock=ManualClock())
+        (flow,) = run.flows.values()
+        assert flow.issue().prompt_index == flow.issue().prompt_index > 0
+        assert flow.metrics() == {"sample_last.level": 0.1, "sample_picky.level": 0.5}
+        assert run.streams[PolicyId("solver")].metrics() == {"sample_latest.level": 0.5}
 
 
 @pytest.mark.usefixtures("installed")

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,8 @@ async def test_a_failed_transaction_is_rolled_back(tmp_path: Path) -> None:
 
 async def test_the_database_uses_a_write_ahead_log_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     open_in(tmp_path).close()
-    with sqlite3.connect(tmp_path / "a.sqlite") as connection:
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    connection.close()
     (tmp_path / "a.sqlite").write_bytes(b"no database" * 500)
     with raises_code(InvalidInput, "database.unusable"):
         open_in(tmp_path)
@@ -81,9 +81,8 @@ async def test_a_database_of_a_later_release_is_refused_unchanged(tmp_path: Path
     database.close()
     with raises_code(InvalidInput, "database.later_release"):
         open_in(tmp_path)
-    with sqlite3.connect(tmp_path / "a.sqlite") as connection:
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
-    connection.close()
 
 
 async def test_an_unreachable_server_is_an_outage_and_not_invalid_input() -> None:

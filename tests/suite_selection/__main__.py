@@ -20,6 +20,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def read(folder: Path) -> Recording:
         cost_s.update((row[0], row[1]) for row in rows)
     numbers: dict[tuple[int, int, int], int] = {}
     by_test: dict[str, set[int]] = defaultdict(set)
-    with sqlite3.connect(folder / "coverage") as connection:
+    with closing(sqlite3.connect(folder / "coverage")) as connection:
         tests = {row: owner_of(text, cost_s) for row, text in connection.execute("select id, context from context")}
         for file, context, start, end in connection.execute("select file_id, context_id, fromno, tono from arc"):
             by_test[tests[context]].add(numbers.setdefault((file, start, end), len(numbers)))
@@ -132,7 +133,7 @@ def covered_percent(folder: Path, without: list[str], known: dict[str, float]) -
     copied = folder / "coverage.part"
     shutil.copy(folder / "coverage", copied)
     left_out = set(without)
-    with sqlite3.connect(copied) as connection:
+    with closing(sqlite3.connect(copied)) as connection, connection:
         contexts = connection.execute("select id, context from context").fetchall()
         rows = [(row,) for row, text in contexts if owner_of(text, known) in left_out]
         connection.execute("create temporary table left_out (id integer primary key)")

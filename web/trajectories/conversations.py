@@ -20,7 +20,7 @@ OUTCOME_TEXTS = {
     "stale": "Its group was dropped: it started with a version older than the staleness bound allows in a batch.",
     "failed": "Its group was dropped: too many of its members failed.",
     "full": "Its group was dropped: its policy's buffer was full while the trainer was stalled.",
-    "informative": "The filter `informative` dropped its group: all members scored alike: nothing to learn.",
+    "informative": "The filter informative dropped its group: all members scored alike: nothing to learn.",
     "unrecorded": "The outcome of its group is unknown: the service was killed before it could record it.",
 }
 """Sentence for each outcome of a group."""
@@ -154,7 +154,7 @@ def outcome_sentence(sample: SampledTrajectory) -> str:
     """Returns the outcome of a trajectory's group as a sentence."""
     if sample.step is not None:
         return f"{OUTCOME_TEXTS['trained'][:-1]} in step {sample.step}."
-    return OUTCOME_TEXTS.get(sample.outcome, f"The filter `{sample.outcome}` dropped its group.")
+    return OUTCOME_TEXTS.get(sample.outcome, f"The filter {sample.outcome} dropped its group.")
 
 
 def staleness_of(sample: SampledTrajectory) -> int | None:

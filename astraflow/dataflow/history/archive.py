@@ -97,7 +97,7 @@ class Archive:
     queued ──once a second──► written          query ──► queue written ──► answered
        └─queue too large─► dropped and reported
 
-    `run()` writes until cancelled, then writes the remaining changes and closes.
+    `run()` writes until cancelled; `close()` writes the remaining changes.
     """
 
     def __init__(self, path: Path, *, clock: Clock, starts_empty: bool = False) -> None:
@@ -164,7 +164,7 @@ class Archive:
         await asyncio.shield(self._flush)
 
     async def run(self) -> None:
-        """Writes once a second until cancelled, then once more, and closes."""
+        """Writes once a second until cancelled."""
         try:
             while True:
                 await self._clock.sleep(FLUSH_S)
@@ -172,7 +172,6 @@ class Archive:
         finally:
             if self._flush is not None:
                 await asyncio.wait({self._flush})
-            self.close()
 
     def close(self) -> None:
         """Writes the queue and closes the file; it blocks."""

@@ -200,8 +200,12 @@ class Journal:
             if self._writing is not None:
                 await asyncio.wait({self._writing})
             self._last_commit()
-            self._files.close()
-            self._database.close()
+            self.close()
+
+    def close(self) -> None:
+        """Closes the files; changes since the last commit are lost, as in a crash. It may be called again."""
+        self._files.close()
+        self._database.close()
 
     async def _commit(self) -> None:
         """Commits all pending changes in one transaction; on failure they stay pending and are tried again."""

@@ -62,3 +62,6 @@ class NullJournal(Journal):
     async def run(self) -> None:
         """Waits until cancelled."""
         await asyncio.Event().wait()
+
+    def close(self) -> None:
+        """Does nothing."""

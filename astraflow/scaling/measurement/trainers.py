@@ -2,6 +2,8 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import fsum
+from statistics import fmean
 
 from astraflow.contract.reports.report import StreamReport
 from astraflow.scaling.measurement.signals import StreamSignals
@@ -66,8 +68,11 @@ class TrainerTracker:
 
     @property
     def step_s(self) -> float:
-        """Mean duration of the latest steps including waits. Seconds; 0 before the first step."""
-        return sum(step.compute_s + step.wait_s for step in self.steps) / len(self.steps) if self.steps else 0.0
+        """Mean duration of the latest steps including waits. Seconds; 0 before the first step.
+
+        `fmean` is exact. `sum` rounds differently since Python 3.12, which moved the end of a window by a report.
+        """
+        return fmean(step.compute_s + step.wait_s for step in self.steps) if self.steps else 0.0
 
     def signals(self, *, at: float, produced: float) -> StreamSignals:
         """Returns the trainer's signals. produced: episodes finished since the first report, in groups."""
@@ -80,7 +85,7 @@ class TrainerTracker:
             produced - self.usable.oldest[1][0],
             stream.admitted - wasted - self.usable.oldest[1][1],
         )
-        computed, waited = sum(step.compute_s for step in self.steps), sum(step.wait_s for step in self.steps)
+        computed, waited = fsum(step.compute_s for step in self.steps), fsum(step.wait_s for step in self.steps)
         return StreamSignals(
             policy=stream.policy,
             compute_s=tuple(step.compute_s for step in self.steps),

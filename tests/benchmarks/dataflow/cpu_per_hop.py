@@ -99,6 +99,7 @@ async def measure(tokens: int, folder: Path) -> tuple[Hops, int]:
         await _trained(trainers, planner, run.streams[POLICY].version, hops)
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)
+    archive.close()
     return hops, ROUNDS * per_push
 
 

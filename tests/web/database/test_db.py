@@ -2,6 +2,7 @@
 
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
@@ -20,9 +21,8 @@ def test_the_secret_is_kept_and_readable_by_its_owner_only(tmp_path: Path) -> No
 
 def test_the_database_uses_a_write_ahead_log(tmp_path: Path) -> None:
     open_database(tmp_path).close()
-    with sqlite3.connect(tmp_path / "web.sqlite") as connection:
+    with closing(sqlite3.connect(tmp_path / "web.sqlite")) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    connection.close()
 
 
 def test_unusable_directories_secrets_and_databases_are_refused(tmp_path: Path) -> None:
