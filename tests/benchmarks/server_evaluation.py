@@ -112,8 +112,8 @@ def inline_table(values: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items()) + "}"
 
 
-async def watch(run: RunningRun) -> list[Observation]:
-    """Observes the run until its process ends."""
+async def watch(run: RunningRun, *, rounds: int | None = None) -> list[Observation]:
+    """Observes the run until its process ends, or so many rounds have ended."""
     observations: list[Observation] = []
     while run.process.poll() is None:
         try:
@@ -124,6 +124,9 @@ async def watch(run: RunningRun) -> list[Observation]:
             raise
         observations.append(Observation(servers=count_servers(), report=report))
         if report.completion is not None and not _is_running(report):
+            break
+        ended = [part.round for part in report.evaluations if part.state is EvaluationState.DONE]
+        if rounds is not None and max(ended, default=0) >= rounds:
             break
         await asyncio.sleep(_WATCH_EVERY_S)
     return observations
@@ -232,9 +235,17 @@ def vllm_server() -> ServerEngine:
 
 
 async def measure(
-    kind: str, directory: Path, *, nodes: int = 2, steps: int, every_versions: int, limit_s: float
+    kind: str,
+    directory: Path,
+    *,
+    nodes: int = 2,
+    steps: int,
+    every_versions: int,
+    limit_s: float,
+    rounds: int | None = None,
 ) -> list[WatchedRound]:
-    """Runs the recipe and returns its rounds. kind: `sglang`, `vllm` or `openai_tokens`, which has a single node."""
+    """Runs the recipe and returns its rounds. kind: `sglang`, `vllm` or `openai_tokens`, which has a single node.
+    rounds: after which the run is ended before its last step; None: not."""
     async with AsyncExitStack() as stack:
         engine: Mapping[str, Any] = {"kind": kind, "probe_timeout_s": 120.0}  # for a busy machine
         other_party = vllm_server() if kind == "openai_tokens" else None
@@ -247,7 +258,7 @@ async def measure(
         )
         if other_party is not None:
             await stack.enter_async_context(refreshing(other_party, run, PolicyId(POLICY)))
-        observations = await watch(run)
+        observations = await watch(run, rounds=rounds)
     return watched_rounds(observations, directory)
 
 

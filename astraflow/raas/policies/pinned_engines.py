@@ -108,7 +108,9 @@ class PinnedEngines:
         while True:
             await self._became_idle.wait()
             self._became_idle.clear()
-            await self._clock.sleep(self._idle_s)
+            # A sleep may end early: uvloop counts from the begin of the loop's turn, in milliseconds.
+            while not self._users and (remaining_s := self._idle_since + self._idle_s - self._clock.now()) > 0:
+                await self._clock.sleep(remaining_s)
             async with self._entry_lock:
                 if not self._users and self._clock.now() >= self._idle_since + self._idle_s:
                     await self.close()

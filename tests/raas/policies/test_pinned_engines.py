@@ -199,6 +199,25 @@ async def test_an_idle_engine_is_closed_and_rebuilt_on_demand() -> None:
     await asyncio.gather(closing, return_exceptions=True)
 
 
+class HastyClock(ManualClock):
+    """Clock whose long sleeps end a millisecond early, as timers of uvloop may."""
+
+    async def sleep(self, duration_s: float) -> None:
+        await super().sleep(duration_s - 0.001 if duration_s > 0.002 else duration_s)
+
+
+async def test_an_idle_engine_is_closed_also_when_sleeps_end_early() -> None:
+    clock = HastyClock()
+    bench = PinnedEnginesUnderTest(clock=clock)
+    closing = asyncio.create_task(bench.pinned.run())
+    async with bench.at(1):
+        pass
+    await clock.pass_time(1.5 * IDLE_S)
+    assert bench.engines[0].is_closed
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+
+
 async def test_a_missing_version_fails_only_its_tasks() -> None:
     bench = PinnedEnginesUnderTest(clock=ManualClock())
     bench.shelf.problem = lambda version: UnknownVersion("version 1 is not kept") if version == 1 else None
