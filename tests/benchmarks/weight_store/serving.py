@@ -18,6 +18,7 @@ from astraflow.weights.codec.chunks import CHUNK_BYTES, chunk_at
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.store.servicer import WeightsServicer
 from astraflow.weights.store.store import open_store
+from astraflow.wire import incoming_calls
 from astraflow.wire import server as wire_server
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial
 from astraflow.wire.codecs.weights import decode_plan, decode_transfer, encode_chunk, encode_transfer
@@ -65,7 +66,7 @@ async def serve(replies: str, elements: int) -> None:
     prepare_for_large_messages()
     kind = WeightsServicer if replies == "raw" else MessageServicer
     if replies != "raw":
-        vars(wire_server)["RAW_REPLIES"] = frozenset()
+        vars(incoming_calls)["RAW_REPLIES"] = frozenset()
     with tempfile.TemporaryDirectory() as directory, open_store(Path(directory), WeightsConfig()) as store:
         (now,) = versions(1, elements=elements, learning_rate=0.0)
         put(store, now[0], *full_file(*now), chunk_bytes=2**20)
