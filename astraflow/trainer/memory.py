@@ -2,7 +2,7 @@
 
 What a trainer holds between passes follows exactly from its options; what a pass adds is a bound. Measured on a CPU
 (`tests/trainer/test_memory.py`) and on an H200 (`docs/benchmarks.md`). Weights and gradients of a block, of embedding
-and head, are gathered on each rank. Logits that are kept while there is room, up to a 32nd of the GPU, are not counted.
+and head, are gathered on each rank. Logits that are kept while there is room, up to a 30th of the GPU, are not counted.
 """
 
 from collections.abc import Mapping

@@ -93,7 +93,7 @@ def measure(
 
 
 def _micro_batches(tokens: int, batch: Batch) -> Iterator[int]:
-    """Returns the sizes to try: the first, and halves of it that hold more than one row."""
+    """Returns the sizes to try: the first, and halves of it until a micro-batch is one row."""
     longest = max(len(row.trajectory.tokens) for row in batch.rows)
     yield tokens
     while tokens > longest:

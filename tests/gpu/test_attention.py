@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from astraflow.trainer.engines.attention import dense as dense_attention
+from astraflow.trainer.engines.attention import cudnn as cudnn_attention
 from astraflow.trainer.engines.attention import varlen as varlen_attention
 from astraflow.trainer.engines.attention.attention import packed_attention
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
@@ -16,8 +16,8 @@ from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
 from tests.trainer.engines.attention.test_attention import (
     dense,
-    slow_dense_backward,
-    slow_dense_forward,
+    slow_cudnn_backward,
+    slow_cudnn_forward,
     slow_flash_backward,
     slow_flash_forward,
 )
@@ -70,9 +70,9 @@ def varlen(request: pytest.FixtureRequest, device: torch.device, monkeypatch: py
     if device.type == "cpu":
         monkeypatch.setattr(varlen_attention, "flash_forward", rounded(slow_flash_forward))
         monkeypatch.setattr(varlen_attention, "flash_backward", rounded(slow_flash_backward))
-        monkeypatch.setattr(dense_attention, "dense_forward", rounded(slow_dense_forward))
-        monkeypatch.setattr(dense_attention, "dense_backward", rounded(slow_dense_backward))
-    return VarlenKernel(dense_pairs=request.param)
+        monkeypatch.setattr(cudnn_attention, "cudnn_forward", rounded(slow_cudnn_forward))
+        monkeypatch.setattr(cudnn_attention, "cudnn_backward", rounded(slow_cudnn_backward))
+    return VarlenKernel(cudnn_pairs=request.param)
 
 
 @pytest.mark.parametrize("key_heads", [1, 4, 8])

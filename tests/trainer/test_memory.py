@@ -163,7 +163,7 @@ def test_division_over_ranks_divides_what_a_gpu_holds() -> None:
     ],
 )
 def test_the_bound_holds_for_peaks_measured_on_an_h200(model: str, options: dict[str, Any], measured: float) -> None:
-    """See docs/benchmarks.md; logits were not kept, or are less than a 30th."""
+    """See docs/measurements/h200-2026-11-27.txt; kept logits are not part of the bound."""
     setup = TrainingSetup.of({"kind": "local", **options}, {}, is_gpu=True)
 
     peak = trainer_memory(KNOWN_MODELS[model].shape, setup, longest_row=4096).peak

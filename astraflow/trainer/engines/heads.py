@@ -23,7 +23,7 @@ _CHUNK_BYTES = 512 << 20
 """The same on a GPU."""
 _COMPILED_CHUNK_BYTES = 2 << 30
 """The same on a GPU when compiled: two buffers of half the size, in the model's element type, are alive."""
-_KEPT_SHARE = 1 / 32
+_KEPT_SHARE = 1 / 30
 """Share of a GPU's memory up to which the logits of all tokens are kept for the backward pass; more are computed again.
 On a CPU it is one chunk."""
 _ALIGNMENT = 256

@@ -1,5 +1,7 @@
 """Scores of a pack's trained tokens by a transformers model: one forward pass of the decoder, then the chunked head."""
 
+import os
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,8 +148,10 @@ def apply_options(
 ) -> None:
     """Applies options of speed and memory to the models of an engine. A critic computes in float32, not in float8.
 
-    trained: roles whose models have a backward pass.
+    trained: roles whose models have a backward pass. Raises: InvalidInput when blocks cannot be compiled on this host.
     """
+    if compile_blocks:
+        _check_compiler()
     if float8:
         for scorer in {scorer for role, scorer in scorers.items() if role is not ModelRole.CRITIC}:
             scorer.use_float8()
@@ -160,6 +164,16 @@ def apply_options(
             scorer.compile_blocks()
 
 
+def _check_compiler() -> None:
+    """Checks for the C compiler that torch.compile calls. Raises: InvalidInput."""
+    if "CC" not in os.environ and not any(map(shutil.which, _COMPILERS)):
+        raise InvalidInput(
+            "cannot compile the blocks of the model: this host has no C compiler; install one (Debian: g++), or set "
+            "compile_blocks = false",
+            code="trainer.no_compiler",
+        )
+
+
 def _target_scores(
     head: Any, hidden: Tensor, inputs: PackInputs, temperature: float, *, is_compiled: bool = False
 ) -> TokenScores:
@@ -169,6 +183,7 @@ def _target_scores(
     return TokenScores(logprobs=logprobs, entropy=entropy)
 
 
+_COMPILERS = ("cc", "gcc", "clang")
 _KEPT_OPERATIONS = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,

@@ -380,3 +380,11 @@ def test_a_teacher_with_another_vocabulary_is_refused(monkeypatch: pytest.Monkey
             {"token_advantages": [{"kind": "distillation"}], "teacher": {**make_torch.TINY, "seed": 1}},
             seed=0,
         )
+
+
+def test_blocks_are_not_compiled_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+
+    with raises_code(InvalidInput, "trainer.no_compiler"):
+        local(compile_blocks=True)

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window
-from astraflow.trainer.engines.attention.dense import fewest_pairs
+from astraflow.trainer.engines.attention.cudnn import fewest_pairs
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
@@ -54,7 +54,7 @@ def kernel_of(model: PreTrainedModel, device: torch.device) -> AttentionKernel:
         return SdpaKernel()
     config = model.config.get_text_config()
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return VarlenKernel(dense_pairs=fewest_pairs(device, head_size))
+    return VarlenKernel(cudnn_pairs=fewest_pairs(device, head_size))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from astraflow.trainer.engines.attention.dense import DenseBlock, causal_blocks, prefix_block
+from astraflow.trainer.engines.attention.cudnn import CudnnBlock, causal_blocks, prefix_block
 from astraflow.trainer.engines.attention.segments import (
     WindowedPrefix,
     longest_trajectory,
@@ -121,42 +121,42 @@ class VarlenKernel:
 
     takes_grouped_keys = True
 
-    def __init__(self, *, dense_pairs: int | None = None) -> None:
-        """dense_pairs: pairs of a query and a key from which a call of cuDNN is worth it; None: it computes nothing."""
-        self._dense_pairs = dense_pairs
+    def __init__(self, *, cudnn_pairs: int | None = None) -> None:
+        """cudnn_pairs: pairs of a query and a key from which a call of cuDNN is worth it; None: it computes nothing."""
+        self._cudnn_pairs = cudnn_pairs
 
     def plan(
         self, segments: Sequence[Segment], device: torch.device, window: int | None = None
-    ) -> list[VarlenBlock | DenseBlock]:
+    ) -> list[VarlenBlock | CudnnBlock]:
         """Returns the blocks of a pack."""
         if window is not None and window < longest_trajectory(segments):
             return [*_windowed_blocks(segments, device, window)]
         ranges = [(segment.begin, segment.end) for segment in segments]
         groups = prefix_groups(segments)
-        dense: list[DenseBlock] = []
-        if self._dense_pairs is not None:
-            dense = causal_blocks(ranges, fewest=self._dense_pairs)
-            covered = {position for block in dense for position in block.queries.begins}
+        long: list[CudnnBlock] = []
+        if self._cudnn_pairs is not None:
+            long = causal_blocks(ranges, fewest=self._cudnn_pairs)
+            covered = {position for block in long for position in block.queries.begins}
             ranges = [bounds for bounds in ranges if bounds[0] not in covered]
-            parts = [prefix_block(group, fewest=self._dense_pairs) for group in groups]
-            dense += [block for block, _ in parts if block is not None]
+            parts = [prefix_block(group, fewest=self._cudnn_pairs) for group in groups]
+            long += [block for block, _ in parts if block is not None]
             groups = [rest for _, rest in parts if rest is not None]
-        blocks: list[VarlenBlock | DenseBlock] = []
+        blocks: list[VarlenBlock | CudnnBlock] = []
         if ranges:
             blocks.append(_block(ranges, None, device, is_whole_pack=len(ranges) == len(segments)))
-        blocks += dense
+        blocks += long
         if groups:
             blocks.append(_block([group.members for group in groups], [group.prefix for group in groups], device))
         return blocks
 
     def forward(
-        self, block: VarlenBlock | DenseBlock, query: Tensor, key: Tensor, value: Tensor, scale: float
+        self, block: VarlenBlock | CudnnBlock, query: Tensor, key: Tensor, value: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
         """Returns outputs and logarithms of the block's queries."""
         return block.forward(query, key, value, scale)
 
     def backward(
-        self, block: VarlenBlock | DenseBlock, grad: Tensor, inputs: Sequence[Tensor], scale: float
+        self, block: VarlenBlock | CudnnBlock, grad: Tensor, inputs: Sequence[Tensor], scale: float
     ) -> tuple[Tensor, ...]:
         """Returns the block's gradients."""
         return block.backward(grad, inputs, scale)

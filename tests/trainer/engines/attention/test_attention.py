@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.trainer.engines.attention import dense as dense_attention
+from astraflow.trainer.engines.attention import cudnn as cudnn_attention
 from astraflow.trainer.engines.attention import varlen as varlen_attention
 from astraflow.trainer.engines.attention.attention import packed_attention
 from astraflow.trainer.engines.attention.kernels import SdpaKernel
@@ -208,7 +208,7 @@ def _calls(flat: Tensor, count: int) -> Tensor:
 NO_WINDOW: dict[str, Any] = {"window_size_left": None, "window_size_right": None}
 
 
-def slow_dense_forward(
+def slow_cudnn_forward(
     query: Tensor, key: Tensor, value: Tensor, *options: Any, scale: float
 ) -> tuple[Tensor, Tensor, None]:
     """Computes what cuDNN computes."""
@@ -232,7 +232,7 @@ def slow_dense_forward(
     return _calls(output, len(query)), _calls(logarithm.T[..., None], len(query)), None
 
 
-def slow_dense_backward(
+def slow_cudnn_backward(
     grad: Tensor,
     query: Tensor,
     key: Tensor,
@@ -271,21 +271,21 @@ def slow_dense_backward(
     segments=segments(),
     key_heads=st.sampled_from([1, 2, 4]),
     window=WINDOWS,
-    dense_pairs=st.sampled_from([None, 1, 9, 17_000]),
+    cudnn_pairs=st.sampled_from([None, 1, 9, 17_000]),
 )
 def test_gpu_kernels_get_sequences_and_their_results_are_merged(
-    segments: list[Segment], key_heads: int, window: int | None, dense_pairs: int | None
+    segments: list[Segment], key_heads: int, window: int | None, cudnn_pairs: int | None
 ) -> None:
     width = segments[-1].end
     query, key, value = (torch.randn(width, heads, 8).requires_grad_() for heads in (4, key_heads, key_heads))
     weight = torch.randn(width, 4, 8)
-    kernel = VarlenKernel(dense_pairs=dense_pairs)
+    kernel = VarlenKernel(cudnn_pairs=cudnn_pairs)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(varlen_attention, "flash_forward", slow_flash_forward)
         patch.setattr(varlen_attention, "flash_backward", slow_flash_backward)
-        patch.setattr(dense_attention, "dense_forward", slow_dense_forward)
-        patch.setattr(dense_attention, "dense_backward", slow_dense_backward)
+        patch.setattr(cudnn_attention, "cudnn_forward", slow_cudnn_forward)
+        patch.setattr(cudnn_attention, "cudnn_backward", slow_cudnn_backward)
 
         packed = packed_attention(kernel, kernel.plan(segments, CPU, window), query, key, value, scale=0.3)
 

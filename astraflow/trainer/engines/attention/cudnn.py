@@ -16,8 +16,8 @@ from torch.nn.functional import pad
 
 from astraflow.trainer.engines.attention.segments import PrefixGroup
 
-dense_forward = torch.ops.aten._cudnn_attention_forward
-dense_backward = torch.ops.aten._cudnn_attention_backward
+cudnn_forward = torch.ops.aten._cudnn_attention_forward
+cudnn_backward = torch.ops.aten._cudnn_attention_backward
 
 _FIRST_CAPABILITY = (9, 0)
 """Compute capability of the first GPUs on which cuDNN is faster than FlashAttention-2."""
@@ -88,7 +88,7 @@ class EqualSequences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DenseBlock:
+class CudnnBlock:
     """One call of cuDNN."""
 
     queries: EqualSequences
@@ -108,7 +108,7 @@ class DenseBlock:
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Returns outputs and logarithms of the block's queries."""
-        outputs, logarithms, *_ = dense_forward(
+        outputs, logarithms, *_ = cudnn_forward(
             self.queries.of(query),
             self.keys.of(key),
             self.keys.of(value),
@@ -129,7 +129,7 @@ class DenseBlock:
         """Returns the block's gradients, as `EqualSequences.added` takes them."""
         query, key, value, output, logarithm = inputs
         no_dropout = torch.zeros((), dtype=torch.int64, device=query.device)
-        gradients: tuple[Tensor, ...] = dense_backward(
+        gradients: tuple[Tensor, ...] = cudnn_backward(
             self.queries.of(grad),
             self.queries.of(query),
             self.keys.of(key),
@@ -150,7 +150,7 @@ class DenseBlock:
         return gradients
 
 
-def causal_blocks(ranges: Sequence[tuple[int, int]], *, fewest: int) -> list[DenseBlock]:
+def causal_blocks(ranges: Sequence[tuple[int, int]], *, fewest: int) -> list[CudnnBlock]:
     """Returns the blocks of those segments that are worth a call: adjacent ones of the same length are in one.
 
     fewest: pairs of a query and a key of a call.
@@ -167,18 +167,18 @@ def causal_blocks(ranges: Sequence[tuple[int, int]], *, fewest: int) -> list[Den
         begin, end = run[0]
         if len(run) * (end - begin) ** 2 >= fewest:
             sequences = _padded(begin, len(run), end - begin)
-            blocks.append(DenseBlock(queries=sequences, keys=sequences, is_causal=True))
+            blocks.append(CudnnBlock(queries=sequences, keys=sequences, is_causal=True))
     return blocks
 
 
-def prefix_block(group: PrefixGroup, *, fewest: int) -> tuple[DenseBlock | None, PrefixGroup | None]:
+def prefix_block(group: PrefixGroup, *, fewest: int) -> tuple[CudnnBlock | None, PrefixGroup | None]:
     """Returns the block of a group's members over the largest part of the prefix that is a length of calls, if that is
     worth a call, and the rest of the prefix, if any. fewest: pairs of a query and a key of a call."""
     (first, last), (begin, end) = group.members, group.prefix
     whole = end - begin - (end - begin) % length_step(end - begin)
     if not whole or (last - first) * whole < fewest:
         return None, group
-    block = DenseBlock(
+    block = CudnnBlock(
         queries=_padded(first, 1, last - first),
         keys=EqualSequences(begin=begin, count=1, length=whole, padded=whole),
         is_causal=False,
