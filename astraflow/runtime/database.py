@@ -36,6 +36,7 @@ class Database:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._reading = engine.execution_options(**{_READS_ONLY: True})
+        self._is_closed = False
 
     async def write(self, work: Callable[[Session], T]) -> T:
         """Runs `work` in a transaction that may write, off the event loop."""
@@ -47,25 +48,24 @@ class Database:
 
     def write_sync(self, work: Callable[[Session], T]) -> T:
         """Runs `work` in a transaction that may write, in this thread."""
-        with (
-            _outages_as_unavailable(self._engine),
-            Session(self._engine, expire_on_commit=False) as session,
-            session.begin(),
-        ):
-            return work(session)
+        return self._run(self._engine, work)
 
     def read_sync(self, work: Callable[[Session], T]) -> T:
         """Runs `work`, which only reads, in this thread."""
-        with (
-            _outages_as_unavailable(self._engine),
-            Session(self._reading, expire_on_commit=False) as session,
-            session.begin(),
-        ):
-            return work(session)
+        return self._run(self._reading, work)
 
     def close(self) -> None:
-        """Closes all connections."""
-        self._engine.dispose()
+        """Closes all connections; that of a transaction which still runs in a thread is closed when it ends."""
+        self._is_closed = True
+        self._engine.pool.dispose()
+
+    def _run(self, engine: Engine, work: Callable[[Session], T]) -> T:
+        try:
+            with _outages_as_unavailable(engine), Session(engine, expire_on_commit=False) as session, session.begin():
+                return work(session)
+        finally:
+            if self._is_closed:
+                self._engine.pool.dispose()
 
 
 def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bool = False) -> Engine:

@@ -2,8 +2,10 @@
 
 import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -64,6 +66,24 @@ async def test_a_failed_transaction_is_rolled_back(tmp_path: Path) -> None:
         await database.write(fails)
     assert await database.read(lambda session: session.execute(text("SELECT * FROM preferences")).all()) == []
     database.close()
+
+
+async def test_a_transaction_that_outlasts_the_database_closes_its_connection(tmp_path: Path) -> None:
+    database = open_in(tmp_path)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def outlasts(session: Session) -> Any:
+        connection = session.connection().connection.driver_connection
+        begun.set()
+        goes_on.wait()
+        return connection
+
+    reading = asyncio.create_task(database.read(outlasts))
+    await asyncio.to_thread(begun.wait)
+    database.close()
+    goes_on.set()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        (await reading).total_changes  # noqa: B018 (raises)
 
 
 async def test_the_database_uses_a_write_ahead_log_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
