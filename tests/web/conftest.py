@@ -53,6 +53,13 @@ def real_cli(shared_cli: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("web.launcher.catalogue.cli_output", cli_output)
 
 
+@pytest.fixture
+def ready_cli(forking_cli: ForkingProgram) -> str:
+    """Starts the process that forks, and returns its path, before the site of the test is up. Within a request, its
+    imports take longer than the client waits on a loaded machine."""
+    return forking_cli.command[0]
+
+
 @pytest.fixture(scope="module")
 async def chromium() -> AsyncIterator[Browser]:
     """Browser that the tests of a module share; each opens its own contexts."""

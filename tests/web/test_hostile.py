@@ -19,7 +19,7 @@ from tests.fakes.synthetic_run import SyntheticRun
 from tests.web.all_pages import ServedSite, served_site
 from tests.web.live.test_live import next_message, socket
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli")]
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}</script><script>alert(2)</script>"
 TELLS = "&lt;img src=x onerror=alert(1)&gt;"

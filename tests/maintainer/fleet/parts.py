@@ -1,6 +1,7 @@
 """Components of a fleet service in virtual time, with the ledger and the cloud in memory."""
 
 import random
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,9 @@ def memory_database() -> Database:
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     ours = [table for name, table in SQLModel.metadata.tables.items() if name.startswith("fleet_")]
     SQLModel.metadata.create_all(engine, ours)
-    return Database(engine)
+    database = Database(engine)
+    weakref.finalize(database, engine.dispose)  # Python 3.13 warns about connections that are not closed
+    return database
 
 
 class Run:

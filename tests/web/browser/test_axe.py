@@ -10,7 +10,7 @@ from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.web.all_pages import served_site
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli"), pytest.mark.browser]
 
 GRAVE = ("serious", "critical")
 

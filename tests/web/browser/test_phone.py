@@ -9,7 +9,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fonts import FONT_SETS, FontSet, families_of
 from tests.web.all_pages import ServedSite, served_site
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli"), pytest.mark.browser, pytest.mark.timeout(900)]
 
 WIDTH = 360
 

@@ -16,7 +16,7 @@ from tests.fakes.launching import FakeLauncher
 from tests.fakes.web import shown_secret
 from tests.web.launches.test_launching_fleets import EVERYWHERE, HERE, page_of
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli"), pytest.mark.timeout(600)]
 
 CANARY = "canary-of-the-page"
 PREVIEW = "/api/v1/launch-preview"

@@ -12,7 +12,7 @@ import pytest
 from tests.web.launches.test_launching_fleets import HERE, page_of
 from web.launches.schemas import LaunchPreviewRequest
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli"), pytest.mark.timeout(600)]
 
 PREVIEW = "/api/v1/launch-preview"
 STEPS = {"recipe": "smoke", "set": {"stop.steps": 7}}

@@ -19,7 +19,7 @@ from web.process_settings import Settings
 
 EVERYWHERE = WILDCARDS[0]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli"), pytest.mark.timeout(600)]
 
 HERE = """
 extends = "smoke"

@@ -26,7 +26,7 @@ from web.app import ROUTERS
 from web.security.problems import CODE_HEADER
 from web.security.request_bodies import READ_METHODS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli")]
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}"
 

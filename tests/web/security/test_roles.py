@@ -20,7 +20,7 @@ from web.security.problems import CODE_HEADER
 from web.security.resources import Resource
 from web.security.roles import ROLE_PERMISSIONS, Permission, Role, RoutePermissions, least_role_with, needs
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli")]
 
 ROLES = ("viewer", "agent", "operator", "admin")
 ANONYMOUS = "anonymous"
