@@ -1,17 +1,27 @@
 """Workflows of the hosted CI run commands that exist."""
 
+import os
 import re
+import subprocess
+import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from deploy.node.requirements import VARIANTS
+
 ROOT = Path(__file__).parents[1]
-JOBS: list[dict[str, Any]] = [
-    job
-    for path in (ROOT / ".github/workflows").glob("*.yml")
-    for job in yaml.safe_load(path.read_text())["jobs"].values()
-]
+WORKFLOWS: dict[str, dict[Any, Any]] = {
+    path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")
+}
+JOBS: list[dict[str, Any]] = [job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values()]
+IMAGES: dict[str, Any] = WORKFLOWS["release"]["jobs"]["images"]
+
+ON = True
+"""The key `on`, as YAML 1.1 reads it."""
 
 
 def commands_of(job: dict[str, Any]) -> list[str]:
@@ -19,7 +29,7 @@ def commands_of(job: dict[str, Any]) -> list[str]:
 
 
 def test_git_and_pip_work_as_root_in_the_container_of_each_job() -> None:
-    for job in JOBS:
+    for job in (job for job in JOBS if "container" in job):
         commands = "\n".join(commands_of(job))
         assert "git config --global --add safe.directory" in commands, "the checkout belongs to another user"
         assert "g++" in commands or not re.search(r"\.ci/run|installed-dev", commands), "pip builds development tools"
@@ -38,3 +48,65 @@ def test_workflows_run_targets_of_the_makefile_and_scripts_of_the_repository() -
     assert targets - {"matrix.target", ".venv/.installed-dev"} <= set(phony[1].split())
     assert [".ci/run"] in commands
     assert (ROOT / ".ci/run").is_file()
+
+
+def test_only_a_tag_publishes_and_each_job_may_write_only_what_it_publishes() -> None:
+    assert WORKFLOWS["release"][ON] == {"push": {"tags": ["v*"]}}
+    writable = {}
+    for name, workflow in WORKFLOWS.items():
+        assert "write" not in workflow["permissions"].values(), name
+        for job_name, job in workflow["jobs"].items():
+            writable[name, job_name] = {what for what, how in job.get("permissions", {}).items() if how == "write"}
+    assert {job: names for job, names in writable.items() if names} == {
+        ("release", "release"): {"contents"},
+        ("release", "images"): {"packages"},
+    }
+
+
+@pytest.mark.parametrize("torch", IMAGES["strategy"]["matrix"]["torch"])
+def test_the_image_of_a_tag_is_built_as_the_dockerfile_expects_and_pushed_with_attestations(
+    torch: str, tmp_path: Path
+) -> None:
+    (build,) = [command for command in commands_of(IMAGES) if "buildx build" in command]
+    arguments = _recorded_docker(build.replace("${{ matrix.torch }}", torch), tmp_path)
+    dockerfile = ROOT / arguments[arguments.index("--file") + 1]
+    options = list(pairwise(arguments))
+    build_args = dict(text.split("=", 1) for option, text in options if option == "--build-arg")
+    declared = set(re.findall(r"^ARG (\w+)", dockerfile.read_text(), flags=re.M))
+    secrets = set(re.findall(r"type=secret,id=(\w+)", dockerfile.read_text()))
+
+    assert build_args == {"TORCH": torch, "VERSION": "1.2.3", "REVISION": "0" * 40}
+    assert torch in VARIANTS
+    assert set(build_args) <= declared
+    assert ("--secret", "id=pip,env=PIP_CONF") in options
+    assert secrets == {"pip"}
+    assert ("--tag", f"ghcr.io/some-owner/astraflow:1.2.3-{torch}") in options
+    assert ("--label", "org.opencontainers.image.source=https://github.com/Some-Owner/AstraFlow") in options
+    assert arguments[:2] == ["buildx", "build"]
+    assert {"--sbom=true", "--provenance=mode=max", "--push"} < set(arguments)
+    assert arguments[-1] == "."
+
+
+def test_an_image_is_built_only_of_a_tag_whose_wheel_was_published() -> None:
+    assert IMAGES["needs"] == "release"
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    (check,) = [command for command in commands_of(WORKFLOWS["release"]["jobs"]["release"]) if "test " in command]
+    for tag, code in ((f"v{version}", 0), ("v9.9.9", 1)):
+        done = subprocess.run(["bash", "-ec", check], cwd=ROOT, env=os.environ | {"GITHUB_REF_NAME": tag}, check=False)
+        assert done.returncode == code, tag
+
+
+def _recorded_docker(command: str, folder: Path) -> list[str]:
+    """Runs a step's command as the hosted service does; returns the arguments that `docker` would have had."""
+    docker = folder / "docker"
+    docker.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    docker.chmod(0o755)
+    variables = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "GITHUB_REF_NAME": "v1.2.3",
+        "GITHUB_REPOSITORY": "Some-Owner/AstraFlow",
+        "GITHUB_SERVER_URL": "https://github.com",
+        "GITHUB_SHA": "0" * 40,
+    }
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], env=variables, capture_output=True, check=True)
+    return done.stdout.decode().splitlines()
