@@ -16,7 +16,7 @@ RARE := site-packages/(kubernetes/aio|mypyc?|torch/(_inductor|testing)|transform
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '$(RARE)' $(CURDIR)/$(VENV)/lib >/dev/null || true
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo demo-llm test test-long test-lowest engines system-packages helm soak soak-cluster mutants recipes gpu agent-clients containers check audit release sbom docs format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long test-lowest engines system-packages helm soak soak-cluster mutants recipes gpu agent-clients containers check audit extras release sbom docs format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -84,6 +84,11 @@ check: $(VENV)/.installed-dev ## run all static checks
 
 audit: $(AUDIT)/.made ## check constraints.txt for known vulnerabilities; needs internet access to PyPI
 	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
+extras: ## check that all extras fit together in one environment with the pinned releases, without installing them
+	rm -rf build/extras && $(PYTHON) -m venv build/extras
+	build/extras/bin/python -m pip install --disable-pip-version-check --quiet --dry-run -c constraints.txt \
+		".[$$($(PYTHON) -c 'import tomllib; print(",".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]))')]"
 
 release: $(VENV)/.made ## build the wheel of the last commit into dist, twice, and compare the bytes
 	$(INSTALL) --quiet setuptools==84.2.1
