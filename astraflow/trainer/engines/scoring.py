@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -165,12 +167,19 @@ def apply_options(
 
 
 def _check_compiler() -> None:
-    """Checks for the C compiler that torch.compile calls. Raises: InvalidInput."""
+    """Checks for the C compiler that torch.compile calls, and for the headers of Python. Raises: InvalidInput."""
     if "CC" not in os.environ and not any(map(shutil.which, _COMPILERS)):
         raise InvalidInput(
             "cannot compile the blocks of the model: this host has no C compiler; install one (Debian: g++), or set "
             "compile_blocks = false",
             code="trainer.no_compiler",
+        )
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.is_file():
+        raise InvalidInput(
+            f"cannot compile the blocks of the model: this host has no {str(header)!r}; install the headers of Python "
+            "(Debian: python3-dev), or set compile_blocks = false",
+            code="trainer.no_headers",
         )
 
 

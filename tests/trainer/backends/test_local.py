@@ -388,3 +388,11 @@ def test_blocks_are_not_compiled_without_a_compiler(monkeypatch: pytest.MonkeyPa
 
     with raises_code(InvalidInput, "trainer.no_compiler"):
         local(compile_blocks=True)
+
+
+def test_blocks_are_not_compiled_without_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+
+    with raises_code(InvalidInput, "trainer.no_headers"):
+        local(compile_blocks=True)
