@@ -63,7 +63,9 @@ def _digest(text: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """AstraFlow's home directory of the test."""
+    """AstraFlow's home directory of the test. Releases are pinned for this Python."""
+    pinned = [replace(release, python=sys.version_info[:2]) if release.python else release for release in RELEASES]
+    monkeypatch.setattr(releases, "RELEASES", tuple(pinned))
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setattr(environments, "this_host", lambda: HOST)

@@ -307,8 +307,8 @@ def test_sharded_and_replicated_weights_are_updated_as_whole_ones(kind: str, tmp
         try:
             outputs = [rank.communicate()[0] for rank in ranks]
         finally:
-            for rank in ranks:
-                rank.kill()  # has no effect on one that ended
+            for process in ranks:
+                process.kill()  # has no effect on one that ended
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     options = OptimizerOptions.parse({**ADAMW, "optimizer": kind}, where="")
     whole = train(options, updates=4)
