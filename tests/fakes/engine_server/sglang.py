@@ -1,6 +1,7 @@
 """SGLang's routes, as AstraFlow uses them (0.5.23)."""
 
 import argparse
+import asyncio
 import os
 import time
 from typing import Any
@@ -131,7 +132,14 @@ class _Server:
         return "".join(f"# TYPE sglang:{name} gauge\nsglang:{name}{labels} {value}\n" for name, value in values.items())
 
     async def _generate(self, call: Call) -> Any:
-        body, began_at = call.body, time.time()
+        if not isinstance(call.body.get("rid"), list):
+            return await self._generate_one(call.body)
+        members = zip(call.body["rid"], call.body["input_ids"], strict=True)
+        bodies = [{**call.body, "rid": request_id, "input_ids": tokens} for request_id, tokens in members]
+        return await asyncio.gather(*(self._generate_one(body) for body in bodies))
+
+    async def _generate_one(self, body: dict[str, Any]) -> Any:
+        began_at = time.time()
         sampling = body["sampling_params"]
         tokens = body["input_ids"]
         if sampling["max_new_tokens"] == 0:

@@ -60,9 +60,12 @@ class Dialect(Protocol):
         """Returns whether the server answers control requests."""
 
     async def generate(
-        self, client: ServerClient, request_id: str, prompt: Int32Array, sampling: Sampling
-    ) -> Generation:
-        """Continues a prompt. Raises: ServerRefused, ServerUnreachable, CorruptData for an invalid answer."""
+        self, client: ServerClient, request_ids: Sequence[str], prompt: Int32Array, sampling: Sampling
+    ) -> list[Generation]:
+        """Continues a prompt, once for each id, in one HTTP request; returns when all are complete.
+
+        Raises: ServerRefused, ServerUnreachable, CorruptData for an invalid answer.
+        """
 
     async def score(
         self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None

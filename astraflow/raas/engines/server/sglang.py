@@ -146,20 +146,22 @@ class SglangDialect:
         return True
 
     async def generate(
-        self, client: ServerClient, request_id: str, prompt: Int32Array, sampling: Sampling
-    ) -> Generation:
-        """Continues a prompt. Raises: ServerRefused, ServerUnreachable, CorruptData; InvalidInput for a seed."""
+        self, client: ServerClient, request_ids: Sequence[str], prompt: Int32Array, sampling: Sampling
+    ) -> list[Generation]:
+        """Continues a prompt, once for each id. Raises: ServerRefused, ServerUnreachable, CorruptData; InvalidInput for
+        a seed."""
         if sampling.seed is not None and not self._has_seeds:
             raise InvalidInput(
                 "cannot sample with a seed: SGLang ignores it unless its kernels are deterministic; set "
                 "deterministic = true, or use the engine vllm",
                 code="engine.unsupported_sampling",
             )
+        is_group = len(request_ids) > 1
         answer = await client.post(
             "/generate",
             {
-                "rid": request_id,
-                "input_ids": prompt,
+                "rid": list(request_ids) if is_group else request_ids[0],
+                "input_ids": [prompt] * len(request_ids) if is_group else prompt,
                 "lora_path": client.adapter or None,
                 "sampling_params": _sampling_parameters(sampling),
                 "return_logprob": True,
@@ -167,7 +169,10 @@ class SglangDialect:
             },
             limit_s=None,
         )
-        return parse_generation(answer, experts=self._experts)
+        answers = answer if is_group else [answer]
+        if not isinstance(answers, list) or len(answers) != len(request_ids):
+            raise invalid_answer("SGLang", answer)
+        return [parse_generation(member, experts=self._experts) for member in answers]
 
     async def score(
         self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None
