@@ -46,7 +46,8 @@ class RequestGroups:
         if group is None or len(group.replies) >= MAX_REQUESTS:
             group = self._waiting[key] = _Group(client=client, prompt=prompt, sampling=sampling)
             loop.call_soon(self._send, key, group)
-        reply = group.replies[wire_id] = loop.create_future()
+        reply: asyncio.Future[Generation] = loop.create_future()
+        group.replies[wire_id] = reply
         return await reply
 
     def _send(self, key: tuple[ServerClient, bytes, Sampling], group: _Group) -> None:
