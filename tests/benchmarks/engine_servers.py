@@ -53,6 +53,7 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.served_policies import ServedPolicy, TaskPolicy
 from astraflow.runtime.logs import configure
+from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.weights.tensors import VerifiedWeights, build_layout, tensor_bits
 from tests import make, make_torch
 
@@ -97,6 +98,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args()
     configure(level="ERROR")
+    prepare_for_large_messages()  # as a node: a collection of all objects takes 0.1 s, and would be part of a swap
     torch.set_num_threads(1)
     figures = asyncio.run(measure(arguments))
     figures["machine"] = f"{os.cpu_count()} x {platform.processor() or platform.machine()}"

@@ -96,8 +96,9 @@ class Dialect(Protocol):
     def can_patch(self, environment: Environment, options: ServerOptions) -> bool:
         """Returns whether `patch` is supported."""
 
-    async def patch(self, client: ServerClient, patch: Path, version: str) -> None:
-        """Writes the changes in `patch` (`patch_file.py`) into the weights of a paused server, and discards the cache.
+    async def patch(self, client: ServerClient, patch: Path, version: str, *, resumes: bool) -> None:
+        """Writes the changes in `patch` (`patch_file.py`) into the weights of a paused server, discards the cache, and
+        resumes generation if `resumes`.
 
         Raises: ServerRefused when the server has no placements of the weights, or a change is outside of them; the
         weights are then unknown.

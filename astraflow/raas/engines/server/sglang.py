@@ -41,6 +41,7 @@ from astraflow.weights.adapters import PEFT_CONFIG, PEFT_WEIGHTS
 
 _IN_SERVER = Path(__file__).parent / "in_server"
 _LOADER = "astraflow_sglang.apply"
+_UPDATE = "/astraflow/update"
 _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
 
 
@@ -240,7 +241,7 @@ class SglangDialect:
     async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_placements: bool) -> None:
         """Loads a whole version from shared memory. `auto` is explicit: the default is the format at the start."""
         if learn_placements:
-            await self._apply(client, f"load:{folder / WEIGHTS}", version)
+            await self._apply(client, f"load:{folder / WEIGHTS}", version, resumes=False)
             return
         answer = await client.post(
             "/update_weights_from_disk",
@@ -269,9 +270,9 @@ class SglangDialect:
         """Returns True: a model that cannot be patched is noticed at the first patch."""
         return True
 
-    async def patch(self, client: ServerClient, patch: Path, version: str) -> None:
+    async def patch(self, client: ServerClient, patch: Path, version: str, *, resumes: bool) -> None:
         """Writes changed elements in place."""
-        await self._apply(client, f"patch:{patch}", version)
+        await self._apply(client, f"patch:{patch}", version, resumes=resumes)
 
     async def checksum(self, client: ServerClient) -> str:
         """Returns the checksums of all parameters, as text."""
@@ -282,30 +283,10 @@ class SglangDialect:
         """Returns the load from the metrics."""
         return parse_metrics((await client.get("/metrics", limit_s=5.0)).decode(), prefix="sglang:")
 
-    async def _apply(self, client: ServerClient, payload: str, version: str) -> None:
-        """Calls the custom weight loader in every rank.
-
-        The pickle is a constant of this program with a path in it, sent to the own child; SGLang unpickles it with an
-        allow-list of types.
-        """
-        import torch
-
-        encoded = base64.b64encode(pickle.dumps([(payload, torch.zeros(1))])).decode()
-        await client.post("/begin_weight_update", {}, limit_s=CONTROL_S)
-        try:
-            answer = await client.post(
-                "/update_weights_from_tensor",
-                {
-                    "serialized_named_tensors": [encoded],
-                    "load_format": _LOADER,
-                    "weight_version": version,
-                    "flush_cache": True,
-                },
-                limit_s=RELOAD_S,
-            )
-        finally:
-            await client.post("/end_weight_update", {}, limit_s=CONTROL_S)
-        _check_success(answer, "/update_weights_from_tensor")
+    async def _apply(self, client: ServerClient, payload: str, version: str, *, resumes: bool) -> None:
+        """Calls the custom weight loader in every rank, by the route that `in_server/astraflow_sglang.py` adds."""
+        body = {"payload": payload, "version": version, "resumes": resumes}
+        _check_success(await client.post(_UPDATE, body, limit_s=RELOAD_S), _UPDATE)
 
 
 _CPU_TOKENS_PER_GIB = 32_768

@@ -197,9 +197,11 @@ class VllmDialect:
         """Returns False on a CPU, where vLLM packs its weights."""
         return environment.device != "cpu"
 
-    async def patch(self, client: ServerClient, patch: Path, version: str) -> None:
+    async def patch(self, client: ServerClient, patch: Path, version: str, *, resumes: bool) -> None:
         """Writes changed elements in place."""
         await self._call_workers(client, "astraflow_patch", {"path": str(patch)}, version)
+        if resumes:
+            await self.resume(client)
 
     async def checksum(self, client: ServerClient) -> str:
         """Returns the checksums of all parameters, as text."""
