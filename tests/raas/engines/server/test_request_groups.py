@@ -1,6 +1,6 @@
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -50,9 +50,9 @@ def groups_of(dialect: RecordingDialect) -> RequestGroups:
     return RequestGroups(cast("Dialect", dialect))
 
 
-async def gathered(groups: RequestGroups, count: int, **options: Any) -> list[int]:
-    arguments = {"prompt": PROMPT, "sampling": SHORT} | options
-    generations = await asyncio.gather(*(groups.generate(CLIENT, str(number), **arguments) for number in range(count)))
+async def gathered(groups: RequestGroups, count: int, sampling: Sampling = SHORT) -> list[int]:
+    requests = [groups.generate(CLIENT, str(number), PROMPT, sampling) for number in range(count)]
+    generations = await asyncio.gather(*requests)
     return [int(generation.tokens[0]) for generation in generations]
 
 
