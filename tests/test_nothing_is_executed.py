@@ -9,8 +9,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
-WRITES_PICKLE = ROOT / "astraflow/raas/engines/server/sglang.py"
-"""SGLang takes tensors only as a pickle: a constant with a path, written for the own child process, and never read."""
+WRITE_PICKLES = {
+    ROOT / "astraflow/raas/engines/server/sglang.py",
+    ROOT / "astraflow/raas/engines/server/in_server/astraflow_sglang.py",
+}
+"""SGLang takes tensors only as a pickle: adapters, written for the own child process, and a constant with a path, which
+this process writes itself. None is read."""
 RUNS_JOBS = {ROOT / "astraflow/sandbox/inside/programs.py", ROOT / "astraflow/rewards/code_harness.py"}
 """Run inside of the sandbox only, and run there what a policy wrote."""
 CALLS = {"eval", "exec", "os.system", "os.popen", "subprocess.getoutput", "torch.load", "yaml.load"}
@@ -47,7 +51,7 @@ def _executing(path: Path, module: ast.Module) -> Iterator[tuple[int, str]]:
     """Yields lines and names of imports and calls that can execute bytes or text."""
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            allowed = {"pickle"} if path == WRITES_PICKLE else set()
+            allowed = {"pickle"} if path in WRITE_PICKLES else set()
             names = {alias.name.partition(".")[0] for alias in node.names}
             yield from ((node.lineno, name) for name in names & MODULES - allowed)
         elif isinstance(node, ast.ImportFrom):

@@ -9,8 +9,10 @@ Needs an installed environment (`astraflow engines install`). Measures, for one 
   lengths, whose answers are not parsed, 64 in flight, alternating; the medians and their ratio.
 - the pause of weight updates with 16 requests in flight (`--requests`), one update about every second: a whole reload,
   and patches of 0.1 % and 1 % of the elements where the engine supports them; by phase. The first phase is the wait for
-  the step in flight, whose tokens count; the swap, without tokens, is the others. The model has 83 million parameters
-  in bfloat16 (165 MB); a CPU without instructions for it takes seconds for a step.
+  the step in flight, whose tokens count; the swap, without tokens, is the others. The model has 165 MB: 83 million
+  parameters in bfloat16, or 41 million with `--dtype float32`. A CPU without instructions for bfloat16 takes seconds
+  for a step, and computes all requests in flight again after each update; there, float32 and short requests
+  (`--prompt-tokens 8 --answer-tokens 24`) make 200 updates possible.
 - the gap: differences of sampled tokens' logprobs to a float32 forward of transformers with the same weights, in nats.
 - start time and memory of the server's processes.
 """
@@ -26,6 +28,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,11 +53,14 @@ from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.served_policies import ServedPolicy, TaskPolicy
 from astraflow.runtime.logs import configure
+from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.weights.tensors import VerifiedWeights, build_layout, tensor_bits
 from tests import make, make_torch
 
 SMALL = {"kind": "tiny", "hidden_size": 128, "layers": 4, "heads": 4, "key_value_heads": 2, "intermediate_size": 384}
 LARGE = {"kind": "tiny", "hidden_size": 768, "layers": 12, "heads": 12, "key_value_heads": 4, "intermediate_size": 2304}
+HALF = {**LARGE, "layers": 6}
+"""As many bytes in float32 as the large model in bfloat16."""
 EIGHT_BILLION = {
     "kind": "tiny",
     "hidden_size": 4096,
@@ -84,11 +90,15 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=200, help="weight updates of each kind")
     parser.add_argument("--interval-s", type=float, default=0.7, help="seconds between two updates")
     parser.add_argument("--requests", type=int, default=16, help="requests in flight during updates")
+    parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="of each request during updates")
+    parser.add_argument("--answer-tokens", type=int, default=200, help="of each request during updates")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="weights during updates")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="measurements to run")
     parser.add_argument("--model", choices=MODELS, default="small", help="8b: in bfloat16, and without the gap")
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args()
     configure(level="ERROR")
+    prepare_for_large_messages()  # as a node: a collection of all objects takes 0.1 s, and would be part of a swap
     torch.set_num_threads(1)
     figures = asyncio.run(measure(arguments))
     figures["machine"] = f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
@@ -104,13 +114,15 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     if THROUGHPUT in parts:
         figures |= await _throughput(kind, MODELS[arguments.model][0], arguments.rounds)
     if shares := {name: share for name, share in SHARES.items() if name in parts}:
-        figures["pauses"] = await _pauses(
-            kind,
-            MODELS[arguments.model][1],
-            shares,
-            updates=arguments.updates,
-            interval_s=arguments.interval_s,
+        dtype = Dtype[arguments.dtype.upper()]
+        model = HALF if dtype is Dtype.FLOAT32 and arguments.model == "small" else MODELS[arguments.model][1]
+        load = RequestLoad(
             requests=arguments.requests,
+            prompt_tokens=arguments.prompt_tokens,
+            sampling=Sampling(max_new_tokens=arguments.answer_tokens),
+        )
+        figures["pauses"] = await _pauses(
+            kind, model, dtype, shares, load, updates=arguments.updates, interval_s=arguments.interval_s
         )
     return figures
 
@@ -179,7 +191,7 @@ async def _bare(engine: ServerEngine, number: int, index: int, prompt: Int32Arra
     sampling = Sampling(max_new_tokens=NEW_TOKENS)
     client = cast("ServerClient", _BareClient(engine.servers[0].client))
     with suppress(CorruptData):  # the dialect got no answer to parse
-        await engine._dialect.generate(client, f"bare-{number}-{index}", prompt, sampling)
+        await engine._dialect.generate(client, [f"bare-{number}-{index}"], prompt, sampling)
 
 
 class _BareClient:
@@ -196,22 +208,29 @@ class _BareClient:
         assert await self._client._send("POST", path, payload, {}, limit_s)
 
 
-def prompts(count: int, *, seed: int) -> list[Int32Array]:
+def prompts(count: int, *, seed: int, tokens: int = PROMPT_TOKENS) -> list[Int32Array]:
     """Returns random prompts."""
     random = np.random.default_rng(seed)
-    return [random.integers(4, 100, PROMPT_TOKENS).astype(np.int32) for _ in range(count)]
+    return [random.integers(4, 100, tokens).astype(np.int32) for _ in range(count)]
 
 
 async def _pauses(
-    kind: str, model: dict[str, Any], shares: Mapping[str, float], *, updates: int, interval_s: float, requests: int
+    kind: str,
+    model: dict[str, Any],
+    dtype: Dtype,
+    shares: Mapping[str, float],
+    load: "RequestLoad",
+    *,
+    updates: int,
+    interval_s: float,
 ) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    async with serving(kind, model, dtype="bfloat16") as (engine, _):
-        versions = Versions(random_version(model, Dtype.BFLOAT16))
+    figures: dict[str, Any] = {"dtype": dtype.name.lower()}
+    async with serving(kind, model, dtype=dtype.name.lower()) as (engine, _):
+        versions = Versions(random_version(model, dtype))
         await engine.load(versions.latest)
         figures["megabytes"] = round(versions.latest.manifest.size_bytes / 1e6)
         figures["gap_before"] = await _gap(engine, model, versions.latest)
-        async with load_of(engine, requests):
+        async with load.on(engine):
             for name, share in shares.items():
                 if name != RELOAD and not engine._can_patch:
                     continue
@@ -287,25 +306,33 @@ def summary(timings: list[LoadTimings]) -> dict[str, float]:
     }
 
 
-@asynccontextmanager
-async def load_of(engine: ServerEngine, requests: int) -> AsyncIterator[None]:
-    """Keeps this many requests in flight."""
-    names = itertools.count()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLoad:
+    """Requests in flight: each one that is complete is followed by another."""
 
-    async def go_on() -> None:
-        while True:
-            (prompt,) = prompts(1, seed=next(names))
-            await engine.generate(f"load-{next(names)}", prompt, Sampling(max_new_tokens=200))
+    requests: int
+    prompt_tokens: int
+    sampling: Sampling
 
-    tasks = [asyncio.create_task(go_on()) for _ in range(requests)]
-    try:
-        yield
-        assert not [task for task in tasks if task.done()], "no request failed"
-    finally:
-        for task in tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(tasks)
+    @asynccontextmanager
+    async def on(self, engine: ServerEngine) -> AsyncIterator[None]:
+        """Keeps the requests in flight while the block runs."""
+        numbers = itertools.count()
+
+        async def go_on() -> None:
+            while True:
+                (prompt,) = prompts(1, seed=next(numbers), tokens=self.prompt_tokens)
+                await engine.generate(f"load-{next(numbers)}", prompt, self.sampling)
+
+        tasks = [asyncio.create_task(go_on()) for _ in range(self.requests)]
+        try:
+            yield
+            assert not [task for task in tasks if task.done()], "no request failed"
+        finally:
+            for task in tasks:
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait(tasks)
 
 
 def random_version(model: dict[str, Any], dtype: Dtype) -> VerifiedWeights:

@@ -190,7 +190,7 @@ class TestVllmServer(SimulatedServerSuite):
 
 RELOAD = {"sglang": "/update_weights_from_disk", "vllm": "/collective_rpc"}
 """Route that reloads all weights, without placements."""
-PATCH = {"sglang": "/update_weights_from_tensor", "vllm": "/collective_rpc"}
+PATCH = {"sglang": "/astraflow/update", "vllm": "/collective_rpc"}
 """Route that patches, and reloads with placements."""
 GENERATE = {"sglang": "/generate", "vllm": "/inference/v1/generate"}
 

@@ -20,6 +20,7 @@ from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.guardian import mapped_shared_memory
+from astraflow.raas.engines.server.request_groups import MAX_TOKENS
 from tests.errors import raises_code
 from tests.suites.engine_suite import Build, EngineSuite, Weights, check, until, within
 
@@ -63,13 +64,13 @@ class ServerEngineSuite(EngineSuite):
         await served.load(weights(0))
         await served.pause(PauseMode.KEEP)
         client, sampling = served.servers[0].client, Sampling(max_new_tokens=8)
-        running = asyncio.create_task(served._dialect.generate(client, "arrives#0", prompt, sampling))
+        running = asyncio.create_task(served._dialect.generate(client, ["arrives#0"], prompt, sampling))
         await asyncio.sleep(self.head_start_s)
         await within(served.load(weights(1)))
         await asyncio.sleep(self.head_start_s)
         assert not running.done()
         await served.resume()
-        generation = await within(running)
+        (generation,) = await within(running)
 
         assert [span.version for span in generation.spans] == [1]
         self.check_logprobs(prompt, generation, expected)
@@ -115,6 +116,40 @@ class ServerEngineSuite(EngineSuite):
 
         assert generation.finish is Finish.ABORT
         assert 0 < len(generation.tokens) < long.max_new_tokens
+
+    async def test_equal_short_requests_each_get_a_sample_of_their_own(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array, expected: Expected
+    ) -> None:
+        await served.load(weights(0))
+        sampling = Sampling(max_new_tokens=8)
+        generations = await within(
+            asyncio.gather(*(served.generate(f"member-{number}", prompt, sampling) for number in range(8)))
+        )
+
+        assert len({generation.tokens.tobytes() for generation in generations}) > 1
+        for generation in generations:
+            check(generation, sampling)
+            self.check_logprobs(prompt, generation, expected)
+
+    async def test_an_abort_ends_one_of_equal_short_requests(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling, expected: Expected
+    ) -> None:
+        await served.load(weights(0))
+        before = await self.begun(served, "a", prompt, long)
+        sampling = Sampling(max_new_tokens=MAX_TOKENS)
+        members = [asyncio.create_task(served.generate(f"member-{n}", prompt, sampling)) for n in range(4)]
+        await asyncio.sleep(self.head_start_s)
+        await served.abort("member-1")
+        self.release()
+        generations = await within(asyncio.gather(*members))
+        await served.abort("a")
+        await within(before)
+
+        assert [generation.finish for generation in generations if generation.finish is not Finish.ABORT] == (
+            3 * [Finish.LENGTH]
+        )
+        for generation in generations:
+            self.check_logprobs(prompt, generation, expected)
 
     @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
     async def test_the_loss_of_any_process_causes_only_a_restart(

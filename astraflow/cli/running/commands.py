@@ -17,15 +17,16 @@ DEMO_LIMIT_WITH_SERVER_S = 600.0
 """Time limit of the demo with an engine that starts a server."""
 
 SERVER_SETTINGS = (
-    # Attention in vLLM on a CPU and in some kernels on GPUs needs heads of at least 64.
+    # Attention in vLLM on a CPU needs heads of at least 32: the model has four of 32 instead of 24.
     "policies.solver.model.hidden_size=128",
-    "policies.solver.model.heads=2",
     # One server: several would share the same cores. An evaluation and training would take turns on it.
     "nodes.count=1",
     "evaluations.progress.every_versions=1000",
     "evaluations.progress.at_start=false",
 )
 """Changes of the demo for engines that start a server."""
+GPU_SETTING = "policies.solver.model.heads=2"
+"""Further change for servers on a GPU, where some kernels need heads of 64. The model then needs twice the steps."""
 
 Headless = Annotated[
     bool,
@@ -123,12 +124,13 @@ def demo(
     ] = False,
 ) -> None:
     """Train a tiny model to reverse four letters and watch it learn. With --pools, watch a simulated fleet instead."""
-    has_server = engine in ("sglang", "vllm")
+    has_server = engine in ("sglang", "vllm") and not pools
+    settings = server_settings(engine, has_consent=yes) if has_server else ()
     if limit_s is None and headless:
         limit_s = DEMO_LIMIT_WITH_SERVER_S if has_server else DEMO_LIMIT_S
     run(
         DEMO_OF_POOLS if pools else DEMO,
-        [*(SERVER_SETTINGS if has_server and not pools else ()), *overrides],
+        [*settings, *overrides],
         headless,
         limit_s,
         steps,
@@ -143,6 +145,16 @@ def demo(
         engine=engine,
         yes=yes,
     )
+
+
+def server_settings(engine: str, *, has_consent: bool) -> tuple[str, ...]:
+    """Returns the changes of the demo for a server, which is installed if it is missing."""
+    from astraflow.cli.engines.environments import ensure_installed
+    from astraflow.raas.engines.server.environments import find_environment
+
+    ensure_installed(engine, has_consent=has_consent)
+    is_cpu = find_environment(engine).device == "cpu"
+    return SERVER_SETTINGS if is_cpu else (*SERVER_SETTINGS, GPU_SETTING)
 
 
 def run(

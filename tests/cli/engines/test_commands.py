@@ -17,8 +17,9 @@ import pytest
 from astraflow.cli.checks.doctor import engine_findings
 from astraflow.cli.engines import environments
 from astraflow.cli.main import main
-from astraflow.cli.running.commands import DEMO, SERVER_SETTINGS
+from astraflow.cli.running.commands import DEMO, server_settings
 from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.models import models
 from astraflow.raas.engines.server.environments import Environment, find_environment, installed_environments
 from astraflow.raas.engines.server.installation import installer, releases, verification
 from astraflow.raas.engines.server.installation.host import Gpu, Host, default_device, obstacles, parse_smi
@@ -99,11 +100,17 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
-def make_environment(folder: Path, *, python: str = "#!/bin/sh\nexit 0\n", is_complete: bool = True) -> Environment:
+def make_environment(
+    folder: Path,
+    *,
+    kind: str = "sglang",
+    device: str = "cpu",
+    python: str = "#!/bin/sh\nexit 0\n",
+    is_complete: bool = True,
+) -> Environment:
     """Writes a folder that looks like an environment, with `python` as its interpreter."""
-    environment = Environment(
-        name="sglang-cpu", kind="sglang", device="cpu", version="0.5.23", folder=folder / "engines" / "sglang-cpu"
-    )
+    name = f"{kind}-{device}"
+    environment = Environment(name=name, kind=kind, device=device, version="0.5.23", folder=folder / "engines" / name)
     environment.python.parent.mkdir(parents=True)
     for program in (environment.python, environment.folder / "bin" / "pip"):
         program.write_text(python)
@@ -327,9 +334,11 @@ def test_requirement_files_pin_the_server(release: EngineRelease) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm"])
-def test_the_demo_has_settings_for_an_engine_server(kind: str) -> None:
-    recipe = load_recipe(DEMO, [f"nodes.engine.kind={kind}", *SERVER_SETTINGS])
-    model = recipe.policies["solver"].model
-    assert model["hidden_size"] // model["heads"] == 64
+@pytest.mark.parametrize(("device", "head_size"), [("cpu", 32), ("cuda", 64)])
+def test_the_demo_has_settings_for_an_engine_server(folder: Path, kind: str, device: str, head_size: int) -> None:
+    make_environment(folder, kind=kind, device=device)
+    settings = server_settings(kind, has_consent=False)
+    recipe = load_recipe(DEMO, [f"nodes.engine.kind={kind}", *settings])
+    assert models.build(recipe.policies["solver"].model).architecture().config.head_dim == head_size
     assert (recipe.nodes.engine, recipe.nodes.count) == ({"kind": kind}, 1)
     assert not recipe.evaluations["progress"].at_start

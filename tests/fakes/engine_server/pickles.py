@@ -4,18 +4,9 @@ import base64
 import io
 import math
 import pickle
-import pickletools
 from typing import Any
 
 from tests.fakes.engine_server.frontend import HttpError
-
-
-def named_payload(encoded: str) -> str:
-    """Returns the name of the only tensor in a pickled list, without unpickling it. Raises: HttpError."""
-    for _, argument, _ in pickletools.genops(base64.b64decode(encoded)):
-        if isinstance(argument, str) and argument.startswith(("load:", "patch:")):
-            return argument
-    raise _refusal("no payload in the pickle")
 
 
 def tensor_bits(encoded: str) -> dict[str, bytes]:

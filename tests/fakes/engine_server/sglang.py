@@ -1,12 +1,13 @@
 """SGLang's routes, as AstraFlow uses them (0.5.23)."""
 
 import argparse
+import asyncio
 import os
 import time
 from typing import Any
 
 from tests.fakes.engine_server.frontend import Call, CoreClient, Frontend, Handler, HttpError
-from tests.fakes.engine_server.pickles import named_payload, tensor_bits
+from tests.fakes.engine_server.pickles import tensor_bits
 
 _LOADER = "astraflow_sglang.apply"
 
@@ -73,7 +74,6 @@ class _Server:
         """Path of each loaded adapter, as the answers show it."""
         self._model = model
         self._version = "default"
-        self._is_updating = False
         self._pause_mode = ""
 
     def routes(self) -> dict[tuple[str, str], Handler]:
@@ -87,9 +87,7 @@ class _Server:
             ("POST", "/flush_cache"): self._flush,
             ("POST", "/continue_generation"): self._resume,
             ("POST", "/update_weights_from_disk"): self._from_disk,
-            ("POST", "/begin_weight_update"): self._begin,
-            ("POST", "/end_weight_update"): self._end,
-            ("POST", "/update_weights_from_tensor"): self._from_tensor,
+            ("POST", "/astraflow/update"): self._by_loader,
             ("POST", "/weights_checker"): self._check,
             ("POST", "/update_weight_version"): self._set_version,
         }
@@ -131,7 +129,14 @@ class _Server:
         return "".join(f"# TYPE sglang:{name} gauge\nsglang:{name}{labels} {value}\n" for name, value in values.items())
 
     async def _generate(self, call: Call) -> Any:
-        body, began_at = call.body, time.time()
+        if not isinstance(call.body.get("rid"), list):
+            return await self._generate_one(call.body)
+        members = zip(call.body["rid"], call.body["input_ids"], strict=True)
+        bodies = [{**call.body, "rid": request_id, "input_ids": tokens} for request_id, tokens in members]
+        return await asyncio.gather(*(self._generate_one(body) for body in bodies))
+
+    async def _generate_one(self, body: dict[str, Any]) -> Any:
+        began_at = time.time()
         sampling = body["sampling_params"]
         tokens = body["input_ids"]
         if sampling["max_new_tokens"] == 0:
@@ -238,28 +243,12 @@ class _Server:
         await self._update("load", f"{body['model_path']}/model.safetensors", body)
         return {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
 
-    async def _begin(self, call: Call) -> Any:
-        if self._is_updating:
-            raise HttpError(400, {"success": False, "message": "a weight update is in progress"})
-        self._is_updating = True
-        return {"success": True, "message": "Success"}
-
-    async def _end(self, call: Call) -> Any:
-        if not self._is_updating:
-            raise HttpError(400, {"success": False, "message": "no weight update is in progress"})
-        self._is_updating = False
-        return {"success": True, "message": "Success"}
-
-    async def _from_tensor(self, call: Call) -> Any:
-        body = call.body
-        if not self._is_updating:
-            message = "must run between begin_weight_update() and end_weight_update()"
-            raise HttpError(400, {"success": False, "message": message})
-        if body["load_format"] != _LOADER:
-            raise HttpError(400, {"success": False, "message": f"unknown load format {body['load_format']}"})
-        action, _, path = named_payload(body["serialized_named_tensors"][0]).partition(":")
-        await self._update(action, path, body)
-        return {"success": True, "message": "Success"}
+    async def _by_loader(self, call: Call) -> Any:
+        action, _, path = call.body["payload"].partition(":")
+        await self._update(action, path, {"weight_version": call.body["version"]})
+        if call.body["resumes"]:
+            await self._resume(call)
+        return {"success": True, "message": f"Success Weight version updated to {self._version}."}
 
     async def _update(self, action: str, path: str, body: dict[str, Any]) -> None:
         try:

@@ -1,6 +1,7 @@
 """vLLM's routes, as AstraFlow uses them (0.32.0)."""
 
 import argparse
+import asyncio
 import os
 import time
 import uuid
@@ -113,39 +114,38 @@ class _Server:
                 ),
             ]
         structure = sampling.get("structured_outputs") or {}
+        options = {
+            "request_id": request_id,
+            "prompt": tokens,
+            "adapter": adapter,
+            "max_tokens": sampling["max_tokens"],
+            "temperature": sampling.get("temperature", 1.0),
+            "top_p": sampling.get("top_p", 1.0),
+            "top_k": sampling.get("top_k", 0),
+            "min_p": sampling.get("min_p", 0.0),
+            "stop_tokens": sampling.get("stop_token_ids", []),
+            "stop_strings": sampling.get("stop", []),
+            "seed": sampling.get("seed"),
+            "regex": structure.get("regex", ""),
+            "json_schema": structure.get("json", ""),
+        }
         try:
-            result = await self._core.call(
-                "generate",
-                request_id=request_id,
-                prompt=tokens,
-                adapter=adapter,
-                max_tokens=sampling["max_tokens"],
-                temperature=sampling.get("temperature", 1.0),
-                top_p=sampling.get("top_p", 1.0),
-                top_k=sampling.get("top_k", 0),
-                min_p=sampling.get("min_p", 0.0),
-                stop_tokens=sampling.get("stop_token_ids", []),
-                stop_strings=sampling.get("stop", []),
-                seed=sampling.get("seed"),
-                regex=structure.get("regex", ""),
-                json_schema=structure.get("json", ""),
+            results = await asyncio.gather(
+                *(self._core.call("generate", **options) for _ in range(sampling.get("n", 1)))
             )
         except HttpError as problem:
             error = {"message": str(problem.content), "type": "BadRequestError", "param": None, "code": problem.status}
             raise HttpError(problem.status, {"error": error}) from problem
         has_logprobs = sampling.get("logprobs") is not None
-        content = [
-            {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": [_entry(token, logprob)]}
-            for token, logprob in zip(result["tokens"], result["logprobs"], strict=True)
-        ]
+        completion_tokens = sum(len(result["tokens"]) for result in results)
         return {
             "request_id": request_id,
             "model": body["model"],
             "created": int(time.time()),
             "usage": {
                 "prompt_tokens": len(tokens),
-                "total_tokens": len(tokens) + len(result["tokens"]),
-                "completion_tokens": len(result["tokens"]),
+                "total_tokens": len(tokens) + completion_tokens,
+                "completion_tokens": completion_tokens,
                 "prompt_tokens_details": None,
                 "completion_tokens_details": None,
             },
@@ -157,18 +157,7 @@ class _Server:
             "kv_transfer_params": None,
             "ec_transfer_params": None,
             "output_mode": "tokens",
-            "choices": [
-                {
-                    "index": 0,
-                    "finish_reason": result["finish"],
-                    "stop_reason": result["stop"],
-                    "token_ids": result["tokens"],
-                    "routed_experts": None,
-                    "sampling_mask": None,
-                    "weight_versions": result["spans"] or None,
-                    "logprobs": {"content": content} if has_logprobs else None,
-                }
-            ],
+            "choices": [_choice(index, result, has_logprobs=has_logprobs) for index, result in enumerate(results)],
         }
 
     async def _is_paused(self, call: Call) -> Any:
@@ -230,6 +219,23 @@ class _Server:
 
     async def _check(self, call: Call) -> Any:
         return {"checksums": await self._core.call("checksum")}
+
+
+def _choice(index: int, result: dict[str, Any], *, has_logprobs: bool) -> dict[str, Any]:
+    content = [
+        {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": [_entry(token, logprob)]}
+        for token, logprob in zip(result["tokens"], result["logprobs"], strict=True)
+    ]
+    return {
+        "index": index,
+        "finish_reason": result["finish"],
+        "stop_reason": result["stop"],
+        "token_ids": result["tokens"],
+        "routed_experts": None,
+        "sampling_mask": None,
+        "weight_versions": result["spans"] or None,
+        "logprobs": {"content": content} if has_logprobs else None,
+    }
 
 
 def _entry(token: int, logprob: float) -> dict[str, Any]:

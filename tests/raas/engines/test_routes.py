@@ -59,7 +59,7 @@ def test_sglang_returns_int32_without_a_shape() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
 def test_vllm_returns_an_npy_file(dtype: Any) -> None:
-    generation = vllm.parse_generation(from_vllm(npy(ROUTES.astype(dtype))))
+    (generation,) = vllm.parse_generations(from_vllm(npy(ROUTES.astype(dtype))))
     assert generation.routes is not None
     assert generation.routes.dtype == np.uint16
     np.testing.assert_array_equal(generation.routes, ROUTES)
@@ -67,7 +67,7 @@ def test_vllm_returns_an_npy_file(dtype: Any) -> None:
 
 def test_answers_without_routes_have_none() -> None:
     assert sglang.parse_generation(from_sglang(None)).routes is None
-    assert vllm.parse_generation(from_vllm(None)).routes is None
+    assert vllm.parse_generations(from_vllm(None))[0].routes is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_answers_without_routes_have_none() -> None:
 )
 def test_routes_in_another_format_are_refused(routes: str) -> None:
     with pytest.raises(CorruptData):
-        vllm.parse_generation(from_vllm(routes))
+        vllm.parse_generations(from_vllm(routes))
 
 
 def test_sglang_routes_of_another_size_or_sign_are_refused() -> None:
@@ -97,8 +97,8 @@ def test_sglang_routes_of_another_size_or_sign_are_refused() -> None:
 
 
 def test_a_continuation_has_the_routes_of_the_whole_sequence() -> None:
-    begun = vllm.parse_generation(from_vllm(None))
-    rest = vllm.parse_generation(from_vllm(npy(ROUTES)))
+    (begun,) = vllm.parse_generations(from_vllm(None))
+    (rest,) = vllm.parse_generations(from_vllm(npy(ROUTES)))
     assert joined(begun, rest).routes is rest.routes
     assert joined(begun, rest).finish is Finish.LENGTH
 

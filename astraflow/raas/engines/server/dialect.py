@@ -60,9 +60,12 @@ class Dialect(Protocol):
         """Returns whether the server answers control requests."""
 
     async def generate(
-        self, client: ServerClient, request_id: str, prompt: Int32Array, sampling: Sampling
-    ) -> Generation:
-        """Continues a prompt. Raises: ServerRefused, ServerUnreachable, CorruptData for an invalid answer."""
+        self, client: ServerClient, request_ids: Sequence[str], prompt: Int32Array, sampling: Sampling
+    ) -> list[Generation]:
+        """Continues a prompt, once for each id, in one HTTP request; returns when all are complete.
+
+        Raises: ServerRefused, ServerUnreachable, CorruptData for an invalid answer.
+        """
 
     async def score(
         self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None
@@ -93,8 +96,9 @@ class Dialect(Protocol):
     def can_patch(self, environment: Environment, options: ServerOptions) -> bool:
         """Returns whether `patch` is supported."""
 
-    async def patch(self, client: ServerClient, patch: Path, version: str) -> None:
-        """Writes the changes in `patch` (`patch_file.py`) into the weights of a paused server, and discards the cache.
+    async def patch(self, client: ServerClient, patch: Path, version: str, *, resumes: bool) -> None:
+        """Writes the changes in `patch` (`patch_file.py`) into the weights of a paused server, discards the cache, and
+        resumes generation if `resumes`.
 
         Raises: ServerRefused when the server has no placements of the weights, or a change is outside of them; the
         weights are then unknown.

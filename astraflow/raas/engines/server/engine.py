@@ -251,40 +251,44 @@ class ServerEngine:
             await self._dialect.pause(client, PauseMode.KEEP)
         replica.is_paused = True
         paused_at = time.perf_counter()
-        await self._apply(replica, base=base)
+        is_resumed = await self._apply(replica, base=base, resumes=not was_paused)
         applied_at = time.perf_counter()
         if not was_paused:
-            await self._dialect.resume(client)
+            if not is_resumed:
+                await self._dialect.resume(client)
             replica.is_paused = False
         replica.serving.set()
         return LoadTimings(
             pause_s=paused_at - began_at, apply_s=applied_at - paused_at, resume_s=time.perf_counter() - applied_at
         )
 
-    async def _apply(self, replica: Replica, *, base: Version | None) -> None:
-        """Patches or reloads a paused server."""
+    async def _apply(self, replica: Replica, *, base: Version | None, resumes: bool) -> bool:
+        """Patches or reloads a paused server; returns whether it has resumed, which only a patch does if `resumes`."""
         folder = self._folder
         assert folder is not None  # noqa: S101 (the engine was started)
         client, version = replica.client, str(folder.version)
         if folder.adapter is not None:
             await self._apply_adapter(replica, folder)
-            return
+            return False
         client.adapter, replica.base_root = "", b""
         if folder.patch is not None and base is not None and folder.patch_base == base == replica.loaded:
+            is_check_due = (self._patches + 1) % self._options.patch_check_every == 0
+            resumes = resumes and not is_check_due
             try:
-                await self._dialect.patch(client, folder.patch, version)
+                await self._dialect.patch(client, folder.patch, version, resumes=resumes)
                 self._patches += 1
-                if self._patches % self._options.patch_check_every == 0:
+                if is_check_due:
                     await self._check_patches(replica, version)
             except ServerRefused as problem:
                 log.warning("engine_patch_refused", engine=self._dialect.kind, problem=str(problem))
                 self._can_patch = False
             else:
                 replica.loaded = folder.version
-                return
+                return resumes
         replica.loaded = None
         await self._dialect.reload(client, folder.path, version, learn_placements=self._can_patch)
         replica.loaded = folder.version
+        return False
 
     async def _apply_adapter(self, replica: Replica, folder: ModelFolder) -> None:
         """Loads the staged adapters, and first their base unless the server has it."""

@@ -14,6 +14,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling,
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.replica import Replica, ServerLost
+from astraflow.raas.engines.server.request_groups import RequestGroups
 
 LOSS_DETECTION_S = 10.0
 """Seconds from a failed request to the detection that its server is lost."""
@@ -29,6 +30,7 @@ class RequestRouter:
     def __init__(self, dialect: Dialect, replicas: Sequence[Replica], *, is_open: asyncio.Event) -> None:
         """replicas: servers of the engine, which may be added later. is_open: clear while the engine is paused."""
         self._dialect = dialect
+        self._groups = RequestGroups(dialect)
         self._replicas = replicas
         self._is_open = is_open
         self._is_closed = False
@@ -114,7 +116,7 @@ class RequestRouter:
             try:
                 client = replica.client
                 adapter = client.adapter
-                part = await self._dialect.generate(client, wire_id, prefix, left)
+                part = await self._groups.generate(client, wire_id, prefix, left)
             except (ServerLost, ServerUnreachable, ServerRefused) as problem:
                 if client is not None and client.adapter != adapter:
                     continue  # it named the adapters of the version before

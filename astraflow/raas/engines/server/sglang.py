@@ -41,6 +41,7 @@ from astraflow.weights.adapters import PEFT_CONFIG, PEFT_WEIGHTS
 
 _IN_SERVER = Path(__file__).parent / "in_server"
 _LOADER = "astraflow_sglang.apply"
+_UPDATE = "/astraflow/update"
 _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
 
 
@@ -146,20 +147,22 @@ class SglangDialect:
         return True
 
     async def generate(
-        self, client: ServerClient, request_id: str, prompt: Int32Array, sampling: Sampling
-    ) -> Generation:
-        """Continues a prompt. Raises: ServerRefused, ServerUnreachable, CorruptData; InvalidInput for a seed."""
+        self, client: ServerClient, request_ids: Sequence[str], prompt: Int32Array, sampling: Sampling
+    ) -> list[Generation]:
+        """Continues a prompt, once for each id. Raises: ServerRefused, ServerUnreachable, CorruptData; InvalidInput for
+        a seed."""
         if sampling.seed is not None and not self._has_seeds:
             raise InvalidInput(
                 "cannot sample with a seed: SGLang ignores it unless its kernels are deterministic; set "
                 "deterministic = true, or use the engine vllm",
                 code="engine.unsupported_sampling",
             )
+        is_group = len(request_ids) > 1
         answer = await client.post(
             "/generate",
             {
-                "rid": request_id,
-                "input_ids": prompt,
+                "rid": list(request_ids) if is_group else request_ids[0],
+                "input_ids": [prompt] * len(request_ids) if is_group else prompt,
                 "lora_path": client.adapter or None,
                 "sampling_params": _sampling_parameters(sampling),
                 "return_logprob": True,
@@ -167,7 +170,10 @@ class SglangDialect:
             },
             limit_s=None,
         )
-        return parse_generation(answer, experts=self._experts)
+        answers = answer if is_group else [answer]
+        if not isinstance(answers, list) or len(answers) != len(request_ids):
+            raise invalid_answer("SGLang", answer)
+        return [parse_generation(member, experts=self._experts) for member in answers]
 
     async def score(
         self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None
@@ -235,7 +241,7 @@ class SglangDialect:
     async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_placements: bool) -> None:
         """Loads a whole version from shared memory. `auto` is explicit: the default is the format at the start."""
         if learn_placements:
-            await self._apply(client, f"load:{folder / WEIGHTS}", version)
+            await self._apply(client, f"load:{folder / WEIGHTS}", version, resumes=False)
             return
         answer = await client.post(
             "/update_weights_from_disk",
@@ -264,9 +270,9 @@ class SglangDialect:
         """Returns True: a model that cannot be patched is noticed at the first patch."""
         return True
 
-    async def patch(self, client: ServerClient, patch: Path, version: str) -> None:
+    async def patch(self, client: ServerClient, patch: Path, version: str, *, resumes: bool) -> None:
         """Writes changed elements in place."""
-        await self._apply(client, f"patch:{patch}", version)
+        await self._apply(client, f"patch:{patch}", version, resumes=resumes)
 
     async def checksum(self, client: ServerClient) -> str:
         """Returns the checksums of all parameters, as text."""
@@ -277,30 +283,10 @@ class SglangDialect:
         """Returns the load from the metrics."""
         return parse_metrics((await client.get("/metrics", limit_s=5.0)).decode(), prefix="sglang:")
 
-    async def _apply(self, client: ServerClient, payload: str, version: str) -> None:
-        """Calls the custom weight loader in every rank.
-
-        The pickle is a constant of this program with a path in it, sent to the own child; SGLang unpickles it with an
-        allow-list of types.
-        """
-        import torch
-
-        encoded = base64.b64encode(pickle.dumps([(payload, torch.zeros(1))])).decode()
-        await client.post("/begin_weight_update", {}, limit_s=CONTROL_S)
-        try:
-            answer = await client.post(
-                "/update_weights_from_tensor",
-                {
-                    "serialized_named_tensors": [encoded],
-                    "load_format": _LOADER,
-                    "weight_version": version,
-                    "flush_cache": True,
-                },
-                limit_s=RELOAD_S,
-            )
-        finally:
-            await client.post("/end_weight_update", {}, limit_s=CONTROL_S)
-        _check_success(answer, "/update_weights_from_tensor")
+    async def _apply(self, client: ServerClient, payload: str, version: str, *, resumes: bool) -> None:
+        """Calls the custom weight loader in every rank, by the route that `in_server/astraflow_sglang.py` adds."""
+        body = {"payload": payload, "version": version, "resumes": resumes}
+        _check_success(await client.post(_UPDATE, body, limit_s=RELOAD_S), _UPDATE)
 
 
 _CPU_TOKENS_PER_GIB = 32_768

@@ -51,6 +51,10 @@ class VllmDialect:
 
     kind = "vllm"
 
+    def __init__(self) -> None:
+        self._requests: dict[str, str] = {}
+        """Id in the server of the request that holds each generation in flight."""
+
     def launch(
         self, environment: Environment, options: ServerOptions, *, model: Path, port: int, key: str, devices: str
     ) -> Launch:
@@ -118,20 +122,26 @@ class VllmDialect:
         return True
 
     async def generate(
-        self, client: ServerClient, request_id: str, prompt: Int32Array, sampling: Sampling
-    ) -> Generation:
-        """Continues a prompt. Raises: ServerRefused, ServerUnreachable, CorruptData."""
-        answer = await client.post(
-            "/inference/v1/generate",
-            {
-                "request_id": request_id,
-                "model": client.adapter or MODEL_NAME,
-                "token_ids": prompt,
-                "sampling_params": _sampling_parameters(sampling),
-            },
-            limit_s=None,
-        )
-        return parse_generation(answer)
+        self, client: ServerClient, request_ids: Sequence[str], prompt: Int32Array, sampling: Sampling
+    ) -> list[Generation]:
+        """Continues a prompt, once for each id. Raises: ServerRefused, ServerUnreachable, CorruptData."""
+        first = request_ids[0]
+        self._requests.update(dict.fromkeys(request_ids, first))
+        try:
+            answer = await client.post(
+                "/inference/v1/generate",
+                {
+                    "request_id": first,
+                    "model": client.adapter or MODEL_NAME,
+                    "token_ids": prompt,
+                    "sampling_params": {**_sampling_parameters(sampling), "n": len(request_ids)},
+                },
+                limit_s=None,
+            )
+        finally:
+            for request_id in request_ids:
+                self._requests.pop(request_id, None)
+        return parse_generations(answer, count=len(request_ids))
 
     async def score(
         self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None
@@ -155,8 +165,8 @@ class VllmDialect:
             raise invalid_answer("vLLM", answer) from problem
 
     async def abort(self, client: ServerClient, request_ids: Sequence[str]) -> None:
-        """Ends requests at once."""
-        ids = [_ABORT_PREFIX + request_id for request_id in request_ids]
+        """Ends generations at once, with those of the same request."""
+        ids = list({_ABORT_PREFIX + self._requests.get(request_id, request_id) for request_id in request_ids})
         await client.post("/abort_requests", {"request_ids": ids}, limit_s=CONTROL_S, is_repeatable=True)
 
     async def pause(self, client: ServerClient, mode: PauseMode) -> None:
@@ -187,9 +197,11 @@ class VllmDialect:
         """Returns False on a CPU, where vLLM packs its weights."""
         return environment.device != "cpu"
 
-    async def patch(self, client: ServerClient, patch: Path, version: str) -> None:
+    async def patch(self, client: ServerClient, patch: Path, version: str, *, resumes: bool) -> None:
         """Writes changed elements in place."""
         await self._call_workers(client, "astraflow_patch", {"path": str(patch)}, version)
+        if resumes:
+            await self.resume(client)
 
     async def checksum(self, client: ServerClient) -> str:
         """Returns the checksums of all parameters, as text."""
@@ -233,25 +245,31 @@ def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
     return parameters
 
 
-def parse_generation(answer: Any) -> Generation:
-    """Returns the generation of an answer to `/inference/v1/generate`. Raises: CorruptData.
+def parse_generations(answer: Any, *, count: int = 1) -> list[Generation]:
+    """Returns the generations of an answer to `/inference/v1/generate`. Raises: CorruptData.
 
     The routes are returned when the server was started with `return_routes`. Trajectories do not carry them yet.
     """
     try:
-        choice = answer["choices"][0]
-        tokens = np.array(choice["token_ids"] or [], dtype=np.int32)
-        content = (choice.get("logprobs") or {}).get("content") or []
-        logprobs = np.minimum(np.array([entry["logprob"] for entry in content], dtype=np.float32), 0.0)
-        if len(logprobs) != len(tokens):
-            raise ValueError("tokens and logprobs differ in number")
-        routes = choice.get("routed_experts")
-        return Generation(
-            tokens=tokens,
-            logprobs=logprobs,
-            spans=version_spans(choice["weight_versions"], len(tokens)),
-            finish=_FINISH[choice["finish_reason"]],
-            routes=None if routes is None else routes_from_npy(routes),
-        )
+        choices = answer["choices"]
+        if len(choices) != count:
+            raise ValueError(f"{len(choices)} choices instead of {count}")
+        return [_parse_choice(choice) for choice in choices]
     except (KeyError, TypeError, IndexError, ValueError, InvalidInput) as problem:
         raise invalid_answer("vLLM", answer) from problem
+
+
+def _parse_choice(choice: Mapping[str, Any]) -> Generation:
+    tokens = np.array(choice["token_ids"] or [], dtype=np.int32)
+    content = (choice.get("logprobs") or {}).get("content") or []
+    logprobs = np.minimum(np.array([entry["logprob"] for entry in content], dtype=np.float32), 0.0)
+    if len(logprobs) != len(tokens):
+        raise ValueError("tokens and logprobs differ in number")
+    routes = choice.get("routed_experts")
+    return Generation(
+        tokens=tokens,
+        logprobs=logprobs,
+        spans=version_spans(choice["weight_versions"], len(tokens)),
+        finish=_FINISH[choice["finish_reason"]],
+        routes=None if routes is None else routes_from_npy(routes),
+    )

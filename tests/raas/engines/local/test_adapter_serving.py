@@ -141,13 +141,13 @@ async def test_requests_use_the_name_of_the_newest_adapter(
     plane: Adopting, tmp_path: Path, dialect: Dialect, answers: Mapping[str, Any], load: str, unload: str, named: str
 ) -> None:
     client: Any = Recorder(answers)
-    await dialect.generate(client, "a", PROMPT, Sampling(max_new_tokens=1))
+    await dialect.generate(client, ["a"], PROMPT, Sampling(max_new_tokens=1))
     assert client.sent[-1][1][named] in (None, "policy")
 
     for version in (1, 2):
         write_adapter(tmp_path / f"adapter-{version}", adapters(plane, version))
         await dialect.load_adapter(client, tmp_path / f"adapter-{version}", str(version))
-    generation = await dialect.generate(client, "b", PROMPT, Sampling(max_new_tokens=1))
+    (generation,) = await dialect.generate(client, ["b"], PROMPT, Sampling(max_new_tokens=1))
     await dialect.score(client, PROMPT, 1, limit_s=1.0)
 
     assert generation.tokens.tolist() == [5]

@@ -114,7 +114,7 @@ def test_a_vllm_answer_with_routes_is_parsed() -> None:
     content = io.BytesIO()
     routes = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     np.save(content, routes)
-    generation = vllm.parse_generation(vllm_answer(routed_experts=base64.b64encode(content.getvalue()).decode()))
+    (generation,) = vllm.parse_generations(vllm_answer(routed_experts=base64.b64encode(content.getvalue()).decode()))
 
     assert generation.tokens.tolist() == [7, 8]
     assert generation.logprobs.tolist() == [-0.5, -1.5]
@@ -127,7 +127,7 @@ def test_a_vllm_answer_with_routes_is_parsed() -> None:
 
 def test_a_vllm_request_aborted_before_its_first_token_has_no_tokens() -> None:
     answer = vllm_answer(finish_reason="abort", token_ids=[], logprobs=None, weight_versions=None)
-    generation = vllm.parse_generation(answer)
+    (generation,) = vllm.parse_generations(answer)
 
     assert generation.finish is Finish.ABORT
     assert len(generation.tokens) == 0
@@ -147,4 +147,4 @@ def test_a_vllm_request_aborted_before_its_first_token_has_no_tokens() -> None:
 )
 def test_invalid_answers_of_vllm_are_refused(answer: Any) -> None:
     with raises_code(CorruptData, "engine.invalid_answer", "vLLM"):
-        vllm.parse_generation(answer)
+        vllm.parse_generations(answer)

@@ -6,13 +6,17 @@ The key is in the environment, because all users of a machine see command lines.
 
 The custom weight loader `astraflow_sglang.apply` (`--custom-weight-loader`) takes one tensor whose name is the payload:
 `load:PATH` loads a safetensors file and learns the placements of its elements, `patch:PATH` writes changed elements.
+The route `POST /astraflow/update` calls it between the begin and the end of an update, and resumes generation. The
+server generates nothing during these steps, which are four requests of SGLang's own, each after the answer to the last.
 
 SGLang starts its processes with `spawn`, which runs the module level of this file again in each of them: on a CPU,
 operators of torchvision's CUDA build must be declared in all of them, and memory cannot be pinned.
 """
 
+import asyncio
 import gc
 import os
+import pickle
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -74,8 +78,45 @@ def main() -> None:
     from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args
 
+    _add_route()
     arguments = prepare_server_args([*sys.argv[1:], "--api-key", os.environ.pop("ASTRAFLOW_SERVER_KEY")])
     run_server(arguments)
+
+
+def _add_route() -> None:
+    from fastapi import Request
+    from fastapi.responses import JSONResponse
+    from sglang.srt.entrypoints.http_server import app, get_global_state
+    from sglang.srt.managers.io_struct import (
+        BeginWeightUpdateReqInput,
+        ContinueGenerationReqInput,
+        EndWeightUpdateReqInput,
+        UpdateWeightsFromTensorReqInput,
+    )
+
+    @app.post("/astraflow/update")
+    async def update(request: Request) -> JSONResponse:
+        """Applies `payload` to the weights of a paused server, names them `version`, discards the cache, and, if
+        `resumes`, generates again.
+
+        The pickle is a constant with the payload in it, and SGLang unpickles it with an allow-list of types.
+        """
+        body = await request.json()
+        manager = get_global_state().tokenizer_manager
+        loaded = UpdateWeightsFromTensorReqInput(
+            serialized_named_tensors=[pickle.dumps([(body["payload"], torch.zeros(1))])],
+            load_format="astraflow_sglang.apply",
+            weight_version=body["version"],
+        )
+        begun, (is_loaded, message), ended = await asyncio.gather(  # sent in this order, over one socket
+            manager.begin_weight_update_communicator(BeginWeightUpdateReqInput()),
+            manager.update_weights_from_tensor(loaded),
+            manager.end_weight_update_communicator(EndWeightUpdateReqInput()),
+        )
+        is_done = is_loaded and all(answer.success for answer in (*begun, *ended))
+        if is_done and body["resumes"]:
+            await manager.continue_generation(ContinueGenerationReqInput(torch_empty_cache=False))
+        return JSONResponse({"success": is_done, "message": message}, status_code=200 if is_done else 400)
 
 
 if __name__ == "__main__":
