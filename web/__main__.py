@@ -29,6 +29,11 @@ GC_THRESHOLDS = (10_000, 20, 20)
 often as usual takes as long as reading them. Closed pages and sockets are cycles, though: waiting for 50,000 objects
 retains 4 MB of them."""
 
+THREAD_SWITCH_S = 0.0005
+"""Longest time for which a thread waits for the interpreter while another one computes. A request reads the database in
+threads, which wait for the interpreter after each statement; with Python's 5 ms these waits add up while thousands of
+nodes are decoded."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until a signal or the end of the parent process; returns the exit code."""
@@ -37,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(THREAD_SWITCH_S)
 
     async def run(stop: asyncio.Event) -> None:
         settings = _settings(options)

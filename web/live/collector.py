@@ -112,6 +112,7 @@ class Collector:
                     "cannot follow the reports: dataflow ended the stream", code="report.stream_ended"
                 ) from None
             try:
+                await self._checker.check_nodes(report.nodes)
                 await self._accept(self._checker.checked(report))
             except (Unavailable, DeadlineExceeded, RateLimited):
                 raise  # the connection failed, not the report
