@@ -77,7 +77,9 @@ class ControlPlaneClient:
                 elif decoding is None and message.sequence >= due:
                     decoding = asyncio.create_task(_nodes_of(message, memo))
                     due = message.sequence + math.ceil(len(message.nodes) / most)
-                yield from_message(message, Report, replaced={"nodes": nodes})
+                report = from_message(message, Report, replaced={"nodes": nodes})
+                del message  # with its nodes, which take megabytes, while the next report is awaited
+                yield report
         finally:
             if decoding is not None:
                 decoding.cancel()

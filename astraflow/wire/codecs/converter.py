@@ -150,7 +150,7 @@ class _Record:
                 continue
             if name not in by_name:
                 raise TypeError(f"{message.DESCRIPTOR.full_name} has no field {name!r} for {kind.__name__}")
-            field = by_name.pop(name)
+            field: Field = by_name.pop(name)
             encode, decode = _converted_field(hints[name], field)
             self._encoders.append((name, attrgetter(name), encode))
             if _is_absent_as_none(hints[name], field):
