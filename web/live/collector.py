@@ -135,6 +135,7 @@ class Collector:
             points = await self._missing(report)
         point = self._state.update(report)
         self._recorder.add(report, point)
+        await asyncio.sleep(0)  # requests are served between the parts, each of which takes 15 ms with 10,000 nodes
         if point is not None:
             points.append(point)
         self._on_points(report, points)
