@@ -99,7 +99,7 @@ class Source(ControlPlaneClient):
 
     async def iterate_history(self, **_: Any) -> AsyncIterator[Report]:
         """Yields nothing."""
-        for report in ():
+        for report in list[Report]():
             yield report
 
 
