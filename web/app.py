@@ -22,21 +22,24 @@ from astraflow.contract.errors import (
     UnknownNode,
     UnknownPolicy,
 )
+from astraflow.runtime.imports import hidden_module
 from astraflow.runtime.logs import get_logger
 from web.accounts.viewer import Viewer
-from web.api_docs import routes as api_docs
 from web.launcher.launcher import UnknownRun
 from web.middleware.middleware import SecurityMiddleware, is_for_programs
 from web.middleware.problem_reports import REQUEST_HEADER, problem_report, request_id
 from web.middleware.rate_limits import RateLimiter
 from web.middleware.request_resources import RequestResources
 from web.requests.context import AppContext, RequestContext, error_page_context
-from web.routers import API_ROUTERS, PAGE_ROUTERS
 from web.security.audit_log import AuditedCommand
 from web.security.problems import CODE_HEADER, FieldProblem, problem_response
 from web.security.request_bodies import READ_METHODS
 from web.security.resources import Resource
 from web.security.roles import Permission, RoutePermissions, least_role_with
+
+with hidden_module("pydantic.v1"):  # FastAPI would import it for each route, to refuse its models: 1.6 MB
+    from web.api_docs import routes as api_docs
+    from web.routers import API_ROUTERS, PAGE_ROUTERS
 
 ROUTERS = (*PAGE_ROUTERS, *API_ROUTERS, api_docs.router)
 

@@ -29,8 +29,8 @@ from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneStub
 
 TIMEOUT_S = 10.0
 
-NODES_PER_TURN = 200
-"""Nodes decoded between two turns of the event loop: a few milliseconds."""
+NODES_PER_TURN = 100
+"""Nodes decoded between two turns of the event loop: one to two milliseconds."""
 
 REPORTS_PER_TURN = 50
 """Past reports decoded between two turns; yielding after each report would take seconds while another thread is
@@ -57,23 +57,29 @@ class ControlPlaneClient:
         """Yields the latest report at once, then one report a second, until it is cancelled. Raises: Unavailable when
         the service stops or is unreachable.
 
-        nodes_per_s: maximum number of nodes decoded per second. Reports of a larger fleet then contain nodes that are
-        some seconds old: the same tuple object until newer nodes are decoded, in small pieces that delay no report.
+        nodes_per_s: maximum number of nodes sent and decoded per second. Reports of a larger fleet then contain nodes
+        that are some seconds old: the same tuple object until newer nodes are decoded, in small pieces that delay no
+        report.
         """
         nodes: tuple[NodeReport, ...] = ()
         due, memo, most = 0, Memo(), math.inf if nodes_per_s is None else nodes_per_s
         decoding: asyncio.Task[tuple[NodeReport, ...]] | None = None
         try:
-            async for message in self._link.stream(self._stub.WatchReport, pb.WatchReportRequest(), timeout_s=None):
-                is_large = len(message.nodes) > most
+            request = pb.WatchReportRequest(nodes_per_s=nodes_per_s or 0)
+            async for message in self._link.stream(self._stub.WatchReport, request, timeout_s=None):
+                is_large = message.is_without_nodes or len(message.nodes) > most
                 if decoding is not None and (decoding.done() or not is_large):
                     nodes, decoding = await decoding, None
-                if not is_large or not nodes:
+                if message.is_without_nodes:
+                    pass  # the nodes of an earlier report are the newest
+                elif not is_large or not nodes:
                     nodes = await _nodes_of(message, memo)
                 elif decoding is None and message.sequence >= due:
                     decoding = asyncio.create_task(_nodes_of(message, memo))
                     due = message.sequence + math.ceil(len(message.nodes) / most)
-                yield from_message(message, Report, replaced={"nodes": nodes})
+                report = from_message(message, Report, replaced={"nodes": nodes})
+                del message  # with its nodes, which take megabytes, while the next report is awaited
+                yield report
         finally:
             if decoding is not None:
                 decoding.cancel()

@@ -161,14 +161,17 @@ class ServiceChannel:
     async def stream(
         self, method: Callable[..., Any], request: Any, *, timeout_s: float | None
     ) -> AsyncGenerator[Any, None]:
-        """Yields the replies to one request. `timeout_s` is None only for streams without a natural end."""
+        """Yields the replies to one request. `timeout_s` is None only for streams without a natural end.
+
+        A reply is not retained while the next one is awaited: reports of thousands of nodes are megabytes.
+        """
         call = method(request, timeout=timeout_s, metadata=self._metadata)
         if timeout_s is None:
             self._endless[call] = False
         try:
-            async for reply in call:
+            while (replies := [await call.read()])[0] is not grpc.aio.EOF:
                 self._has_answered = True
-                yield reply
+                yield replies.pop()
         except grpc.aio.AioRpcError as problem:
             raise await self._explained(problem) from None
         except asyncio.CancelledError:

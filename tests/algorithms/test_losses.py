@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.base import Loss
+from astraflow.algorithms.losses.cispo import Cispo
 from astraflow.algorithms.losses.critic import explained_variance
+from astraflow.algorithms.losses.policy_gradient import PolicyTokens
 from astraflow.algorithms.losses.ppo import is_clipped
 from astraflow.algorithms.tokens import Pass, SingleRank
 from astraflow.contract.errors import InvalidInput
@@ -215,6 +218,13 @@ def test_the_entropy_bonus_is_a_mean_over_the_tokens(token_rows: Rows) -> None:
     assert_close(result.entropy_grad, [-0.01 / len(result.entropy_grad)] * len(result.entropy_grad))
 
 
+def test_without_a_bonus_an_undefined_entropy_does_not_reach_the_loss() -> None:
+    result = outcome(losses.build({"kind": "reinforce"}), batch_of([[Token(entropy=math.nan)]]))
+
+    assert math.isfinite(result.loss)
+    assert result.logprob_grad.isfinite().all()
+
+
 @pytest.mark.parametrize(("behaviour", "expected"), [(-0.05, 0.01 * 0.75), (-0.2, 0.0), (-1.0, 0.0), (0.0, 0.01)])
 def test_the_adaptive_bonus_grows_below_the_target(behaviour: float, expected: float) -> None:
     spec = {"kind": "reinforce", "entropy_coefficient": 0.01, "entropy_target": 0.2}
@@ -315,6 +325,15 @@ def test_tokens_at_the_edges_of_the_range_are_inside() -> None:
     advantages = torch.tensor([-1.0, 1.0, -0.5, 0.5, 0.0, 0.0, 1.0, -1.0])
 
     assert is_clipped(ratio, advantages, low=0.75, high=1.25).nonzero()[:, 0].tolist() == [2, 3]
+
+
+def test_cispo_counts_a_weight_at_a_bound_as_not_clipped() -> None:
+    loss = losses.build({"kind": "cispo", "clip_low": 0.5, "clip_high": 1.0})
+    assert isinstance(loss, Cispo)
+    ratio = torch.tensor([0.5, 2.0, 0.49, 2.01])
+    tokens = cast("PolicyTokens", SimpleNamespace(ratio=ratio, advantages=torch.ones(4), logprobs=-torch.ones(4)))
+
+    assert loss.objective(tokens, None).is_clipped.tolist() == [False, False, True, True]
 
 
 def test_cispo_has_a_lower_bound_of_the_weight_if_it_is_set() -> None:

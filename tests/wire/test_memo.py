@@ -45,6 +45,20 @@ def test_changed_nodes_are_decoded_again() -> None:
     assert read(memo, changed) == changed
 
 
+@pytest.mark.parametrize(
+    "counters",
+    [{"a": 1.0, "b": 2.0}, {"a": 1.0, "c": 0.0}, {"b": 2.0, "c": 3.0}, {"b": 2.0}, {}],
+)
+def test_counters_with_other_names_than_those_of_the_previous_node_are_read(counters: dict[str, float]) -> None:
+    first = dataclasses.replace(nodes_of(100)[0], counters={"a": 1.0, "b": 0.0})
+    second = dataclasses.replace(first, counters=counters)
+
+    decoded = read(Memo(), (first, second))
+
+    assert decoded == (first, second)
+    assert list(decoded[1].counters) == sorted(counters)
+
+
 def test_cached_values_of_departed_nodes_are_removed() -> None:
     memo, (first, second) = Memo(), nodes_of(100)
     (before, _) = read(memo, (first, second))

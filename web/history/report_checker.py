@@ -3,9 +3,10 @@
 Nodes, trainers or foreign run folders control the content of a report. No content ends this process.
 """
 
+import asyncio
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -28,6 +29,9 @@ MAX_INT = 2**53
 LATEST_AT = 4e9
 """Unix seconds."""
 
+NODES_PER_TURN = 250
+"""Nodes checked between two turns of the event loop: about a millisecond."""
+
 
 class ReportChecker:
     """Makes reports safe to show. Nodes that are shared between reports are checked once."""
@@ -35,6 +39,17 @@ class ReportChecker:
     def __init__(self) -> None:
         self._seen: tuple[NodeReport, ...] = ()
         self._nodes: tuple[NodeReport, ...] = ()
+
+    async def check_nodes(self, nodes: tuple[NodeReport, ...]) -> None:
+        """Checks nodes in pieces, before `checked` is called with their report; other tasks run in between."""
+        if nodes is self._seen:
+            return
+        checked: list[NodeReport] = []
+        for start in range(0, len(nodes), NODES_PER_TURN):
+            if checked:
+                await asyncio.sleep(0)
+            checked += map(_checked_node, nodes[start : start + NODES_PER_TURN])
+        self._seen, self._nodes = nodes, _same_if_equal(checked, nodes)
 
     def checked(self, report: Report) -> Report:
         """Returns the report with invalid values replaced. Raises: InvalidInput for an invalid time or sequence."""
@@ -44,10 +59,18 @@ class ReportChecker:
                 code="history.invalid_report",
             )
         if report.nodes is not self._seen:
-            nodes = tuple(node if _is_plain(node) else _clean(node, 0.0) for node in report.nodes)
-            is_same = all(map(_is, nodes, report.nodes))
-            self._seen, self._nodes = report.nodes, report.nodes if is_same else nodes
+            nodes = list(map(_checked_node, report.nodes))
+            self._seen, self._nodes = report.nodes, _same_if_equal(nodes, report.nodes)
         return _clean_parts(report, nodes=self._nodes)
+
+
+def _checked_node(node: NodeReport) -> NodeReport:
+    return node if _is_plain(node) else _clean(node, 0.0)
+
+
+def _same_if_equal(checked: Sequence[NodeReport], nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
+    """Returns the nodes themselves if none was replaced."""
+    return nodes if all(map(_is, checked, nodes)) else tuple(checked)
 
 
 def _is_plain(node: NodeReport) -> bool:
@@ -72,14 +95,9 @@ _LINK_NUMBERS = attrgetter(*(field.name for field in dataclasses.fields(LinkRepo
 
 
 def _is_plain_link(link: LinkReport) -> bool:
+    """True if a link needs no cleaning: no number is negative, and so none is larger than their sum."""
     numbers = _LINK_NUMBERS(link)
-    return (
-        len(link.source) <= MAX_TEXT
-        and "\0" not in link.source
-        and math.isfinite(sum(numbers))
-        and min(numbers) >= -MAX_INT
-        and max(numbers) <= MAX_INT
-    )
+    return len(link.source) <= MAX_TEXT and "\0" not in link.source and sum(numbers) <= MAX_INT and min(numbers) >= 0
 
 
 def _clean_parts(report: Report, *, nodes: tuple[NodeReport, ...]) -> Report:

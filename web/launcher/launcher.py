@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
 from sqlmodel import Session, col, select
 
 from astraflow.contract.errors import Conflict, InvalidInput
@@ -22,6 +22,9 @@ from web.database.db import Database
 from web.database.tables import LaunchedRun
 from web.launcher.cli_process import CLI_COMMAND, child_environment
 from web.launcher.options import LaunchOptions
+
+if TYPE_CHECKING:
+    import psutil
 
 log = get_logger()
 
@@ -255,8 +258,10 @@ def _launch(row: LaunchedRun) -> Launch:
     )
 
 
-def _process_of(folder: RunFolder, pid: int) -> psutil.Process | None:
+def _process_of(folder: RunFolder, pid: int) -> "psutil.Process | None":
     """Returns the process of a run; None when it has ended, also when its process id was reused."""
+    import psutil  # takes 1 MB, loaded only where a launched run's process is looked for
+
     try:
         process = psutil.Process(pid)
         is_ours = str(folder.path) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE

@@ -112,6 +112,7 @@ class Collector:
                     "cannot follow the reports: dataflow ended the stream", code="report.stream_ended"
                 ) from None
             try:
+                await self._checker.check_nodes(report.nodes)
                 await self._accept(self._checker.checked(report))
             except (Unavailable, DeadlineExceeded, RateLimited):
                 raise  # the connection failed, not the report
@@ -134,6 +135,7 @@ class Collector:
             points = await self._missing(report)
         point = self._state.update(report)
         self._recorder.add(report, point)
+        await asyncio.sleep(0)  # requests are served between the parts, each of which takes 15 ms with 10,000 nodes
         if point is not None:
             points.append(point)
         self._on_points(report, points)

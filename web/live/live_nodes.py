@@ -7,11 +7,12 @@ which are rendered and encoded once for all browsers with that query.
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qsl
+
+from pydantic_core import to_json
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.instances import Instance, LaunchId
@@ -190,5 +191,5 @@ def rows_digest(rows: Sequence[NodeRow]) -> str:
 
 
 def _encoded(texts: Mapping[str, tuple[str, str]], members: str) -> str:
-    message = {"kind": "rows", "live_texts": texts, "members": members}
-    return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Returns a message. It contains texts only, for which Pydantic's encoder takes a third of the time of `json`."""
+    return to_json({"kind": "rows", "live_texts": texts, "members": members}).decode()

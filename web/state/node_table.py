@@ -151,7 +151,11 @@ class NodeTable:
         self.at = report.at
         self._matching: dict[tuple[str, ...], list[NodeRow]] = {}
         self._orders: dict[tuple[str, ...], list[NodeRow]] = {}
-        self.rows = list(_rows(report, instances or {}, shares or {})) if rows is None else rows
+        if rows is None:
+            ordered = _ordered(report)
+            kinds = _kinds(ordered, instances or {})
+            rows = list(_rows(report, ordered, kinds, instances or {}, shares or {}))
+        self.rows = rows
         self._by_id: dict[str, NodeRow] = {row.node.id: row for row in self.rows}
 
     @classmethod
@@ -159,8 +163,12 @@ class NodeTable:
         cls, report: Report, *, instances: Mapping[str, Instance], shares: Mapping[str, TimeShares]
     ) -> "NodeTable":
         """Builds the table and yields to other tasks in between."""
+        ordered = _ordered(report)
+        await asyncio.sleep(0)
+        kinds = _kinds(ordered, instances)
+        await asyncio.sleep(0)
         rows: list[NodeRow] = []
-        for row in _rows(report, instances, shares):
+        for row in _rows(report, ordered, kinds, instances, shares):
             rows.append(row)
             if len(rows) % ROWS_BETWEEN_YIELDS == 0:
                 await asyncio.sleep(0)
@@ -222,11 +230,23 @@ def _filters(query: NodeQuery) -> Iterator[tuple[bool, Callable[[NodeRow], bool]
     yield bool(words), lambda row: all(word in row.search_text for word in words)
 
 
-def _rows(report: Report, instances: Mapping[str, Instance], shares: Mapping[str, TimeShares]) -> Iterator[NodeRow]:
+def _ordered(report: Report) -> list[NodeReport]:
+    return sorted(report.nodes, key=lambda node: (_STATE_POSITIONS[node.state], node.facts.name, node.id))
+
+
+def _kinds(nodes: Iterable[NodeReport], instances: Mapping[str, Instance]) -> list[str]:
+    return [_kind(node, instances.get(node.facts.name)) for node in nodes]
+
+
+def _rows(
+    report: Report,
+    ordered: Sequence[NodeReport],
+    kinds: Sequence[str],
+    instances: Mapping[str, Instance],
+    shares: Mapping[str, TimeShares],
+) -> Iterator[NodeRow]:
     lags: dict[tuple[tuple[PolicyId, Version], ...], tuple[int | None, bool]] = {}
     """By served versions, of which there are few combinations."""
-    ordered = sorted(report.nodes, key=lambda node: (_STATE_POSITIONS[node.state], node.facts.name, node.id))
-    kinds = [_kind(node, instances.get(node.facts.name)) for node in ordered]
     median_rates = _median_rates(ordered, kinds)
     prices = {
         recommendation.pool: recommendation.inputs.get("price_per_hour") for recommendation in report.recommendations

@@ -209,8 +209,9 @@ class ControlService(ControlPlaneServicer):
         self._evaluator = Evaluator(run)
         self._history = history
         self._report = report
-        self._latest_frame: tuple[Report | None, control.Report | None] = None, None
-        """Frame of the latest report, encoded once for all watchers: it is large with thousands of nodes."""
+        self._latest_frames: tuple[Report | None, dict[bool, control.Report | None]] = None, {}
+        """Frames of the latest report, by whether they contain its nodes, encoded once for all watchers: they are large
+        with thousands of nodes."""
 
     async def GetReport(self, request: control.GetReportRequest, context: Any) -> control.Report:  # noqa: N802
         """See the proto."""
@@ -220,17 +221,25 @@ class ControlService(ControlPlaneServicer):
         self, request: control.WatchReportRequest, context: Any
     ) -> AsyncIterator[control.Report]:
         """See the proto."""
+        nodes_sent_at: int | None = None
         async for report in self._history.watch():
-            if self._latest_frame[0] is not report:
-                self._latest_frame = report, self._frame(report)
-            message = self._latest_frame[1]
+            if self._latest_frames[0] is not report:
+                self._latest_frames = report, {}
+            interval = nodes_interval(len(report.nodes), request.nodes_per_s)
+            has_nodes = nodes_sent_at is None or report.sequence // interval > nodes_sent_at // interval
+            frames = self._latest_frames[1]
+            if has_nodes not in frames:
+                frames[has_nodes] = self._frame(report, has_nodes=has_nodes)
+            message = frames[has_nodes]
             if message is not None:
+                nodes_sent_at = report.sequence if has_nodes else nodes_sent_at
                 yield message
 
-    def _frame(self, report: Report) -> control.Report | None:
+    def _frame(self, report: Report, *, has_nodes: bool) -> control.Report | None:
         """Returns the frame of a report for a watcher; None, counted, if it cannot be encoded."""
         with self._history.losses.counting("frame", sequence=report.sequence):
-            message = to_message(report, control.Report)
+            message = to_message(report if has_nodes else replace(report, nodes=()), control.Report)
+            message.is_without_nodes = not has_nodes
             if not is_finite(message):
                 raise CorruptData(
                     "cannot send a report: it contains a number that is not finite; it is left out",
@@ -406,3 +415,13 @@ def _wait_s(requested_s: float) -> float:
             code="request.invalid_wait",
         )
     return min(max(requested_s, 0.0), MAX_WAIT_S)
+
+
+def nodes_interval(nodes: int, nodes_per_s: int) -> int:
+    """Returns the number of reports of which one contains nodes, so that at most `nodes_per_s` are sent per second; 0
+    for no limit.
+
+    >>> nodes_interval(1_000, 2_000), nodes_interval(10_000, 2_000), nodes_interval(10_000, 0)
+    (1, 5, 1)
+    """
+    return max(1, math.ceil(nodes / nodes_per_s)) if nodes_per_s else 1

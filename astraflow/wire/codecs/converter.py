@@ -50,8 +50,11 @@ Field = Any
 """Descriptor of a message's field: protobuf has two types of it, for its two implementations."""
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any, "Memo | None"], Any]
+"""Returns a field of the dataclass from the value of the message's field."""
+MessageDecoder = Callable[[Any, "Memo | None"], Any]
+"""Returns a field of the dataclass from the message: for fields that are None without a value there."""
 
-_MESSAGE_ONLY = {"AppliedPlan": {"refusal"}}
+_MESSAGE_ONLY = {"AppliedPlan": {"refusal"}, "Report": {"is_without_nodes"}}
 """Fields of messages that are read apart from the dataclass."""
 
 
@@ -131,6 +134,7 @@ class _Record:
         by_name = dict(message.DESCRIPTOR.fields_by_name)
         self._encoders: list[tuple[str, Callable[[Any], Any], Encoder]] = []
         self._decoders: list[tuple[int, Decoder]] = []
+        self._message_decoders: list[tuple[int, MessageDecoder]] = []
         self._names = tuple(field.name for field in fields(kind))
         splits = _SPLITS.get(kind, {})
         for name in (name for split in splits.values() for name in split.message_fields):
@@ -142,13 +146,16 @@ class _Record:
         )
         for index, name in enumerate(self._names):
             if name in splits:
-                self._decoders.append((index, _reader(splits[name].decode)))
+                self._message_decoders.append((index, _reader(splits[name].decode)))
                 continue
             if name not in by_name:
                 raise TypeError(f"{message.DESCRIPTOR.full_name} has no field {name!r} for {kind.__name__}")
-            encode, decode = _converted_field(hints[name], by_name.pop(name))
+            field: Field = by_name.pop(name)
+            encode, decode = _converted_field(hints[name], field)
             self._encoders.append((name, attrgetter(name), encode))
-            if decode is not _same:
+            if _is_absent_as_none(hints[name], field):
+                self._message_decoders.append((index, _present(field.name, decode)))
+            elif decode is not _same:
                 self._decoders.append((index, decode))
         if unread := by_name.keys() - _MESSAGE_ONLY.get(message.DESCRIPTOR.name, set()):
             raise TypeError(f"{kind.__name__} has no fields {sorted(unread)} of {message.DESCRIPTOR.full_name}")
@@ -162,16 +169,21 @@ class _Record:
     def decode(self, message: Any, memo: Memo | None) -> Any:
         values = list(self._read(message))
         for index, decode in self._decoders:
+            values[index] = decode(values[index], memo)
+        for index, decode in self._message_decoders:
             values[index] = decode(message, memo)
         return self._construct(*values)
 
     def decode_rest(self, message: Any, memo: Memo | None, replaced: Mapping[str, Any]) -> Any:
         """Decodes the fields that are not replaced."""
-        values = [replaced.get(name, value) for name, value in zip(self._names, self._read(message), strict=True)]
+        values = list(self._read(message))
         for index, decode in self._decoders:
             if self._names[index] not in replaced:
+                values[index] = decode(values[index], memo)
+        for index, decode in self._message_decoders:
+            if self._names[index] not in replaced:
                 values[index] = decode(message, memo)
-        return self._construct(*values)
+        return self._construct(*[replaced.get(name, value) for name, value in zip(self._names, values, strict=True)])
 
 
 def _constructor(kind: type) -> Callable[..., Any]:
@@ -212,57 +224,74 @@ _RECORDS: dict[tuple[type, type[Message]], _Record] = {}
 
 
 def _converted_field(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
-    """Returns the encoder of a field's value, and the decoder that reads it from the message."""
-    name = field.name
-    read = attrgetter(name)
+    """Returns the encoder of a field's value, and the decoder of the message's value."""
     inner, is_optional = _without_none(hint)
     if field.is_repeated:
-        return _repeated(inner, field, read)
+        return _repeated(inner, field)
     if is_optional and get_origin(inner) is tuple:
         return _wrapped(inner, field)
     encode, decode = _single(inner, field)
     if not is_optional:
-        return encode, _same if decode is _same else lambda message, memo: decode(read(message), memo)
+        return encode, decode
     if field.has_presence:
-        return (
-            lambda value: None if value is None else encode(value),
-            lambda message, memo: decode(read(message), memo) if message.HasField(name) else None,
-        )
+        return lambda value: None if value is None else encode(value), decode
     return (
         lambda value: "" if value is None else encode(value),
-        lambda message, memo: decode(text, memo) if (text := read(message)) else None,
+        lambda text, memo: decode(text, memo) if text else None,
     )
 
 
-def _repeated(hint: Any, field: Field, read: Callable[[Any], Any]) -> tuple[Encoder, Decoder]:
+def _is_absent_as_none(hint: Any, field: Field) -> bool:
+    """Returns whether a field of the dataclass is None if the message has no value for it."""
+    return _without_none(hint)[1] and not field.is_repeated and bool(field.has_presence)
+
+
+def _present(name: str, decode: Decoder) -> MessageDecoder:
+    """Returns a decoder of a field that may be absent."""
+    read = attrgetter(name)
+    return lambda message, memo: decode(read(message), memo) if message.HasField(name) else None
+
+
+def _repeated(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
     """Repeated fields are read as slices: their iterators end with an exception, which takes as long as two values."""
     entry = field.message_type
     if entry is not None and entry.GetOptions().map_entry:
-        return _map(hint, entry.fields_by_name["key"], entry.fields_by_name["value"], read)
+        return _map(hint, entry.fields_by_name["key"], entry.fields_by_name["value"])
     (element, *_) = get_args(hint)
     if element is Span:
-        return encode_spans, lambda message, _: decode_spans(read(message))
+        return encode_spans, lambda spans, _: decode_spans(spans)
     encode, decode = _single(element, field)
     if decode is _same:
-        return _same_value, lambda message, _: tuple(read(message)[:])
+        return _same_value, lambda values, _: tuple(values[:]) if values else ()
     return (
         lambda values: [encode(value) for value in values],
-        lambda message, memo: tuple([decode(value, memo) for value in read(message)[:]]),
+        lambda values, memo: tuple([decode(value, memo) for value in values[:]]) if values else (),
     )
 
 
-def _map(hint: Any, key: Field, value: Field, read: Callable[[Any], Any]) -> tuple[Encoder, Decoder]:
-    """Maps are read in the order of their keys, so that equal reports print equally. Text keys are interned: thousands
-    of nodes report the same counters."""
+def _map(hint: Any, key: Field, value: Field) -> tuple[Encoder, Decoder]:
+    """Maps are read in the order of their keys, so that equal reports print equally.
+
+    Thousands of nodes report the same counters: the keys of the previous map are tried first, so that they are neither
+    read nor sorted again, and all maps share them.
+    """
     key_hint, value_hint = get_args(hint)
     (encode_key, decode_key), (encode, decode) = _single(key_hint, key), _single(value_hint, value)
-    intern: Callable[[Any], Any] = sys.intern if key_hint is str else lambda key: decode_key(key, None)
+    known: tuple[list[Any], list[Any]] = [], []
+    """Keys of the previous map, sorted, as in the message and decoded."""
 
-    def decode_map(message: Any, memo: Memo | None) -> dict[Any, Any]:
-        values = read(message)
-        if decode is _same:
-            return {intern(key): values[key] for key in sorted(values)}
-        return {intern(key): decode(values[key], memo) for key in sorted(values)}
+    def decode_map(values: Any, memo: Memo | None) -> dict[Any, Any]:
+        nonlocal known
+        keys, decoded_keys = known
+        items = list(map(values.get, keys)) if len(values) == len(keys) else [None]
+        if None in items:
+            keys = sorted(values)
+            decoded_keys = [sys.intern(key) if key_hint is str else decode_key(key, None) for key in keys]
+            known = keys, decoded_keys
+            items = [values[key] for key in keys]
+        return dict(
+            zip(decoded_keys, items if decode is _same else [decode(item, memo) for item in items], strict=True)
+        )
 
     return (lambda values: {encode_key(key): encode(value) for key, value in values.items()}), decode_map
 
@@ -271,11 +300,11 @@ def _wrapped(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
     """Converts an optional tuple: a message distinguishes an empty one from none."""
     wrapper = GetMessageClass(field.message_type)
     (element,) = field.message_type.fields
-    encode, decode = _repeated(hint, element, attrgetter(element.name))
-    name = field.name
+    encode, decode = _repeated(hint, element)
+    read = attrgetter(element.name)
     return (
         lambda values: None if values is None else wrapper(**{element.name: encode(values)}),
-        lambda message, memo: decode(getattr(message, name), memo) if message.HasField(name) else None,
+        lambda message, memo: decode(read(message), memo),
     )
 
 
@@ -342,7 +371,7 @@ def _same(value: Any, memo: Memo | None) -> Any:
     return value
 
 
-def _reader(read: Callable[[Any], Any]) -> Decoder:
+def _reader(read: Callable[[Any], Any]) -> MessageDecoder:
     return lambda message, _: read(message)
 
 

@@ -38,12 +38,17 @@ Global___GetReportRequest: _TypeAlias = GetReportRequest  # noqa: Y015
 class WatchReportRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    NODES_PER_S_FIELD_NUMBER: _builtins.int
+    nodes_per_s: _builtins.int
+    """Reports of a larger fleet contain nodes only every few seconds, so that at most this many are sent per second; 0: always."""
     def __init__(
         self,
+        *,
+        nodes_per_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes_per_s", b"nodes_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -804,6 +809,7 @@ class Report(_message.Message):
     WEIGHTS_FIELD_NUMBER: _builtins.int
     RECOMMENDATIONS_FIELD_NUMBER: _builtins.int
     COMPLETION_FIELD_NUMBER: _builtins.int
+    IS_WITHOUT_NODES_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     sequence: _builtins.int
     at: _builtins.float
@@ -811,6 +817,8 @@ class Report(_message.Message):
     is_durable: _builtins.bool
     held_bytes: _builtins.int
     memory_bytes: _builtins.int
+    is_without_nodes: _builtins.bool
+    """Nodes are left out, as the watcher requested."""
     @_builtins.property
     def simulated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -858,10 +866,11 @@ class Report(_message.Message):
         weights: _abc.Iterable[Global___WeightsReport] | None = ...,
         recommendations: _abc.Iterable[Global___PoolRecommendation] | None = ...,
         completion: Global___Completion | None = ...,
+        is_without_nodes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "completion", b"completion", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "problems", b"problems", "recommendations", b"recommendations", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "completion", b"completion", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "is_without_nodes", b"is_without_nodes", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "problems", b"problems", "recommendations", b"recommendations", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

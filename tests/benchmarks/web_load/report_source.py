@@ -22,6 +22,7 @@ from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.report import NodeReport, NodeState
 from astraflow.contract.rollouts.agent_calls import MAX_REPORTED_SESSIONS
 from astraflow.dataflow.history.history import PAGE_BYTES
+from astraflow.dataflow.operations.servicers import nodes_interval
 from astraflow.wire.codecs.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from tests.fakes.control_plane import FakeControlPlane
@@ -56,12 +57,18 @@ class ReportSource(FakeControlPlane):
 
     def __init__(self, nodes: int) -> None:
         super().__init__(LargeRun(nodes=tuple(f"node-{index:05}" for index in range(nodes))), sequence=BEGIN)
-        self._made = [to_message(self.synthetic_run.report(BEGIN + second), pb.Report) for second in range(MADE)]
+        reports = [self.synthetic_run.report(BEGIN + second) for second in range(MADE)]
+        self._prepared = {
+            True: [to_message(report, pb.Report) for report in reports],
+            False: [to_message(replace(report, nodes=()), pb.Report) for report in reports],
+        }
+        for message in self._prepared[False]:
+            message.is_without_nodes = True
         self._past = LargeRun(nodes=())
 
-    def report_at(self, sequence: int, *, at: float) -> pb.Report:
-        """Returns the report of a second, with all its nodes."""
-        report = self._made[sequence % MADE]
+    def report_at(self, sequence: int, *, at: float, has_nodes: bool) -> pb.Report:
+        """Returns the report of a second, with all its nodes or none."""
+        report = self._prepared[has_nodes][sequence % MADE]
         report.sequence, report.at, report.uptime_s = sequence, at, float(sequence)
         return report
 
@@ -71,8 +78,9 @@ class ReportSource(FakeControlPlane):
             async with self._moved:
                 while self.sequence <= sent:
                     await self._moved.wait()
-                sent = self.sequence
-            yield self.report_at(sent, at=time.time())
+                is_first, sent = sent == 0, self.sequence
+            interval = nodes_interval(len(self.synthetic_run.nodes), request.nodes_per_s)
+            yield self.report_at(sent, at=time.time(), has_nodes=is_first or sent % interval == 0)
 
     async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
         """Seconds of the run without its nodes, as dataflow stores them for a large run, in dataflow's page size."""

@@ -23,7 +23,7 @@ from tests.fakes.web import RunningWeb
 from tests.web.live.test_live import cookie_of, next_message, socket
 from web.database.db import open_database
 from web.history.recorder import Recorder
-from web.history.report_checker import MAX_INT, MAX_TEXT, ReportChecker
+from web.history.report_checker import MAX_INT, MAX_TEXT, NODES_PER_TURN, ReportChecker
 from web.history.report_json import report_from_json
 from web.live.frames import FrameBuilder
 from web.live.node_texts import build_node_texts
@@ -155,6 +155,29 @@ def test_shared_nodes_are_checked_once_and_stay_shared() -> None:
     report, checker = with_node(SyntheticRun().report(150), joined_at=math.nan), ReportChecker()
 
     assert checker.checked(report).nodes is checker.checked(replace(report, sequence=151)).nodes
+
+
+async def test_nodes_that_are_checked_in_pieces_are_equal_and_not_checked_again() -> None:
+    node = SyntheticRun().report(150).nodes[0]
+    hostile = replace(node, joined_at=math.nan)
+    report = replace(SyntheticRun().report(150), nodes=(node,) * NODES_PER_TURN + (hostile, node))
+    expected, checker, turns = ReportChecker().checked(report).nodes, ReportChecker(), 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    await checker.check_nodes(report.nodes)
+    counting.cancel()
+    nodes = checker.checked(report).nodes
+
+    assert turns > 0
+    assert nodes == expected
+    assert nodes[NODES_PER_TURN].joined_at == 0.0
+    assert checker.checked(replace(report, sequence=151)).nodes is nodes
 
 
 class HostileWorld(SyntheticRun):
