@@ -232,7 +232,6 @@ def peft_adapters(model: PreTrainedModel, options: LoraOptions) -> tuple[nn.Modu
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers renamed
-        warnings.simplefilter("ignore", RuntimeWarning)  # it has a rank for joined experts, which are not adapted
         adapted = get_peft_model(model, config)
     weights = {
         name.removeprefix("base_model.model.").replace(".default.", "."): weight

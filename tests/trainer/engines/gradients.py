@@ -59,8 +59,9 @@ class Case:
 
     @property
     def lora(self) -> LoraOptions | None:
-        """Options of the adapters."""
-        return LoraOptions(rank=self.lora_rank, alpha=6) if self.lora_rank else None
+        """Options of the adapters; by default peft would adapt joined experts too."""
+        layers = ("q_proj", "k_proj", "v_proj", "o_proj") if self.experts else None
+        return LoraOptions(rank=self.lora_rank, alpha=6, target_modules=layers) if self.lora_rank else None
 
 
 def model_of(case: Case) -> PreTrainedModel:
