@@ -10,8 +10,9 @@ from astraflow.algorithms.losses.options import PolicyOptions
 from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
 
-_GROUP_ADVANTAGES = ("group_centred", "group_relative", "leave_one_out", "maxrl")
-_RELATIVE_ADVANTAGES = ("batch_whitened", *_GROUP_ADVANTAGES)
+GROUP_ADVANTAGES = ("group_centred", "group_relative", "leave_one_out", "maxrl")
+"""Advantages that compare the rewards of a group."""
+_RELATIVE_ADVANTAGES = ("batch_whitened", *GROUP_ADVANTAGES)
 
 
 def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] | None = None) -> None:
@@ -39,7 +40,7 @@ def check_roles(config: AlgorithmConfig, flow: str, roles: Sequence[str]) -> Non
 
     Raises: InvalidInput with the code `algorithm.roles_mixed`.
     """
-    compared = [spec for spec in config.advantages if spec.get("kind") in _GROUP_ADVANTAGES]
+    compared = [spec for spec in config.advantages if spec.get("kind") in GROUP_ADVANTAGES]
     compared += [
         spec
         for spec in config.token_advantages

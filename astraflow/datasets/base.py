@@ -5,6 +5,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol, runtime_checkable
 
 from xxhash import xxh3_128
@@ -109,14 +110,35 @@ def examples(dataset: Dataset, *, seed: int) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _draw_index(dataset: Dataset, rng: random.Random) -> int:
+    parts, weights = _parts(dataset)
+    return rng.choice(parts[0] if len(parts) == 1 else rng.choices(parts, weights)[0])
+
+
+def draw_indices(dataset: Dataset, count: int, rng: random.Random) -> list[int]:
+    """Returns the indices of `count` prompts, at most as many as there are, in random order.
+
+    They are different ones, and those of a mixture are divided over its parts by the weights: prompts of a part that
+    has too few are there several times.
+    """
+    parts, weights = _parts(dataset)
+    count = min(count, dataset.size)
+    sums = list(accumulate(weights))
+    drawn: list[int] = []
+    for part, part_sum in zip(parts, sums, strict=True):
+        end = round(count * part_sum / sums[-1])
+        while len(drawn) < end:
+            drawn += rng.sample(part, min(end - len(drawn), len(part)))
+    return rng.sample(drawn, count) if len(parts) > 1 else drawn
+
+
+def _parts(dataset: Dataset) -> tuple[list[range], list[float]]:
+    """Returns the indices of the prompts of each part of a dataset, and the weights of the parts."""
     if not isinstance(dataset, MixedDataset):
-        return rng.randrange(dataset.size)
-    first = 0
-    indices = []
-    for share in dataset.shares:
-        indices.append(range(first, first + share.size))
-        first += share.size
-    return rng.choice(rng.choices(indices, [share.weight for share in dataset.shares])[0])
+        return [range(dataset.size)], [1.0]
+    ends = list(accumulate(share.size for share in dataset.shares))
+    return [range(end - share.size, end) for share, end in zip(dataset.shares, ends, strict=True)], [
+        share.weight for share in dataset.shares
+    ]
 
 
 def earlier_messages(fields: Mapping[str, Json]) -> tuple[str, ...]:

@@ -45,7 +45,8 @@ class EpisodeOptions(Config):
     experts: Annotated[dict[str, str], SettableBy.AGENT] = Field(default_factory=dict)
     """By policy: the name of an expert that reads what the policy reads."""
     prompts: int = Field(default=1000, ge=1)
-    """Number of prompts that are played; the examples then repeat in other orders."""
+    """Number of prompts that are played, of a mixture by the weights of its parts; the examples then repeat in other
+    orders."""
 
 
 class WarmStartOptions(Config):

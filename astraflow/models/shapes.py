@@ -61,8 +61,9 @@ class ModelShape:
         """Elements of the key-value cache for one token."""
         return 2 * self.layers * self.kv_heads * self.head
 
-    def adapter_parameters(self, rank: int, targets: tuple[str, ...] | None) -> int:
-        """Returns the parameters of low-rank adapters; targets: names of the adapted layers, None for all of them."""
+    @property
+    def adapter_widths(self) -> dict[str, int]:
+        """Inputs plus outputs of the linear layers of a block that can have adapters, by name."""
         queries, keys = self.heads * self.head, self.kv_heads * self.head
         widths = {
             "q_proj": self.hidden + queries,
@@ -72,6 +73,11 @@ class ModelShape:
         }
         if not self.experts:
             widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), self.hidden + self.intermediate)
+        return widths
+
+    def adapter_parameters(self, rank: int, targets: tuple[str, ...] | None) -> int:
+        """Returns the parameters of low-rank adapters; targets: names of the adapted layers, None for all of them."""
+        widths = self.adapter_widths
         chosen = widths if targets is None else {name: widths.get(name, 0) for name in targets}
         return self.layers * rank * sum(chosen.values())
 

@@ -13,6 +13,7 @@ from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import published_parts, published_weights
 from astraflow.trainer.backends.state.adapters import AdapterRecord
 from astraflow.trainer.backends.state.files import write_tensors
 from astraflow.trainer.engines.adapters import base_root
@@ -29,14 +30,15 @@ def merged_weights(
     model: spec of the base. adapters: as published, by name. Raises: InvalidInput when the model's weights are not the
     base of the adapters.
     """
-    weights = named_weights(models.build(model).load(prepare_model(model)))
-    rounded = {name: weight.detach().to(torch_dtype_of(dtype)) for name, weight in weights.items()}
-    if base_root(rounded, dtype).hex() != record.base_root:
+    loaded = models.build(model).load(prepare_model(model))
+    weights = named_weights(loaded)
+    if base_root(published_parts(loaded), dtype, lambda name: weights[name].detach()).hex() != record.base_root:
         raise InvalidInput(
             "cannot export the model: its adapters were trained on other weights than those of its model spec; restore "
             "the model's files, or export the adapters alone",
             code="export.other_base",
         )
+    rounded = {name: weight.to(torch_dtype_of(dtype)) for name, weight in published_weights(loaded).items()}
     for name in adapters:
         if name.endswith(DOWN_SUFFIX):
             stem = name.removesuffix(DOWN_SUFFIX)

@@ -13,7 +13,7 @@ from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
-from astraflow.datasets.base import Dataset
+from astraflow.datasets.base import Dataset, draw_indices
 from astraflow.models.base import EpisodeOptions, Transcript
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards import rewards
@@ -51,7 +51,7 @@ class _Play:
         self._dataset = dataset
         self._tokenizer = tokenizer
         rng = random.Random(f"demonstrations/prompts/{seed}")
-        self._prompts = rng.sample(range(dataset.size), min(options.prompts, dataset.size))
+        self._prompts = draw_indices(dataset, options.prompts, rng)
         self._workflow: Workflow = workflows.build(options.workflow)
         policies = self._workflow.policies
         if options.policy not in policies:

@@ -90,7 +90,8 @@ class TrainerMemory:
     transient: int
     """Gathered weights, their gradients, and logits, while a pass runs."""
     start: int
-    """Needed while the trainer starts: every rank has the whole model on its GPU before it keeps its shard."""
+    """Needed at the end of a start with ranks: the shards of all weights, and the largest part of the model that is
+    read and divided at once."""
 
     @property
     def peak(self) -> int:
@@ -101,18 +102,19 @@ class TrainerMemory:
 def trainer_memory(shape: ModelShape, setup: TrainingSetup, *, longest_row: int) -> TrainerMemory:
     """Returns the memory of each GPU. longest_row: tokens; a longer row than a pack is a pass of its own."""
     tokens = -(-max(setup.micro_batch_tokens, longest_row) // setup.sequence_ranks)
-    start = 0
-    if setup.has_ranks:
-        copies = 1 + (setup.needs_reference and not setup.lora_rank) + setup.has_teacher
-        bytes_each = setup.compute_bytes * copies + (0 if setup.lora_rank else FLOAT32 - setup.compute_bytes)
-        start = shape.parameters * bytes_each
     held = {} if setup.is_offloaded else held_bytes(shape, setup)
     return TrainerMemory(
         held=held,
         activations=activation_bytes(shape, setup, tokens=tokens),
         transient=_transient_bytes(shape, setup, tokens=tokens),
-        start=start,
+        start=_start_bytes(shape, setup, held) if setup.has_ranks else 0,
     )
+
+
+def _start_bytes(shape: ModelShape, setup: TrainingSetup, held: Mapping[str, int]) -> int:
+    shards = sum(held.get(name, 0) for name in ("rounded weights", "float32 weights", "frozen models"))
+    element = setup.compute_bytes if setup.lora_rank else FLOAT32
+    return shards + element * max(shape.block_parameters, shape.outer_parameters)
 
 
 def held_bytes(shape: ModelShape, setup: TrainingSetup) -> dict[str, int]:

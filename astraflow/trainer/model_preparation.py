@@ -7,7 +7,7 @@ from typing import Any
 from astraflow.datasets import datasets
 from astraflow.datasets.base import examples
 from astraflow.models import models
-from astraflow.models.base import Example, OnProgress, WarmStartProgress
+from astraflow.models.base import Example, ExamplesSource, ModelSource, OnProgress, WarmStartProgress
 from astraflow.runtime.logs import get_logger
 from astraflow.trainer.demonstrations import demonstrations
 
@@ -29,14 +29,16 @@ def prepare_model(model: Mapping[str, Any], *, on_progress: OnProgress | None = 
     wanted = source.examples_source
     if wanted is None:
         return source.prepare()
-    dataset = datasets.build(wanted.dataset, _EXAMPLES_SEED)
     log.info("warm_start_started", dataset=dict(wanted.dataset))
-    drawn: Iterator[Example] = (
-        examples(dataset, seed=_EXAMPLES_SEED)
-        if wanted.episodes is None
-        else demonstrations(wanted.episodes, dataset, source.tokenizer(), seed=_EXAMPLES_SEED)
-    )
-    return source.prepare(drawn, on_progress or _logged)
+    return source.prepare(warm_start_examples(source, wanted), on_progress or _logged)
+
+
+def warm_start_examples(source: ModelSource, wanted: ExamplesSource) -> Iterator[Example]:
+    """Returns the examples that a model's warm start needs, without end. Raises: as `prepare_model`."""
+    dataset = datasets.build(wanted.dataset, _EXAMPLES_SEED)
+    if wanted.episodes is None:
+        return examples(dataset, seed=_EXAMPLES_SEED)
+    return demonstrations(wanted.episodes, dataset, source.tokenizer(), seed=_EXAMPLES_SEED)
 
 
 def _logged(progress: WarmStartProgress) -> None:

@@ -97,7 +97,7 @@ def _assert_same_as_dense(
     rounded: list[Any] = [part.to(device).requires_grad_() for part in values[:3]]
     exact: list[Any] = [part.float().requires_grad_() for part in values[:3]]
 
-    output = packed_attention(kernel, kernel.plan(segments, device), *rounded, scale=HEAD_SIZE**-0.5)
+    output = packed_attention(kernel.plan(segments, device), *rounded, scale=HEAD_SIZE**-0.5)
     expected = dense(exact[0], exact[1], exact[2], segments, HEAD_SIZE**-0.5)
 
     _assert_close(output, expected)

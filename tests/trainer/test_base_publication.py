@@ -55,15 +55,19 @@ async def versions(client: WeightPlaneClient, policy: PolicyId) -> list[int]:
 
 
 @pytest.mark.anyio
-async def test_nodes_serve_published_adapters_on_the_published_base_as_the_trainer_computes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("experts", [0, 4])
+async def test_nodes_serve_published_adapters_on_the_published_base_as_the_trainer_computes(
+    experts: int, tmp_path: Path
+) -> None:
+    model = {**make_torch.TINY, "experts": experts}
     async with training(tmp_path) as (around, client):
-        await around.train(config(max_steps=3))
+        await around.train(config(3, model))
 
         assert await versions(client, BASE) == [0]
         assert await versions(client, POLICY) == [0, 1, 2, 3]
         sources = WeightSources([WeightSource("store", [client])])
         bases = AdapterBases(lambda policy: Puller(sources, policy))
-        engine = engines.build({"kind": "local_torch"}, make_torch.TINY)
+        engine = engines.build({"kind": "local_torch"}, model)
         for version in (Version(2), Version(3)):
             adapters = (await Puller(sources, POLICY).pull_exact(version)).weights
             binding = read_adapter_binding(adapters.manifest)

@@ -61,6 +61,21 @@ def test_the_examples_repeat_the_played_prompts_in_another_order(tokenizer: Chat
     assert sorted(first) == sorted(second) and first != second
 
 
+def test_the_prompts_of_a_mixture_are_played_by_the_weights_of_its_parts(tokenizer: ChatTokenizer) -> None:
+    parts = {"sums": ("add", 3.0), "products": ("multiply", 1.0)}
+    mixture: dict[str, Any] = {
+        name: {"weight": weight, "dataset": {"kind": "arithmetic", "operation": operation, "digits": 1}}
+        for name, (operation, weight) in parts.items()
+    }
+    dataset = datasets.build({"kind": "mixture", "parts": mixture}, 0)
+    transcripts = played(dataset, tokenizer, 160, workflow={"kind": "single_turn"}, prompts=160)
+
+    prompts = [tokenizer.decode(transcript.tokens) for transcript in transcripts]
+    sums = [prompt for prompt in prompts if "+" in prompt]
+    assert (len(sums), len(set(sums))) == (120, 100)  # there are 100 sums of digits
+    assert len(set(prompts)) - len(set(sums)) == 40
+
+
 def test_a_tool_is_called_with_the_question_and_the_answer_follows_its_result(tokenizer: ChatTokenizer) -> None:
     workflow = {"kind": "tool_use", "call_format": "xml", "tools": [{"kind": "calculator"}]}
     problem = Prompt(id=PromptId("p"), fields={"question": "6*7", "answer": "42"})

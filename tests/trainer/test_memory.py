@@ -152,7 +152,14 @@ def test_division_over_ranks_divides_what_a_gpu_holds() -> None:
     )
     assert sum(held_bytes(shape, four_ranks).values()) == sum(held_bytes(shape, one_rank).values()) // 4
     assert sum(held_bytes(shape, one_rank).values()) == 16 * shape.parameters
-    assert trainer_memory(shape, four_ranks, longest_row=1).start == 4 * shape.parameters
+
+
+def test_no_gpu_needs_room_for_the_whole_model_at_the_start() -> None:
+    shape = KNOWN_MODELS["Qwen3-30B-A3B"].shape
+    setup = TrainingSetup.of({"kind": "fsdp", "ranks": 8}, {}, is_gpu=True)
+    memory = trainer_memory(shape, setup, longest_row=4096)
+    assert memory.start == 4 * shape.parameters // 8 + 4 * max(shape.block_parameters, shape.outer_parameters)
+    assert memory.start < 0.2 * 4 * shape.parameters
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ def print_plan(plan: "RecipePlan") -> None:
     console.print(_needs_table(plan))
     for problem in plan.problems:
         console.print(f"problem: {problem} [{problem.code}]", style="red", markup=False)
-    console.print(f"{len(plan.problems)} problems" if plan.problems else "no problem found; nothing was run")
+    if not plan.problems:
+        console.print("no problem found; nothing was run")
 
 
 def _gpu_table(plan: "RecipePlan") -> "Table":
@@ -108,7 +109,7 @@ def _policy_rows(policy: "PolicyPlan") -> Iterator[tuple[str, str]]:
     size = "unknown shape" if policy.parameters is None else f"{policy.parameters / 1e9:.3g} billion parameters"
     yield "model", f"{policy.model}, {size}"
     if policy.trainer is not None:
-        held = ", ".join(f"{part} {size / GIB:.1f}" for part, size in policy.trainer.held.items())
+        held = ", ".join(f"{part} {size / GIB:.1f}" for part, size in policy.trainer.held.items()) or "rest on the host"
         yield (
             "trainer, GiB",
             f"{policy.trainer.peak / GIB:.1f} ({held}; activations {policy.trainer.activations / GIB:.1f}, "

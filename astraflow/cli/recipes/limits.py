@@ -4,13 +4,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from astraflow.algorithms.checks import GROUP_ADVANTAGES
 from astraflow.cli.recipes.gpu_placement import GpuUse, engine_of, setup_of
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.shapes import ModelShape
+from astraflow.models.shapes import ModelShape, known_model
 from astraflow.raas.engines.memory import SERVERS, gpus_per_server, server_gpus, server_memory
 from astraflow.recipe.config import Recipe
 
 GIB = 2**30
+_GPU_OPTIONS = {"cpu_offload": "trainer.offload_without_gpu", "float8": "trainer.float8_without_gpu"}
+"""Options of trainers that need a GPU, and the codes with which a trainer refuses them."""
+_ONE_TRAJECTORY = ("single_turn", "multi_turn", "tool_use", "act")
+"""Workflows whose episodes are one trajectory."""
 
 
 def problems(
@@ -19,6 +24,7 @@ def problems(
     """Yields what cannot work."""
     for name in recipe.policies:
         yield from _batch_problems(recipe, name)
+        yield from _backend_problems(recipe, name, shapes[name])
         shape = shapes[name]
         if shape is not None:
             yield from _division_problems(recipe, name, shape)
@@ -39,6 +45,16 @@ def engine_context(engine: Mapping[str, Any], shape: ModelShape | None) -> int:
 
 def _batch_problems(recipe: Recipe, name: str) -> Iterator[InvalidInput]:
     policy = recipe.policies[name]
+    compared = [spec["kind"] for spec in policy.algorithm.advantages if spec.get("kind") in GROUP_ADVANTAGES]
+    for flow, config in recipe.flows.items():
+        is_alone = config.group_size == 1 and config.workflow.get("kind") in _ONE_TRAJECTORY
+        if compared and is_alone and config.workflow.get("policy") == name and policy.algorithm.loss["kind"] != "sft":
+            yield InvalidInput(
+                f"cannot learn from flow {flow!r}: {compared[0]!r} compares the rewards of a group, and a group has "
+                f"one trajectory, whose advantage is 0; set flows.{flow}.group_size to 2 or more, or use the advantage "
+                "'batch_whitened'",
+                code="recipe.groups_of_one",
+            )
     rows = policy.batch_groups * min(flow.group_size for flow in recipe.flows.values())
     if policy.algorithm.minibatches > rows:
         yield InvalidInput(
@@ -53,6 +69,29 @@ def _batch_problems(recipe: Recipe, name: str) -> Iterator[InvalidInput]:
             f"{rows} rows of a batch; use fewer ranks or larger batches",
             code="recipe.too_many_ranks",
         )
+
+
+def _backend_problems(recipe: Recipe, name: str, shape: ModelShape | None) -> Iterator[InvalidInput]:
+    """Yields what the trainer would refuse at its start, with the codes that it gives."""
+    policy, where = recipe.policies[name], f"policies.{name}.backend"
+    for option, code in _GPU_OPTIONS.items():
+        if policy.backend.get(option) and policy.backend.get("device") == "cpu":
+            yield InvalidInput(
+                f"cannot train {name!r} on a CPU with {option}, which only GPUs have; set device = 'cuda' in {where}, "
+                f"or remove {option}",
+                code=code,
+            )
+    lora = policy.backend.get("lora")
+    if lora is None or shape is None:
+        return
+    if policy.model.get("kind") == "tiny" or known_model(policy.model):
+        layers = shape.adapter_widths
+        if unknown := sorted(set(lora.get("target_modules") or ()) - layers.keys()):
+            yield InvalidInput(
+                f"cannot add adapters to {', '.join(map(repr, unknown))} of {name!r}: its blocks have the linear "
+                f"layers {', '.join(layers)}; choose {where}.lora.target_modules among them",
+                code="trainer.unknown_adapter_targets",
+            )
 
 
 def _division_problems(recipe: Recipe, name: str, shape: ModelShape) -> Iterator[InvalidInput]:

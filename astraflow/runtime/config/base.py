@@ -43,6 +43,10 @@ def suggest_name(name: str, known: list[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
 
 
+_MESSAGES = {"dict_type": "must be a table: { KEY = VALUE }"}
+"""In the words of TOML, by type of error."""
+
+
 def _explain(root: type[BaseModel], problem: ValidationError, where: str, origin: ValueOrigin | None) -> str:
     lines = []
     for error in problem.errors(include_url=False):
@@ -54,7 +58,7 @@ def _explain(root: type[BaseModel], problem: ValidationError, where: str, origin
         elif error["type"] == "missing":
             lines.append(f"{location}: missing; it has no default")
         else:
-            message = error["msg"].removeprefix("Value error, ")
+            message = _MESSAGES.get(error["type"], error["msg"].removeprefix("Value error, "))
             lines.append(f"{location}: {message} (found {_shortened(error['input'])})")
     return "\n".join(lines)
 

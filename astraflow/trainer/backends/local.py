@@ -1,12 +1,14 @@
 """Training backend for one process on one device: a CPU or one GPU."""
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from astraflow.algorithms.config import AlgorithmConfig
@@ -19,7 +21,7 @@ from astraflow.contract.weights import Probe
 from astraflow.models import models
 from astraflow.models.causal import cast
 from astraflow.models.precision import WeightsDtype, compute_dtype_of, device_of, torch_dtype_of, weights_dtype_of
-from astraflow.models.published import PublishedParts, published_parts
+from astraflow.models.published import published_parts
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
 from astraflow.trainer.backends import backends
@@ -88,6 +90,13 @@ class LocalOptions(OptimizerOptions):
     probe_tokens: int = Field(default=256, ge=2)
     """Maximum length of a sequence of the probe; longer ones are cut."""
 
+    @field_validator("device")
+    @classmethod
+    def _is_known_device(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+            raise ValueError("unknown device; use 'auto', 'cpu', 'cuda' or a GPU such as 'cuda:1'")
+        return device
+
 
 @backends.register("local", options=LocalOptions)
 class LocalBackend:
@@ -111,7 +120,7 @@ class LocalBackend:
         torch.manual_seed(seed)
         loaded = self._load_model(model)
         parts = published_parts(loaded)
-        self._adapters = add_adapters(loaded, options, self._algorithm, parts, seed=seed)
+        self._adapters = add_adapters(loaded, options, self._algorithm, seed=seed)
         self._engine = LocalEngine(
             loaded,
             options,
@@ -176,7 +185,7 @@ class LocalBackend:
 
     def snapshot(self, staged: StagedVersion) -> None:
         """Writes the rounded weights."""
-        self._write({name: shard.local for name, shard in self._published.local(is_first=True).items()}, staged)
+        self._write(self._published, staged)
 
     def probe(self) -> Probe:
         """Returns scored sequences of the last batch."""
@@ -220,9 +229,10 @@ class LocalBackend:
 
     def _write_base(self, staged: StagedVersion) -> None:
         assert self._adapters is not None  # noqa: S101 (only then there is a base)
-        self._write(self._adapters.base_weights(), staged)
+        self._write(PublishedShards(self._adapters.base_weights(), self._adapters.base_parts), staged)
 
-    def _write(self, weights: Mapping[str, torch.Tensor], staged: StagedVersion) -> None:
+    def _write(self, published: PublishedShards, staged: StagedVersion) -> None:
+        weights = {name: shard.local for name, shard in published.local(is_first=True).items()}
         with staged.open_for_writing() as views:
             self._host_copy.write(weights, views, torch_dtype_of(self._engine.published_dtype))
 
@@ -238,9 +248,14 @@ class LocalBackend:
 
 
 def add_adapters(
-    model: PreTrainedModel, options: LocalOptions, algorithm: AlgorithmConfig, parts: PublishedParts, *, seed: int
+    model: PreTrainedModel,
+    options: LocalOptions,
+    algorithm: AlgorithmConfig,
+    *,
+    seed: int,
+    read: Callable[[str], Tensor] | None = None,
 ) -> Adapters | None:
-    """Adds the adapters of the options to a model in place; None without any. parts: how the model is published.
+    """Adds the adapters of the options to a model in place; None without any. read: as `Adapters.add`.
 
     Raises: InvalidInput.
     """
@@ -252,13 +267,8 @@ def add_adapters(
             "no memory; remove lora, or use an advantage without a critic, such as 'group_relative'",
             code="trainer.critic_and_adapters",
         )
-    if joined := [name for name, published in parts.items() if len(published) > 1]:
-        raise InvalidInput(
-            f"cannot train adapters of a {type(model).__name__}: its weight {joined[0]!r} joins several weights of the "
-            "checkpoint, as mixtures of experts do; remove lora, or use a dense model",
-            code="trainer.adapters_and_experts",
-        )
-    return Adapters.add(model, options.lora, published_dtype=weights_dtype_of(options.weights_dtype), seed=seed)
+    dtype = weights_dtype_of(options.weights_dtype)
+    return Adapters.add(model, options.lora, published_dtype=dtype, seed=seed, read=read)
 
 
 def check_teacher(teacher: PreTrainedModel, policy: PreTrainedModel) -> None:

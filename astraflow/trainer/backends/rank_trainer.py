@@ -18,8 +18,9 @@ from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Probe, SharedFile
 from astraflow.models import models
-from astraflow.models.precision import compute_dtype_of, weights_dtype_of
+from astraflow.models.precision import compute_dtype_of, torch_dtype_of, weights_dtype_of
 from astraflow.models.published import published_parts
+from astraflow.models.stored import StoredModel
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher
 from astraflow.trainer.backends.probe import ProbeText, score_probe
@@ -107,23 +108,28 @@ class RankTrainer:
         """Optimizer steps of policy and critic together."""
         mesh = RankMesh.create(device, replicas=options.replicas, sequence_ranks=options.sequence_ranks)
         parsed = AlgorithmConfig.parse(algorithm, where="algorithm")
-        loaded = models.build(model).load(prepare_model(model))
+        opened = partial(_opened, is_whole=engine == "titan")
+        stored = opened(model)
+        loaded = stored.model
         teacher = None
         if parsed.teacher is not None:
-            teacher = models.build(parsed.teacher).load(prepare_model(parsed.teacher))
-            check_teacher(teacher, loaded)
+            teacher = opened(parsed.teacher)
+            check_teacher(teacher.model, loaded)
         parts = published_parts(loaded)
-        self.adapters = add_adapters(loaded, options, parsed, parts, seed=seed)
+        self.adapters = add_adapters(loaded, options, parsed, seed=seed, read=stored.read)
         """Adapters of the model; None when the whole model is trained."""
+        published_dtype = weights_dtype_of(options.weights_dtype)
+        if self.adapters is not None:
+            stored = stored.rounded_to(torch_dtype_of(published_dtype))
         self.cost = ForwardCost.of_model(loaded)
         self.config: PretrainedConfig = loaded.config.get_text_config()
         self.engine: FsdpEngine = (TitanEngine if engine == "titan" else FsdpEngine)(
-            loaded,
+            stored,
             options,
             mesh=mesh,
             device=device,
             compute_dtype=compute_dtype_of(options.compute_dtype, device),
-            published_dtype=weights_dtype_of(options.weights_dtype),
+            published_dtype=published_dtype,
             parts=parts,
             needs_reference=Pass.REFERENCE in losses.build(parsed.loss).needs,
             teacher=teacher,
@@ -231,6 +237,12 @@ class RankTrainer:
         self._read = {}
         self._updates = updates + critic_updates
         self.engine.restored(updates=updates, critic_updates=critic_updates)
+
+
+def _opened(model: Mapping[str, Any], *, is_whole: bool) -> StoredModel:
+    """Returns the model of a spec. is_whole: with all its weights in memory."""
+    source, folder = models.build(model), prepare_model(model)
+    return StoredModel(model=source.load(folder), read=None) if is_whole else StoredModel.open(source, folder)
 
 
 def snapshot_facts(staged: StagedVersion) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Source: Hu et al., "LoRA", arXiv:2106.09685.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -21,6 +21,8 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of, torch_dtype_of
+from astraflow.models.published import PublishedParts, published_parts
+from astraflow.models.stored import set_values
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.trainer.engines.base import ModelRole
@@ -57,27 +59,48 @@ class Adapters:
     Parameters are looked up at each call, because sharding replaces them.
     """
 
-    def __init__(self, model: PreTrainedModel, options: LoraOptions, *, targets: tuple[str, ...], root: bytes) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        options: LoraOptions,
+        *,
+        targets: tuple[str, ...],
+        parts: PublishedParts,
+        root: bytes,
+    ) -> None:
         self._model = model
         self.options = options
         self.targets = targets
         """Names of the adapted layers within a block, sorted."""
+        self.base_parts = parts
+        """How the base is published, by the names of `base_weights`."""
         self.base_root = root
         """Root hash of the base as published."""
 
     @classmethod
-    def add(cls, model: PreTrainedModel, options: LoraOptions, *, published_dtype: Dtype, seed: int) -> Self:
+    def add(
+        cls,
+        model: PreTrainedModel,
+        options: LoraOptions,
+        *,
+        published_dtype: Dtype,
+        seed: int,
+        read: Callable[[str], Tensor] | None = None,
+    ) -> Self:
         """Rounds the weights of a model to the published type, freezes them, and adds adapters in place.
 
         The initial adapters depend on the seed only, not on the device or on torch's random state.
-        Raises: InvalidInput for unknown target modules, or without peft.
+        read: returns a weight by name, for a model on the meta device, whose weights are to be rounded when they are
+        read. Raises: InvalidInput for unknown target modules, or without peft.
         """
         layers = _target_layers(model, options.target_modules)
+        parts = published_parts(model)
         for weight in named_weights(model).values():
             weight.data = weight.data.to(torch_dtype_of(published_dtype)).to(weight.dtype)
-        root = base_root(named_weights(model), published_dtype)
+        root = base_root(parts, published_dtype, read or _reader(model))
         _inject(model, options, layers)
-        adapters = cls(model, options, targets=tuple(sorted({name.rpartition(".")[2] for name in layers})), root=root)
+        targets = tuple(sorted({name.rpartition(".")[2] for name in layers}))
+        adapters = cls(model, options, targets=targets, parts=parts, root=root)
         adapters._initialize(seed)
         return adapters
 
@@ -92,9 +115,7 @@ class Adapters:
     def base_weights(self) -> dict[str, nn.Parameter]:
         """Returns the frozen weights by the names that they have in the model without adapters."""
         return {
-            name.replace(".base_layer.", "."): weight
-            for name, weight in named_weights(self._model).items()
-            if not weight.requires_grad
+            base_name(name): weight for name, weight in named_weights(self._model).items() if not weight.requires_grad
         }
 
     @contextmanager
@@ -121,7 +142,15 @@ class Adapters:
             values = torch.zeros(weight.shape)
             if ".lora_A." in name:
                 nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=draws)
-            weight.copy_(values)
+            if weight.is_meta:
+                set_values(weight, values)
+            else:
+                weight.copy_(values)
+
+
+def base_name(name: str) -> str:
+    """Returns the name that a weight of a model with adapters has without them."""
+    return name.replace(".base_layer.", ".")
 
 
 def trained_weights(model: PreTrainedModel, adapters: Adapters | None) -> dict[str, nn.Parameter]:
@@ -134,12 +163,22 @@ def computing_as(role: ModelRole, adapters: Adapters | None) -> AbstractContextM
     return nullcontext() if adapters is None or role is not ModelRole.REFERENCE else adapters.disabled()
 
 
-def base_root(weights: Mapping[str, Tensor], dtype: Dtype) -> bytes:
-    """Returns the root hash of the version that these whole weights make when they are published in `dtype`."""
-    specs = lay_out({name: (dtype, tuple(weight.shape)) for name, weight in weights.items()})
-    return root_hash(
-        tuple(replace(spec, hash=blake3(bits_of(weights[spec.name], dtype).view("u1").data).digest()) for spec in specs)
-    )
+def base_root(parts: PublishedParts, dtype: Dtype, read: Callable[[str], Tensor]) -> bytes:
+    """Returns the root hash of the version that whole weights make when they are published in `dtype`.
+
+    parts: how each weight is published. read: returns a weight by its name in `parts`.
+    """
+    hashes: dict[str, bytes] = {}
+    for name, published in parts.items():
+        values = read(name)
+        hashes |= {part.name: blake3(bits_of(part.of(values), dtype).view("u1").data).digest() for part in published}
+    specs = lay_out({part.name: (dtype, part.shape) for published in parts.values() for part in published})
+    return root_hash(tuple(replace(spec, hash=hashes[spec.name]) for spec in specs))
+
+
+def _reader(model: PreTrainedModel) -> Callable[[str], Tensor]:
+    weights = named_weights(model)
+    return lambda name: weights[name].detach()
 
 
 def _target_layers(model: PreTrainedModel, wanted: Iterable[str] | None) -> list[str]:

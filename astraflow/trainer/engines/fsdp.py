@@ -2,25 +2,26 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from transformers import PreTrainedModel
+from torch.distributed.tensor import DTensor
 
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import cast, embedding_names
+from astraflow.models.causal import embedding_names, named_weights
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts, matrix_shapes
-from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
+from astraflow.models.routers import compute_routers_in_float32
+from astraflow.models.stored import StoredModel, set_values
+from astraflow.trainer.engines.adapters import Adapters, base_name, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
-from astraflow.trainer.engines.scoring import PackInputs, PackScorer, apply_options
+from astraflow.trainer.engines.scoring import PackScorer, apply_options
 from astraflow.trainer.engines.sequence import SequenceScorer
 from astraflow.trainer.engines.values import joined_states, restore_optimizers, value_optimizer, value_scorer
 
@@ -34,7 +35,7 @@ class FsdpEngine:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        stored: StoredModel,
         optimizer: OptimizerOptions,
         *,
         mesh: RankMesh,
@@ -43,7 +44,7 @@ class FsdpEngine:
         published_dtype: Dtype,
         parts: PublishedParts | None = None,
         needs_reference: bool = False,
-        teacher: PreTrainedModel | None = None,
+        teacher: StoredModel | None = None,
         critic: OptimizerOptions | None = None,
         adapters: Adapters | None = None,
         is_offloaded: bool = False,
@@ -52,13 +53,13 @@ class FsdpEngine:
         compile_blocks: bool = False,
         float8: bool = False,
     ) -> None:
-        """Collective. model, teacher: all weights, equal on every rank, on the host. critic: options of its optimizer;
-        None: no critic. is_offloaded: weights, gradients and the optimizer are on the host, and only gathered blocks
-        are on the GPU. syncs_each_pack: sums gradients over the ranks after each pack, not only after the last: needs
-        less memory, which is else that of the whole gradient. parts: published parts of the parameters, for an
-        optimizer that works by matrices; None: each is one. adapters: of the model; they are then all that is
-        trained, and the reference is the model without them. float8: the linear layers of all models but the critic
-        compute in float8.
+        """Collective. stored, teacher: models, equal on every rank; a block at a time is read, moved to the device and
+        sharded. critic: options of its optimizer; None: no critic. is_offloaded: weights, gradients and the optimizer
+        are on the host, and only gathered blocks are on the GPU. syncs_each_pack: sums gradients over the ranks after
+        each pack, not only after the last: needs less memory, which is else that of the whole gradient. parts:
+        published parts of the parameters, for an optimizer that works by matrices; None: each is one. adapters: of the
+        model; they are then all that is trained, and the reference is the model without them. float8: the linear layers
+        of all models but the critic compute in float8.
 
         Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided.
         """
@@ -68,22 +69,33 @@ class FsdpEngine:
         self._syncs_each_pack = syncs_each_pack
         self._calls = 0
         self._adapters = adapters
-        policy = PackScorer(cast(model, device=device, dtype=compute_dtype), device)
+        model = stored.model
+        policy = _scorer(stored, device)
         frozen = {ModelRole.REFERENCE: deepcopy(policy)} if needs_reference and adapters is None else {}
         if teacher is not None:
-            frozen[ModelRole.TEACHER] = PackScorer(cast(teacher, device=device, dtype=compute_dtype), device)
+            frozen[ModelRole.TEACHER] = _scorer(teacher, device)
         trained = {ModelRole.POLICY: policy}
         if critic is not None:
-            trained[ModelRole.CRITIC] = value_scorer(policy)
-            cast(trained[ModelRole.CRITIC].model, device=device, dtype=torch.float32)
-        apply_options({**trained, **frozen}, trained, recompute=recompute, compile_blocks=compile_blocks, float8=float8)
+            trained[ModelRole.CRITIC] = value_scorer(policy, torch.device("cpu"))
         rounds_when_gathered = compute_dtype == torch_dtype_of(published_dtype)
-        if rounds_when_gathered:
-            for weight in trained_weights(model, adapters).values():
-                weight.data = weight.data.float()
-        shard = partial(_sharded, mesh=mesh, device=device, compute_dtype=compute_dtype, is_offloaded=is_offloaded)
-        self._trained = {role: shard(scorer, is_critic=role is ModelRole.CRITIC) for role, scorer in trained.items()}
-        self._frozen = {role: shard(scorer.requires_grad_(False)) for role, scorer in frozen.items()}
+        roots = {
+            role: _sharded(
+                scorer if role in trained else scorer.requires_grad_(False),
+                teacher.read if teacher is not None and role is ModelRole.TEACHER else stored.read,
+                mesh=mesh,
+                device=device,
+                compute_dtype=compute_dtype,
+                trains_float32=rounds_when_gathered or role is ModelRole.CRITIC,
+                is_offloaded=is_offloaded,
+                is_critic=role is ModelRole.CRITIC,
+            )
+            for role, scorer in {**trained, **frozen}.items()
+        }
+        for role in {ModelRole.POLICY, ModelRole.TEACHER} & roots.keys():
+            roots[role].check({**trained, **frozen}[role])
+        apply_options({**trained, **frozen}, trained, recompute=recompute, compile_blocks=compile_blocks, float8=float8)
+        self._trained = {role: roots[role] for role in trained}
+        self._frozen = {role: roots[role] for role in frozen}
         if needs_reference and adapters is not None:
             self._frozen[ModelRole.REFERENCE] = self._trained[ModelRole.POLICY]
         self._optimizer = MasterOptimizer(
@@ -179,6 +191,7 @@ class FsdpEngine:
             model.reshard()
 
 
+_Result = TypeVar("_Result")
 _SCORES = ("logprobs", "entropy", "values")
 
 
@@ -190,28 +203,48 @@ class _Root(nn.Module):
         super().__init__()
         self.scorer = scorer
 
-    def forward(self, inputs: PackInputs, temperature: float) -> tuple[Tensor, ...]:
-        """Returns logprobs and entropies `[tokens]`, of a critic its values as well."""
-        scores = self.scorer(inputs, temperature)
-        parts = (scores.logprobs, scores.entropy, *(() if scores.values is None else (scores.values,)))
-        return tuple(part.clone() for part in parts)  # views would lose FSDP's hook at an operation in place
+    def forward(self, compute: Callable[[], _Result]) -> _Result:
+        """Returns what a computation with the gathered weights returns."""
+        return compute()
 
     def scores(self, pack: Pack, temperature: float) -> TokenScores:
         """Returns the scores of the pack's trained tokens."""
-        return TokenScores(**dict(zip(_SCORES, self(self.scorer.inputs(pack), temperature), strict=False)))
+        inputs = self.scorer.inputs(pack)
+
+        def parts() -> tuple[Tensor, ...]:
+            scores = self.scorer(inputs, temperature)
+            parts = (scores.logprobs, scores.entropy, *(() if scores.values is None else (scores.values,)))
+            return tuple(part.clone() for part in parts)  # views would lose FSDP's hook at an operation in place
+
+        return TokenScores(**dict(zip(_SCORES, self(parts), strict=False)))
+
+    @torch.no_grad()
+    def check(self, whole: PackScorer) -> None:
+        """Checks the model that has been sharded. Collective. Raises: InvalidInput."""
+        self(whole.check)
+        cast("FSDPModule", self).reshard()
+
+
+def _scorer(stored: StoredModel, device: torch.device) -> PackScorer:
+    scorer = PackScorer(stored.model, device)
+    compute_routers_in_float32(stored.model)
+    return scorer
 
 
 def _sharded(
     whole: PackScorer,
+    read: Callable[[str], Tensor] | None,
     *,
     mesh: RankMesh,
     device: torch.device,
     compute_dtype: torch.dtype,
+    trains_float32: bool,
     is_offloaded: bool,
-    is_critic: bool = False,
+    is_critic: bool,
 ) -> Any:
     """Shards the weights over the ranks: each block, and the rest together. Collective.
 
+    A block is read and moved to the device when its turn comes, and freed but for the shard before the next one.
     The gradient of a step is the sum over all ranks, in float32: losses are already divided by the whole batch.
     """
     scorer = whole if mesh.sequence is None else SequenceScorer(whole, device, mesh.sequence)
@@ -223,13 +256,25 @@ def _sharded(
         "offload_policy": CPUOffloadPolicy() if is_offloaded else OffloadPolicy(),
     }
     root = _Root(scorer)
-    names = set(whole.model._no_split_modules or ())
-    for block in [module for module in scorer.modules() if type(module).__name__ in names]:
-        fully_shard(block, **options)
-    if is_critic:  # whose head computes in float32
+    if is_critic:  # whose head is in float32
         float32 = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32, cast_forward_inputs=False)
         fully_shard(whole.model.get_output_embeddings(), **{**options, "mp_policy": float32})
-    fully_shard(root, **options)
+    names = {id(parameter): base_name(name) for name, parameter in named_weights(whole.model).items()}
+
+    def read_values(module: nn.Module) -> None:
+        for parameter in module.parameters():
+            if isinstance(parameter, DTensor):  # sharded already
+                continue
+            values = parameter.detach()
+            if read is not None and parameter.is_meta:
+                values = read(names[id(parameter)])
+            values = values.to(device).to(compute_dtype)
+            set_values(parameter, values.float() if trains_float32 and parameter.requires_grad else values)
+
+    blocks = set(whole.model._no_split_modules or ())
+    for module in [*(module for module in scorer.modules() if type(module).__name__ in blocks), root]:
+        read_values(module)
+        fully_shard(module, **options)
     for module in root.modules():
         if isinstance(module, FSDPModule):  # both act on one module only
             module.set_gradient_divide_factor(1.0)

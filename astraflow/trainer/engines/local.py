@@ -51,9 +51,10 @@ class LocalEngine:
         self._device = device
         self._published_dtype = published_dtype
         policy = PackScorer(model, device)
+        policy.check()
         self._scorers = {ModelRole.POLICY: policy}
         if critic is not None:  # copied before the weights are rounded for publishing
-            self._scorers[ModelRole.CRITIC] = value_scorer(policy)
+            self._scorers[ModelRole.CRITIC] = value_scorer(policy, device)
         self._adapters = adapters
         self._optimizer = MasterOptimizer(
             trained_weights(model, adapters),
@@ -69,6 +70,7 @@ class LocalEngine:
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if adapters is None else policy
         if teacher is not None:
             self._scorers[ModelRole.TEACHER] = PackScorer(teacher, device).requires_grad_(False)
+            self._scorers[ModelRole.TEACHER].check()
         apply_options(
             self._scorers, self._optimizers, recompute=recompute, compile_blocks=compile_blocks, float8=float8
         )

@@ -51,15 +51,23 @@ class PackScorer(nn.Module):
     """Computes scores of packs. A module, so that an engine can shard it as one root: its forward uses all weights."""
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
-        """Makes the model attend by packs. Raises: InvalidInput when its values in a pack differ from those alone."""
+        """Makes the model attend by packs. Its weights may be on the meta device."""
         super().__init__()
-        check_supported(model)
         self.model = model
         self.head_scores: HeadScores = _target_scores
         self._device = device
-        with _short_window(model):
-            alone = _logprobs_alone(model, device)
-            self._attention = PackAttention(model, device)
+        self._own_attention = model.config._attn_implementation
+        self._attention = PackAttention(model, device)
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Checks that the model computes the same values in a pack as alone. Raises: InvalidInput."""
+        self.eval()
+        with _attention(self.model, self._own_attention):
+            check_supported(self.model)
+            with _short_window(self.model):
+                alone = _logprobs_alone(self.model, self._device)
+        with _attention(self.model, self._attention.name), _short_window(self.model):
             self._check_packed(alone)
 
     def compile_blocks(self) -> None:
@@ -111,7 +119,6 @@ class PackScorer(nn.Module):
             return values.to(self._device)
         return values.pin_memory().to(self._device, non_blocking=True)
 
-    @torch.no_grad()
     def _check_packed(self, alone: Sequence[Tensor]) -> None:
         first, second = _CHECKED
         tokens = np.concatenate([first, second[_CHECKED_PREFIX:]])
@@ -228,7 +235,17 @@ def _short_window(model: PreTrainedModel) -> Iterator[None]:
             holder.sliding_window = window
 
 
-@torch.no_grad()
+@contextmanager
+def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Makes the model compute attention by this implementation."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
 def _logprobs_alone(model: PreTrainedModel, device: torch.device) -> list[Tensor]:
     """Returns the logprobs of all tokens but the first of the checked sequences, by the model's own forward pass."""
     logprobs = []

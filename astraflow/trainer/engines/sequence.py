@@ -17,7 +17,7 @@ from transformers import AttentionInterface
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.trainer.engines.attention.attention import PackAttention, Plans, packed_attention, plan_of_layer
-from astraflow.trainer.engines.attention.kernels import AttentionKernel
+from astraflow.trainer.engines.attention.kernels import AttentionPlan
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.scoring import PackInputs, PackScorer
 
@@ -69,7 +69,7 @@ class SequenceScorer(nn.Module):
         part = (width + padding) // self._group.ranks
         begin = self._group.rank * part
         padded = (Segment(begin=width, end=width + padding),) if padding else ()
-        kernel, plans = self._attention.arguments((*pack.segments, *padded))["attention_plan"]
+        plans = self._attention.arguments((*pack.segments, *padded))["attention_plans"]
         own_tokens = ((pack.predictors >= begin) & (pack.predictors < begin + part)).nonzero()[:, 0]
         tensors = {
             "input_ids": pad(pack.input_ids, (0, padding))[begin : begin + part],
@@ -80,7 +80,7 @@ class SequenceScorer(nn.Module):
         }
         return SliceInputs(
             **{name: _uploaded(value, self._device) for name, value in tensors.items()},
-            attention={"sequence_plan": (kernel, plans, self._group)},
+            attention={"sequence_plans": (plans, self._group)},
             tokens=len(pack.targets),
         )
 
@@ -107,17 +107,17 @@ def _layer_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    sequence_plan: tuple[AttentionKernel, Plans, SequenceGroup] | None = None,
+    sequence_plans: tuple[Plans, SequenceGroup] | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Computes one layer as transformers calls it: `[1, heads, width, head size]` -> `[1, width, heads, head size]`."""
-    if sequence_plan is None:
+    if sequence_plans is None:
         raise InternalError("cannot compute attention: the pack has no plan; call the model through its scorer")
-    kernel, plans, group = sequence_plan
+    plans, group = sequence_plans
     plan = plan_of_layer(plans, module, options)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     flat = [part[0].transpose(0, 1) for part in (query, key, value)]
-    return _sequence_attention(kernel, plan, *flat, scale=scale, group=group)[None], None
+    return _sequence_attention(plan, *flat, scale=scale, group=group)[None], None
 
 
 def _check_heads(query_heads: int, key_heads: int, ranks: int) -> None:
@@ -132,8 +132,7 @@ def _check_heads(query_heads: int, key_heads: int, ranks: int) -> None:
 
 
 def _sequence_attention(
-    kernel: AttentionKernel,
-    plan: Any,
+    plan: AttentionPlan,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -149,7 +148,7 @@ def _sequence_attention(
         repeats = group.ranks // key.shape[1]
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
     query, key, value = (_to_heads(part, group) for part in (query, key, value))
-    return _to_tokens(packed_attention(kernel, plan, query, key, value, scale=scale), group)
+    return _to_tokens(packed_attention(plan, query, key, value, scale=scale), group)
 
 
 def _gathered(own: Tensor, inputs: SliceInputs, group: SequenceGroup) -> Tensor:

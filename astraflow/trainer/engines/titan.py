@@ -19,6 +19,7 @@ from astraflow.contract.weights import Dtype
 from astraflow.models.causal import check_supported, embedding_names, named_weights
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts, matrix_shapes
+from astraflow.models.stored import StoredModel
 from astraflow.models.titan import hugging_face_names, titan_model, torchtitan, unsupported_by_titan
 from astraflow.trainer.engines.attention.attention import kernel_of, packed_attention
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
@@ -44,7 +45,7 @@ class TitanEngine(FsdpEngine):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        stored: StoredModel,
         optimizer: OptimizerOptions,
         *,
         mesh: RankMesh,
@@ -53,17 +54,18 @@ class TitanEngine(FsdpEngine):
         published_dtype: Dtype,
         parts: PublishedParts | None = None,
         needs_reference: bool = False,
-        teacher: PreTrainedModel | None = None,
+        teacher: StoredModel | None = None,
         is_offloaded: bool = False,
         syncs_each_pack: bool = False,
         **others: object,
     ) -> None:
-        """Collective. model, teacher: of transformers, all weights in float32, equal on every rank, on the host.
+        """Collective. stored, teacher: of transformers, all weights in float32, equal on every rank, on the host.
         others: options of `FsdpEngine` that this engine does not have.
 
         Raises: InvalidInput when torchtitan is not installed, its model differs from transformers', or another option
         is set.
         """
+        model = stored.model
         if unsupported := sorted(name for name, value in others.items() if value not in _UNSET):
             raise unsupported_by_titan(type(model).__name__, f"it does not have {', '.join(unsupported)}")
         self._mesh = mesh
@@ -76,7 +78,7 @@ class TitanEngine(FsdpEngine):
         self._policy = _TitanScorer(model, device)
         frozen = {ModelRole.REFERENCE: _TitanScorer(model, device)} if needs_reference else {}
         if teacher is not None:
-            frozen[ModelRole.TEACHER] = _TitanScorer(teacher, device)
+            frozen[ModelRole.TEACHER] = _TitanScorer(teacher.model, device)
         for scorer in frozen.values():
             scorer.model.requires_grad_(False)
         self._scorers = {ModelRole.POLICY: self._policy, **frozen}
@@ -155,7 +157,8 @@ class _TitanScorer:
     """Scores of packs by torchtitan's model."""
 
     def __init__(self, source: PreTrainedModel, device: torch.device) -> None:
-        """Builds the model with the weights of `source`. Raises: InvalidInput."""
+        """Builds the model with the weights of `source`, on the host: sharding moves it, a block at a time. Raises:
+        InvalidInput."""
         check_supported(source)
         self._device = torch.device("cpu")
         self._kernel: AttentionKernel = SdpaKernel()
@@ -167,7 +170,6 @@ class _TitanScorer:
         self._check(source)
         if device.type == "cuda":
             self._device, self._kernel = device, kernel_of(source, device)
-            self.model.to(device)
 
     def scores(self, pack: Pack, temperature: float = 1.0) -> TokenScores:
         """Returns the scores of the pack's trained tokens."""
@@ -175,7 +177,7 @@ class _TitanScorer:
         logprobs, entropy = self.model(
             pack.input_ids.to(self._device)[None],
             positions=pack.positions.to(self._device)[None],
-            attention_masks=(self._kernel, self._kernel.plan(pack.segments, self._device)),
+            attention_masks=self._kernel.plan(pack.segments, self._device),
         )
         return TokenScores(logprobs=logprobs, entropy=entropy)
 
@@ -212,9 +214,8 @@ class _PackAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, *, attention_masks: Any, scale: float | None, **_: Any
     ) -> Tensor:
         """`[1, width, heads, head size]`, of query and result."""
-        kernel, plan = attention_masks
         size = query.shape[-1] ** -0.5 if scale is None else scale
-        return packed_attention(kernel, plan, query[0], key[0], value[0], scale=size)[None]
+        return packed_attention(attention_masks, query[0], key[0], value[0], scale=size)[None]
 
 
 def _shard(model: Any, *, mesh: RankMesh, compute_dtype: torch.dtype, is_offloaded: bool, keeps_float32: bool) -> None:

@@ -32,8 +32,8 @@ def critic_options(policy: OptimizerOptions, critic: CriticConfig | None) -> Opt
     return OptimizerOptions.model_validate({**shared, **own})
 
 
-def value_scorer(policy: PackScorer) -> PackScorer:
-    """Returns a copy of the policy's scorer that computes values instead of logprobs.
+def value_scorer(policy: PackScorer, device: torch.device) -> PackScorer:
+    """Returns a copy of the policy's scorer that computes values instead of logprobs, with its head on a device.
 
     The weights of the head are random and small, so that values begin near 0 and the first gradient reaches the
     decoder. (OpenRLHF)
@@ -41,7 +41,7 @@ def value_scorer(policy: PackScorer) -> PackScorer:
     scorer = deepcopy(policy)
     scorer.model.requires_grad_(True)
     size = scorer.model.config.get_text_config().hidden_size
-    head = nn.Linear(size, 1, bias=False, dtype=torch.float32, device=scorer.model.device)
+    head = nn.Linear(size, 1, bias=False, dtype=torch.float32, device=device)
     with torch.no_grad():  # drawn on the host, by a generator of its own: equal on every device, rank and engine
         head.weight.copy_(torch.randn(1, size, generator=torch.Generator().manual_seed(0)) / (size + 1))
     scorer.model.set_output_embeddings(head)

@@ -105,6 +105,20 @@ def even_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list
     return bins
 
 
+def bins_of_ranks(
+    divided: Sequence[Sequence[PackUnit]], *, max_tokens: int, cost: ForwardCost
+) -> list[list[list[PackUnit]]]:
+    """Returns each rank's packs: as many on every rank, the most expensive first, because ranks wait for each other."""
+    count = max(len(bins_of_units(units, max_tokens=max_tokens)) for units in divided)
+    return [
+        sorted(
+            even_bins(units, count=count, max_tokens=max_tokens),
+            key=lambda units: -sum(unit.cost(cost) for unit in units),
+        )
+        for units in divided
+    ]
+
+
 def build_pack(rows: StepRows, units: Sequence[PackUnit], *, first_token: int) -> Pack:
     """Lays the units out in one flat pack. Without units it is an empty pack: one input token and no target.
 

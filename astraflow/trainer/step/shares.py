@@ -19,9 +19,8 @@ from astraflow.trainer.step.balance import balanced_parts, imbalance
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.packing import (
     PackUnit,
-    bins_of_units,
+    bins_of_ranks,
     build_pack,
-    even_bins,
     pack_units,
     split_unit,
 )
@@ -253,7 +252,7 @@ def plan_step(
     batches: list[tuple[list[list[list[PackUnit]]], Tensor]] = []
     for members in _minibatch_rows(facts.groups, counted, minibatches):
         divided = _divided(rows, pack_units(rows, members, max_tokens=max_tokens), data_ranks, cost)
-        batches.append((_bins(divided, max_tokens, cost), _only(counted, members)))
+        batches.append((bins_of_ranks(divided, max_tokens=max_tokens, cost=cost), _only(counted, members)))
     bins_by_rank = [[(bins[rank], lengths) for bins, lengths in batches] for rank in range(data_ranks)]
     units_by_rank = [[unit for bins, _ in own for units in bins for unit in units] for own in bins_by_rank]
     flops = [sum(unit.cost(cost) for unit in units) for units in units_by_rank]
@@ -334,18 +333,6 @@ def _divided(rows: StepRows, units: list[PackUnit], ranks: int, cost: ForwardCos
         largest = max(divisible, key=lambda index: costs[index])
         units = [*units[:largest], *split_unit(rows, units[largest]), *units[largest + 1 :]]
     return best
-
-
-def _bins(divided: Sequence[Sequence[PackUnit]], max_tokens: int, cost: ForwardCost) -> list[list[list[PackUnit]]]:
-    """Returns each rank's packs: as many on every rank, the most expensive first, because ranks wait for each other."""
-    count = max(len(bins_of_units(units, max_tokens=max_tokens)) for units in divided)
-    return [
-        sorted(
-            even_bins(units, count=count, max_tokens=max_tokens),
-            key=lambda units: -sum(unit.cost(cost) for unit in units),
-        )
-        for units in divided
-    ]
 
 
 def _only(values: Tensor, indices: Sequence[int]) -> Tensor:

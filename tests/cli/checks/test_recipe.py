@@ -14,6 +14,7 @@ from astraflow.recipe.files import packaged_recipes
 from astraflow.recipe.loading import Check, load_recipe
 
 GPU_BYTES = 79 * 2**30
+BACKEND = "policies.solver.backend"
 
 
 def planned(name: str, *overrides: str) -> RecipePlan:
@@ -53,6 +54,14 @@ def test_every_packaged_recipe_passes_the_dry_run(name: str) -> None:
             [f"policies.solver.backend.{option}" for option in ("ranks=3", "gpus=[0, 1, 2]", "sequence_ranks=3")],
             ["recipe.heads_not_divisible"],
         ),
+        ("reverse", ["flows.train.group_size=1"], ["recipe.groups_of_one"]),
+        ("reverse", [f"{BACKEND}.float8=true", f"{BACKEND}.device='cpu'"], ["trainer.float8_without_gpu"]),
+        (
+            "reverse",
+            [BACKEND + "={kind='fsdp', cpu_offload=true, device='cpu'}"],
+            ["trainer.offload_without_gpu"],
+        ),
+        ("reverse", [BACKEND + ".lora={target_modules=['q_prj']}"], ["trainer.unknown_adapter_targets"]),
     ],
 )
 def test_impossible_settings_are_refused(name: str, overrides: Sequence[str], codes: list[str]) -> None:

@@ -14,6 +14,8 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.models.causal import named_weights
+from astraflow.models.published import published_weights
+from astraflow.models.stored import StoredModel
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend, FrozenBase
 from astraflow.trainer.backends.fsdp import FsdpBackend
@@ -202,9 +204,36 @@ def test_adapters_with_a_critic_are_refused() -> None:
         with_adapters(algorithm=dict(ALGORITHM))
 
 
-def test_adapters_of_a_mixture_of_experts_are_refused() -> None:
-    with raises_code(InvalidInput, "trainer.adapters_and_experts"):
-        backends.build({"kind": "local", "lora": LORA}, {**make_torch.TINY, "experts": 4}, {}, seed=0)
+def test_the_base_of_a_mixture_of_experts_has_the_names_of_its_checkpoint() -> None:
+    model = {**make_torch.TINY, "experts": 4}
+    backend = backends.build({"kind": "local", "device": "cpu", "lora": LORA}, model, {}, seed=0)
+    base = base_of(backend)
+
+    assert base.shapes.keys() == published_weights(models.build(model).architecture()).keys()
+    assert base.root_hash == base_root(base)
+    assert {name.split(".")[4] for name in backend.published_shapes} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+
+    before = snapshot_of(backend)
+    backend.step(batch(1))
+    backend.step(batch(2))
+    assert digest(snapshot_of(backend)) != digest(before)
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+def test_adapters_of_a_stored_model_are_those_of_the_loaded_one(experts: int) -> None:
+    source = models.build({**make_torch.TINY, "experts": experts})
+    stored = StoredModel.open(source, source.prepare())
+    assert stored.read is not None
+    options: Any = {"published_dtype": Dtype.BFLOAT16, "seed": 0}
+
+    loaded = Adapters.add(source.load(source.prepare()), LoraOptions(), **options)
+    adapters = Adapters.add(stored.model, LoraOptions(), read=stored.read, **options)
+
+    assert adapters.base_root == loaded.base_root
+    assert all(weight.is_meta for weight in adapters.base_weights().values())
+    expected = loaded.weights()
+    assert adapters.weights().keys() == expected.keys()
+    assert all(torch.equal(weight, expected[name]) for name, weight in adapters.weights().items())
 
 
 def test_the_simulated_trainer_has_no_adapters() -> None:

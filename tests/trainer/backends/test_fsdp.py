@@ -1,6 +1,7 @@
 """The backend of several ranks trains, saves and publishes as the local one does: real processes over gloo."""
 
 import hashlib
+import json
 import pickle
 import subprocess
 import sys
@@ -12,13 +13,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.models import models
+from astraflow.models.causal import named_weights
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.rank_trainer import FsdpOptions
 from astraflow.trainer.backends.state.sharded import INDEX
+from astraflow.trainer.engines import fsdp as fsdp_engine
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks import launch
 from tests import make_torch
@@ -224,6 +230,72 @@ def test_no_rank_gathers_a_tensor_to_publish_or_save(pair: FsdpBackend, tmp_path
         pair.capture().write(tmp_path)
 
     assert 0 < largest.elements <= largest_shard
+
+
+class _PeakElements(TorchDispatchMode):
+    """Records the most floating-point elements that were in memory at once, of those created in the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._storages: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            is_shell = isinstance(value, DTensor)  # whose storage says the whole size and has no memory
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and not (value.is_meta or is_shell):
+                self._storages[StorageWeakRef(value.untyped_storage())] = value.untyped_storage().nbytes() // 4
+        self._storages = {storage: size for storage, size in self._storages.items() if not storage.expired()}
+        self.peak = max(self.peak, sum(self._storages.values()))
+        return result
+
+
+def elements_at_start(experts: int) -> dict[str, int]:
+    """Returns elements of the policy, of its largest part that is sharded at once, and of the most that were in memory
+    at once while policy and reference were sharded over two ranks."""
+    spec = {**make_torch.TINY, "layers": 8, "experts": experts}
+    source = models.build(spec)
+    weights = named_weights(source.load(prepare_model(spec)))
+    blocks = [sum(weight.numel() for name, weight in weights.items() if f"layers.{n}." in name) for n in range(8)]
+    total = sum(weight.numel() for weight in weights.values())
+    memory = _PeakElements()  # type: ignore[no-untyped-call]  # torch's
+    sharded = fsdp_engine._sharded
+
+    def observed(*args: Any, **options: Any) -> Any:
+        with memory:
+            return sharded(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fsdp_engine, "_sharded", observed)
+        patch.setattr(type(source), "load", lambda *_: pytest.fail("the whole model was loaded"))
+        algorithm = {"loss": {"kind": "ppo", "kl_coefficient": 0.1}}
+        fsdp(spec, algorithm, ranks=2, weights_dtype="float32").close()
+    return {"policy": total, "part": max(*blocks, total - sum(blocks)), "peak": memory.peak}
+
+
+STARTED = """
+import json
+from tests.trainer.backends.test_fsdp import *
+if __name__ == "__main__":
+    launch.RANK_COMMAND = {command}
+    print("elements", json.dumps(elements_at_start({experts})))
+"""
+
+
+@pytest.mark.parametrize("experts", [0, 4])  # which two ranks can halve
+def test_a_rank_holds_its_shards_and_one_block_while_it_starts(
+    experts: int, rank_python: ForkingProgram, rank_command: tuple[str, ...]
+) -> None:
+    command = [*rank_python.command, "-c", STARTED.format(command=rank_command, experts=experts)]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("elements"))
+    elements = json.loads(line.removeprefix("elements"))
+    shards = elements["policy"]  # two halves: of the policy, and of the reference
+    assert shards <= elements["peak"] <= 1.05 * (shards + 1.5 * elements["part"]) < 1.5 * elements["policy"], elements
 
 
 def test_ranks_exchange_no_pickles(pair: FsdpBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

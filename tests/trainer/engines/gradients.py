@@ -18,6 +18,7 @@ from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import WeightsDtype, weights_dtype_of
+from astraflow.models.stored import StoredModel
 from astraflow.runtime import logs
 from astraflow.trainer.engines.adapters import LoraOptions, trained_weights
 from astraflow.trainer.engines.base import ModelRole, UpdateResult
@@ -29,6 +30,7 @@ from astraflow.trainer.ranks.process import run_rank
 from astraflow.trainer.step.runner import StepRunner
 from astraflow.trainer.step.shares import Share
 from tests.trainer.plain_critic import ALGORITHM, PlainCritic
+from tests.trainer.plain_losses import PLAIN_LOSSES
 from tests.trainer.step_gradients import adapters_of, peft_adapters
 
 CPU = torch.device("cpu")
@@ -50,13 +52,16 @@ class Case:
     experts: int = 0
     is_bfloat16: bool = False
     """Computes in bfloat16, in which a gradient has two digits."""
+    loss: str = "ppo"
+    """Name in `PLAIN_LOSSES`."""
     lora_rank: int = 0
     """Rank of adapters, which then are all that is trained, and whose base is the reference; 0 for none."""
 
     @property
     def lora(self) -> LoraOptions | None:
-        """Options of the adapters."""
-        return LoraOptions(rank=self.lora_rank, alpha=6) if self.lora_rank else None
+        """Options of the adapters; by default peft would adapt joined experts too."""
+        layers = ("q_proj", "k_proj", "v_proj", "o_proj") if self.experts else None
+        return LoraOptions(rank=self.lora_rank, alpha=6, target_modules=layers) if self.lora_rank else None
 
 
 def model_of(case: Case) -> PreTrainedModel:
@@ -116,8 +121,8 @@ def batch_of(*, groups: int, members: int, long: int = 0, seed: int = 0) -> Batc
 
 
 def reference_gradient(case: Case, batch: Batch) -> dict[str, Tensor]:
-    """Returns the gradient of clipped PPO with the rewards as advantages, or those of a critic, one row at a time, with
-    full logits, in float64; with adapters and a reference also that of k3 to the model without them."""
+    """Returns the gradient of a loss with the rewards as advantages, or those of a critic, one row at a time, with full
+    logits, in float64; with adapters and a reference also that of k3 to the model without them."""
     model: Any = model_of(case)
     weights = named_weights(model)
     if case.experts:
@@ -133,14 +138,14 @@ def reference_gradient(case: Case, batch: Batch) -> dict[str, Tensor]:
         distribution = model(input_ids=ids[None], use_cache=False).logits[0].log_softmax(-1)
         places = torch.from_numpy(np.flatnonzero(trajectory.loss_mask()))
         logprobs = distribution[places - 1, ids[places]]
-        ratio = (logprobs - torch.from_numpy(trajectory.logprobs)).exp()
-        advantages = torch.tensor([trajectory.reward] if critic is None else critic.advantages(trajectory))
-        gain = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+        gains = [trajectory.reward] * len(places) if critic is None else critic.advantages(trajectory)
+        advantages = torch.tensor(gains)
+        losses = PLAIN_LOSSES[case.loss][1](logprobs, torch.from_numpy(trajectory.logprobs), advantages)
         if case.lora is not None and case.has_reference:
             with torch.no_grad(), model.disable_adapter():
                 base = model(input_ids=ids[None], use_cache=False).logits[0].log_softmax(-1)[places - 1, ids[places]]
-            gain = gain - ((base - logprobs).exp() - 1 - (base - logprobs))
-        (-gain.sum() / total).backward()
+            losses = losses + (base - logprobs).exp() - 1 - (base - logprobs)
+        (losses.sum() / total).backward()
     gradients = {
         name: torch.zeros_like(weight) if weight.grad is None else weight.grad for name, weight in weights.items()
     }
@@ -172,7 +177,7 @@ class GradientWork:
         model = model_of(case)
         adapters = adapters_of(model, case.lora)
         engine = _RecordingEngine(
-            model,
+            StoredModel(model=model, read=None),
             OptimizerOptions(),
             critic=OptimizerOptions() if case.has_critic else None,
             mesh=RankMesh.create(CPU, replicas=case.replicas, sequence_ranks=case.sequence_ranks),
@@ -200,9 +205,13 @@ class GradientWork:
 
 def algorithm(case: Case) -> AlgorithmConfig:
     """Returns an algorithm with the rewards as advantages."""
-    penalty = {"kl_coefficient": 1.0} if case.has_reference else {}
+    loss = {
+        **PLAIN_LOSSES[case.loss][0],
+        "aggregation": "token_mean",
+        **({"kl_coefficient": 1.0} if case.has_reference else {}),
+    }
     advantages = ALGORITHM if case.has_critic else {"advantages": ()}
-    return AlgorithmConfig.model_validate({**advantages, "loss": {"kind": "ppo", **penalty}, "max_mismatch": None})
+    return AlgorithmConfig.model_validate({**advantages, "loss": loss, "max_mismatch": None})
 
 
 def facts_of(case: Case, share: Share) -> Message:

@@ -21,6 +21,7 @@ from tests.trainer.engines.gradients import (
     reference_gradient,
     work_of,
 )
+from tests.trainer.plain_losses import PLAIN_LOSSES
 
 RANKS = 4
 BATCHES = {
@@ -79,7 +80,11 @@ CASES = [
     Case(lora_rank=4, replicas=2, syncs_each_pack=True, is_tied=False, recompute="full"),
     Case(lora_rank=4, sequence_ranks=2, has_reference=True, recompute="selective"),
     Case(experts=6),
+    Case(experts=6, lora_rank=4),
     Case(experts=6, replicas=2, sequence_ranks=2, recompute="selective"),
+    *(Case(loss=loss) for loss in sorted(PLAIN_LOSSES.keys() - {"ppo"})),
+    Case(loss="gspo, mis", sequence_ranks=2),
+    Case(loss="dppo", replicas=2),
 ]
 
 
@@ -90,7 +95,8 @@ def test_any_division_over_ranks_has_the_gradient_of_a_plain_loop(crew: Crew, ca
 
     result = outcome(crew, case, batch)
 
-    bound = 3e-2 if case.is_bfloat16 else 2e-6 if case.lora_rank else 1e-6  # adapters: 1.05e-6 was seen
+    # Of adapters 1.05e-6 was seen, of GSPO, whose weights are products over a trajectory, 1.25e-6.
+    bound = 3e-2 if case.is_bfloat16 else 2e-6 if case.lora_rank or case.loss != "ppo" else 1e-6
     for is_critic in (False, True) if case.has_critic else (False,):
         gradients = {name: tensor for name, tensor in expected.items() if name.startswith("critic/") is is_critic}
         largest = max(float(gradient.abs().max()) for gradient in gradients.values())

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
+from astraflow.models.stored import StoredModel
 from astraflow.models.titan import hugging_face_names, titan_model
 from astraflow.trainer.backends import backends
 from astraflow.trainer.engines import titan
@@ -71,7 +72,7 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
     """Returns the gradients of the optimizer steps by Hugging Face name, the rows of each, and the loss."""
     model = tiny_model(is_tied=case.is_tied)
     engine = TitanEngine(
-        model,
+        StoredModel(model=model, read=None),
         OptimizerOptions(learning_rate=1e-30),
         mesh=mesh,
         device=CPU,
@@ -167,7 +168,7 @@ def test_options_that_the_model_does_not_have_are_refused() -> None:
         backends.build({"kind": "titan", "recompute": "full"}, make_torch.TINY, {}, seed=0)
     with raises_code(InvalidInput, "trainer.titan_unsupported", "adapters"):
         TitanEngine(
-            tiny_model(is_tied=True),
+            StoredModel(model=tiny_model(is_tied=True), read=None),
             OptimizerOptions(),
             mesh=None,  # type: ignore[arg-type]  # refused before it is used
             device=CPU,

@@ -50,6 +50,7 @@ LOSSES = {
 pack."""
 
 LORA = LoraOptions(rank=4, alpha=6)
+ATTENTION = LoraOptions(rank=4, alpha=6, target_modules=("q_proj", "k_proj", "v_proj", "o_proj"))
 
 
 ADAPTERS = {
@@ -64,6 +65,7 @@ ADAPTERS = {
     [
         *(pytest.param(engine, case, id=f"{engine}, {name}") for engine in ENGINES for name, case in CASES.items()),
         *(pytest.param("local", case, id=name) for name, case in ADAPTERS.items()),
+        pytest.param("local", Case(experts=4, lora=ATTENTION), id="adapters, experts"),
         *(pytest.param("shares", case, id=name) for name, case in LOSSES.items()),
     ],
 )

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.weights import Dtype
-from astraflow.trainer.engines.attention.kernels import AttentionBlock, SdpaKernel
+from astraflow.trainer.engines.attention.kernels import SdpaBlock, SdpaKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
@@ -43,7 +43,7 @@ def host_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def plan(
         self: SdpaKernel, segments: Sequence[Segment], device: torch.device, window: int | None = None
-    ) -> list[AttentionBlock]:
+    ) -> list[SdpaBlock]:
         with _disable_current_modes():
             return original(self, segments, device, window)
 

@@ -19,24 +19,25 @@ from transformers import AttentionInterface, PreTrainedModel
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window
 from astraflow.trainer.engines.attention.cudnn import fewest_pairs
-from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
+from astraflow.trainer.engines.attention.kernels import AttentionKernel, AttentionPlan, SdpaKernel
 from astraflow.trainer.engines.attention.varlen import VarlenKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.phase_timer import timed
 
-_IMPLEMENTATION = "astraflow_packed"
-
-Plans: TypeAlias = Mapping[int | None, Sequence[Any]]
+Plans: TypeAlias = Mapping[int | None, AttentionPlan]
 """Plan of a pack by the window of a layer; None: full attention."""
 
 
 class PackAttention:
     """Attention of a model's layers by the plan of a pack, which travels as a keyword through the model's forward."""
 
+    name = "astraflow_packed"
+    """Its name among transformers' implementations of attention."""
+
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         """Replaces the attention of the model's layers; without a plan they compute plain causal attention."""
-        AttentionInterface.register(_IMPLEMENTATION, _layer_attention)
-        model.set_attn_implementation(_IMPLEMENTATION)
+        AttentionInterface.register(self.name, _layer_attention)
+        model.set_attn_implementation(self.name)
         self._kernel = kernel_of(model, device)
         self._device = device
         self._model = model
@@ -44,8 +45,7 @@ class PackAttention:
     def arguments(self, segments: Sequence[Segment]) -> dict[str, Any]:
         """Returns the keyword arguments of the decoder's forward that make it attend by these segments."""
         windows = {None, attention_window(self._model)}
-        plans = {window: self._kernel.plan(segments, self._device, window) for window in windows}
-        return {"attention_plan": (self._kernel, plans)}
+        return {"attention_plans": {window: self._kernel.plan(segments, self._device, window) for window in windows}}
 
 
 def kernel_of(model: PreTrainedModel, device: torch.device) -> AttentionKernel:
@@ -66,7 +66,7 @@ def _layer_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    attention_plan: tuple[AttentionKernel, Plans] | None = None,
+    attention_plans: Plans | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Computes one layer as transformers calls it: `[1, heads, width, head size]` -> `[1, width, heads, head size]`."""
@@ -78,15 +78,14 @@ def _layer_attention(
             code="model.unsupported_attention",
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if attention_plan is None:
+    if attention_plans is None:
         output = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
         return output.transpose(1, 2), None
-    kernel, plans = attention_plan
     flat = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
-    return packed_attention(kernel, plan_of_layer(plans, module, options), *flat, scale=scale)[None], None
+    return packed_attention(plan_of_layer(attention_plans, module, options), *flat, scale=scale)[None], None
 
 
-def plan_of_layer(plans: Plans, module: nn.Module, options: Mapping[str, Any]) -> Sequence[Any]:
+def plan_of_layer(plans: Plans, module: nn.Module, options: Mapping[str, Any]) -> AttentionPlan:
     """Returns the plan for a layer by the options that transformers gives its attention. Raises: InvalidInput."""
     window = options.get("sliding_window")
     if window not in plans:
@@ -98,37 +97,31 @@ def plan_of_layer(plans: Plans, module: nn.Module, options: Mapping[str, Any]) -
     return plans[window]
 
 
-def packed_attention(
-    kernel: AttentionKernel, plan: Sequence[Any], query: Tensor, key: Tensor, value: Tensor, *, scale: float
-) -> Tensor:
+def packed_attention(plan: AttentionPlan, query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
     """Returns attention over a pack, `[width, heads, head size]`.
 
     query: `[width, heads, head size]`; key, value: `[width, key heads, head size]`, each head for `heads / key heads`
     adjacent query heads.
     """
     repeats = query.shape[1] // key.shape[1]
-    if repeats > 1 and not kernel.takes_grouped_keys:
+    if repeats > 1 and not plan[0].takes_grouped_keys:
         key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
-    output: Tensor = _PackedAttention.apply(  # type: ignore[no-untyped-call]
-        kernel, plan, query, key, value, scale
-    )
+    output: Tensor = _PackedAttention.apply(plan, query, key, value, scale)  # type: ignore[no-untyped-call]  # torch's
     return output
 
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
     @timed("attention_s")
-    def forward(
-        ctx: Any, kernel: AttentionKernel, plan: Sequence[Any], query: Tensor, key: Tensor, value: Tensor, scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, plan: AttentionPlan, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         if len(plan) == 1:  # over the whole pack, in order
-            output, logarithm = kernel.forward(plan[0], query, key, value, scale)
+            output, logarithm = plan[0].forward(query, key, value, scale)
             logarithm = logarithm.contiguous()
         else:
             output = torch.empty_like(query, memory_format=torch.contiguous_format)
             logarithm = query.new_empty(query.shape[:2], dtype=torch.float32)
             for block in plan:
-                outputs, logarithms = kernel.forward(block, query, key, value, scale)
+                outputs, logarithms = block.forward(query, key, value, scale)
                 if not block.is_first:
                     outputs, logarithms = _merged(
                         _part(output, block.positions), _part(logarithm, block.positions), outputs, logarithms
@@ -136,7 +129,7 @@ class _PackedAttention(torch.autograd.Function):
                 _write(output, block.positions, outputs)
                 _write(logarithm, block.positions, logarithms)
         ctx.save_for_backward(query, key, value, output, logarithm)
-        ctx.kernel, ctx.plan, ctx.scale = kernel, plan, scale
+        ctx.plan, ctx.scale = plan, scale
         return output
 
     @staticmethod
@@ -145,13 +138,13 @@ class _PackedAttention(torch.autograd.Function):
         inputs = ctx.saved_tensors
         totals: list[Tensor | None] = [None, None, None]
         for block in ctx.plan:
-            parts = ctx.kernel.backward(block, grads[0], inputs, ctx.scale)
+            parts = block.backward(grads[0], inputs, ctx.scale)
             owners = (block.queries, block.keys, block.keys)
             totals = [
                 owner.added(total, part, len(grads[0]))
                 for owner, total, part in zip(owners, totals, parts, strict=True)
             ]
-        return None, None, *totals, None
+        return None, *totals, None
 
 
 def _part(values: Tensor, positions: Tensor | slice | None) -> Tensor:

@@ -9,6 +9,7 @@ that every query sees cannot be padded: a prefix is cut to such a length, and th
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -91,6 +92,7 @@ class EqualSequences:
 class CudnnBlock:
     """One call of cuDNN."""
 
+    takes_grouped_keys: ClassVar[bool] = True
     queries: EqualSequences
     keys: EqualSequences
     """The same as `queries` when causal."""

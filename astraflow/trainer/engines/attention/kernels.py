@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,61 @@ tokens as for 128. Short ones to a multiple of 4."""
 _MAX_MASKED = 128
 """Tokens of a group, prompt included, up to which it is one sequence with a mask instead of two blocks: for short
 sequences the copies around a kernel cost more than masked products."""
+
+
+class BlockPositions(Protocol):
+    """Positions in the pack of the queries or of the keys of a block."""
+
+    def added(self, total: Tensor | None, values: Tensor, width: int) -> Tensor:
+        """Returns the total `[width, heads, head size]` plus what the block's `backward` returned; no total is 0."""
+
+
+class AttentionBlock(Protocol):
+    """One call of a kernel. Tensors are `[width, heads, head size]` of the whole pack, logarithms `[width, heads]`
+    float32."""
+
+    takes_grouped_keys: ClassVar[bool]
+    """True when there may be fewer key heads than query heads."""
+
+    @property
+    def queries(self) -> BlockPositions:
+        """Queries of the block."""
+
+    @property
+    def keys(self) -> BlockPositions:
+        """Keys of the block."""
+
+    @property
+    def positions(self) -> Tensor | slice | None:
+        """Positions in the pack of the queries that `forward` returns; None: all, in order."""
+
+    @property
+    def is_first(self) -> bool:
+        """False when another block has already computed other keys of these queries."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """Returns outputs and logarithms of the block's queries."""
+
+    def backward(self, grad: Tensor, inputs: Sequence[Tensor], scale: float) -> tuple[Tensor, ...]:
+        """Returns the block's gradients of query, key and value, for its queries and keys.
+
+        inputs: query, key, value, merged output, merged logarithm.
+        """
+
+
+AttentionPlan: TypeAlias = Sequence[AttentionBlock]
+"""Blocks of a pack, in which every token has its segment's keys in one causal block, and its prefix's keys, if any, in
+later ones."""
+
+
+class AttentionKernel(Protocol):
+    """Divides attention over a pack into blocks."""
+
+    def plan(self, segments: Sequence[Segment], device: torch.device, window: int | None = None) -> AttentionPlan:
+        """Returns the blocks of a pack.
+
+        window: number of positions of its trajectory, its own included, that a token attends to; None: all.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +141,10 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionBlock:
+class SdpaBlock:
     """One call of the CPU kernel over sequences of queries and of keys."""
 
+    takes_grouped_keys: ClassVar[bool] = False
     queries: Positions
     keys: Positions
     """The same as `queries` when causal."""
@@ -107,7 +163,7 @@ class AttentionBlock:
     @classmethod
     def of_ranges(
         cls, queries: Sequence[tuple[int, int]], keys: Sequence[tuple[int, int]] | None = None
-    ) -> "AttentionBlock":
+    ) -> "SdpaBlock":
         """keys: None for a causal block."""
         query_positions = Positions.padded(queries)
         lengths = torch.tensor([end - begin for begin, end in queries])
@@ -124,7 +180,7 @@ class AttentionBlock:
             is_first=keys is None,
         )
 
-    def of_whole_pack(self) -> "AttentionBlock":
+    def of_whole_pack(self) -> "SdpaBlock":
         """Returns this causal block for a pack that has no other, so that results are gathered, not scattered."""
         flat = self.queries.indices.flatten()
         kept = torch.arange(len(flat)) if self.kept is None else self.kept
@@ -134,7 +190,7 @@ class AttentionBlock:
         is_in_order = self.kept is None and self.queries.begin == 0
         return replace(self, queries=positions, keys=positions, kept=None if is_in_order else inverse, positions=None)
 
-    def windowed(self, window: int) -> "AttentionBlock":
+    def windowed(self, window: int) -> "SdpaBlock":
         """Returns this block with a mask: each query attends to keys less than `window` positions before it.
 
         Keys of a block of a prefix end where the segment begins, so distances in the trajectory follow from indices.
@@ -146,7 +202,7 @@ class AttentionBlock:
         mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -torch.inf)
         return replace(self, is_causal=False, mask=mask[:, None])
 
-    def masked(self, segments: Tensor, prefixes: Tensor) -> "AttentionBlock":
+    def masked(self, segments: Tensor, prefixes: Tensor) -> "SdpaBlock":
         """Returns this causal block with a mask: each query attends to its own segment and to its prefix.
 
         segments: `[width]`, number of each position's segment; prefixes: `[width]`, number of its prefix's segment, or
@@ -160,109 +216,78 @@ class AttentionBlock:
         mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -torch.inf)
         return replace(self, is_causal=False, mask=mask[:, None])
 
-
-class AttentionKernel(Protocol):
-    """Computes blocks of attention. Tensors are `[width, heads, head size]`, logarithms `[width, heads]` float32."""
-
-    takes_grouped_keys: bool
-    """True when there may be fewer key heads than query heads."""
-
-    def plan(self, segments: Sequence[Segment], device: torch.device, window: int | None = None) -> Sequence[Any]:
-        """Returns the blocks of a pack: every token has its segment's keys in one causal block, and its prefix's keys,
-        if any, in one later block.
-
-        window: number of positions of its trajectory, its own included, that a token attends to; None: all.
-        """
-
-    def forward(self, block: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Returns outputs and logarithms of the block's queries."""
+        outputs, logarithms = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            self.queries.of(query),
+            self.keys.of(key),
+            self.keys.of(value),
+            0.0,
+            self.is_causal,
+            attn_mask=self.mask,
+            scale=scale,
+        )
+        outputs, logarithms = (part.transpose(1, 2).flatten(0, 1) for part in (outputs, logarithms))
+        if self.kept is None:
+            return outputs, logarithms
+        return outputs.index_select(0, self.kept), logarithms.index_select(0, self.kept)
 
-    def backward(self, block: Any, grad: Tensor, inputs: Sequence[Tensor], scale: float) -> tuple[Tensor, ...]:
-        """Returns the block's gradients of query, key and value, for its queries and keys.
-
-        inputs: query, key, value, merged output, merged logarithm.
-        """
+    def backward(self, grad: Tensor, inputs: Sequence[Tensor], scale: float) -> tuple[Tensor, ...]:
+        """Returns the block's gradients, as `Positions.added` takes them."""
+        query, key, value, output, logarithm = inputs
+        logarithms = self.queries.of(logarithm)
+        if self.is_padding is not None:  # the probabilities of padding, and so all its gradients, become exactly 0
+            logarithms = logarithms.masked_fill(self.is_padding[:, None], torch.inf)
+        gradients: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            self.queries.of(grad),
+            self.queries.of(query),
+            self.keys.of(key),
+            self.keys.of(value),
+            self.queries.of(output),
+            logarithms.contiguous(),
+            0.0,
+            self.is_causal,
+            attn_mask=self.mask,
+            scale=scale,
+        )
+        return gradients
 
 
 class SdpaKernel:
     """torch's fused attention on a CPU. Segments of similar length are computed by one call."""
 
-    takes_grouped_keys = False
-
-    def plan(
-        self, segments: Sequence[Segment], device: torch.device, window: int | None = None
-    ) -> list[AttentionBlock]:
+    def plan(self, segments: Sequence[Segment], device: torch.device, window: int | None = None) -> list[SdpaBlock]:
         """Returns the blocks of a pack."""
         if window is not None and window < longest_trajectory(segments):
             return _windowed_blocks(segments, window)
         small, large = _small_groups(segments)
         ranges = sorted(((segment.begin, segment.end) for segment in large), key=_length)
-        blocks = [AttentionBlock.of_ranges(part) for part in _similar(ranges)]
+        blocks = [SdpaBlock.of_ranges(part) for part in _similar(ranges)]
         by_prefix_length: dict[int, list[PrefixGroup]] = {}
         for group in prefix_groups(large):
             by_prefix_length.setdefault(_length(group.prefix), []).append(group)
         for groups in by_prefix_length.values():
             prefixes = {group.members: group.prefix for group in groups}
             blocks += [
-                AttentionBlock.of_ranges(members, [prefixes[part] for part in members])
+                SdpaBlock.of_ranges(members, [prefixes[part] for part in members])
                 for members in _similar(sorted(prefixes, key=_length))
             ]
         if small:
             numbers = _segment_numbers(segments)
-            blocks += [AttentionBlock.of_ranges(part).masked(*numbers) for part in _similar(sorted(small, key=_length))]
+            blocks += [SdpaBlock.of_ranges(part).masked(*numbers) for part in _similar(sorted(small, key=_length))]
         return [blocks[0].of_whole_pack()] if len(blocks) == 1 else blocks
 
-    def forward(
-        self, block: AttentionBlock, query: Tensor, key: Tensor, value: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """Returns outputs and logarithms of the block's queries."""
-        outputs, logarithms = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            block.queries.of(query),
-            block.keys.of(key),
-            block.keys.of(value),
-            0.0,
-            block.is_causal,
-            attn_mask=block.mask,
-            scale=scale,
-        )
-        outputs, logarithms = (part.transpose(1, 2).flatten(0, 1) for part in (outputs, logarithms))
-        if block.kept is None:
-            return outputs, logarithms
-        return outputs.index_select(0, block.kept), logarithms.index_select(0, block.kept)
 
-    def backward(
-        self, block: AttentionBlock, grad: Tensor, inputs: Sequence[Tensor], scale: float
-    ) -> tuple[Tensor, ...]:
-        """Returns the block's gradients."""
-        query, key, value, output, logarithm = inputs
-        logarithms = block.queries.of(logarithm)
-        if block.is_padding is not None:  # the probabilities of padding, and so all its gradients, become exactly 0
-            logarithms = logarithms.masked_fill(block.is_padding[:, None], torch.inf)
-        gradients: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            block.queries.of(grad),
-            block.queries.of(query),
-            block.keys.of(key),
-            block.keys.of(value),
-            block.queries.of(output),
-            logarithms.contiguous(),
-            0.0,
-            block.is_causal,
-            attn_mask=block.mask,
-            scale=scale,
-        )
-        return gradients
-
-
-def _windowed_blocks(segments: Sequence[Segment], window: int) -> list[AttentionBlock]:
+def _windowed_blocks(segments: Sequence[Segment], window: int) -> list[SdpaBlock]:
     """Returns blocks with masks: this kernel has no window."""
     ranges = sorted(((segment.begin, segment.end) for segment in segments), key=_length)
-    blocks = [AttentionBlock.of_ranges(part).windowed(window) for part in _similar(ranges)]
+    blocks = [SdpaBlock.of_ranges(part).windowed(window) for part in _similar(ranges)]
     by_keys: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}
     for pair in windowed_prefixes(segments, window):
         by_keys.setdefault(_length(pair.keys), {})[pair.queries] = pair.keys
     for pairs in by_keys.values():
         blocks += [
-            AttentionBlock.of_ranges(part, [pairs[queries] for queries in part]).windowed(window)
+            SdpaBlock.of_ranges(part, [pairs[queries] for queries in part]).windowed(window)
             for part in _similar(sorted(pairs, key=_length))
         ]
     return [blocks[0].of_whole_pack()] if len(blocks) == 1 else blocks

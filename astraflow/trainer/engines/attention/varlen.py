@@ -3,6 +3,7 @@ long ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ class FlatPositions:
 class VarlenBlock:
     """One kernel call over sequences of different lengths, concatenated."""
 
+    takes_grouped_keys: ClassVar[bool] = True
     queries: FlatPositions
     keys: FlatPositions
     query_ends: Tensor
@@ -119,8 +121,6 @@ class VarlenKernel:
     """torch's FlashAttention-2 on a GPU, in float16 or bfloat16: one call for all segments, one for all prefixes. Long
     ones are computed by cuDNN, if it is faster."""
 
-    takes_grouped_keys = True
-
     def __init__(self, *, cudnn_pairs: int | None = None) -> None:
         """cudnn_pairs: pairs of a query and a key from which a call of cuDNN is worth it; None: it computes nothing."""
         self._cudnn_pairs = cudnn_pairs
@@ -148,18 +148,6 @@ class VarlenKernel:
         if groups:
             blocks.append(_block([group.members for group in groups], [group.prefix for group in groups], device))
         return blocks
-
-    def forward(
-        self, block: VarlenBlock | CudnnBlock, query: Tensor, key: Tensor, value: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """Returns outputs and logarithms of the block's queries."""
-        return block.forward(query, key, value, scale)
-
-    def backward(
-        self, block: VarlenBlock | CudnnBlock, grad: Tensor, inputs: Sequence[Tensor], scale: float
-    ) -> tuple[Tensor, ...]:
-        """Returns the block's gradients."""
-        return block.backward(grad, inputs, scale)
 
 
 def _windowed_blocks(segments: Sequence[Segment], device: torch.device, window: int) -> list[VarlenBlock]:

@@ -90,7 +90,7 @@ def test_attention_and_its_gradients_equal_those_of_a_dense_mask(
     query, key, value = ((torch.randn(shape, generator=random) * 2).requires_grad_() for shape in shapes)
     weight = torch.randn(shapes[0], generator=random)
 
-    packed = packed_attention(KERNEL, KERNEL.plan(segments, CPU, window), query, key, value, scale=0.25)
+    packed = packed_attention(KERNEL.plan(segments, CPU, window), query, key, value, scale=0.25)
 
     assert_same_with_gradients(packed, dense(query, key, value, segments, 0.25, window), weight, (query, key, value))
 
@@ -287,7 +287,7 @@ def test_gpu_kernels_get_sequences_and_their_results_are_merged(
         patch.setattr(cudnn_attention, "cudnn_forward", slow_cudnn_forward)
         patch.setattr(cudnn_attention, "cudnn_backward", slow_cudnn_backward)
 
-        packed = packed_attention(kernel, kernel.plan(segments, CPU, window), query, key, value, scale=0.3)
+        packed = packed_attention(kernel.plan(segments, CPU, window), query, key, value, scale=0.3)
 
         assert_same_with_gradients(packed, dense(query, key, value, segments, 0.3, window), weight, (query, key, value))
 
@@ -298,7 +298,7 @@ def test_padding_does_not_affect_gradients() -> None:
     key, value = torch.full((20, 1, 8), 60.0), torch.ones(20, 1, 8)
     key[:3] = -60.0
 
-    packed_attention(KERNEL, KERNEL.plan(segments, CPU), query, key, value, scale=1.0).sum().backward()
+    packed_attention(KERNEL.plan(segments, CPU), query, key, value, scale=1.0).sum().backward()
 
     assert query.grad is not None
     assert query.grad.isfinite().all()
@@ -320,7 +320,7 @@ def test_a_model_with_bounded_scores_is_refused() -> None:
     model.set_attn_implementation("eager")
 
     with raises_code(InvalidInput, "model.unsupported_attention"):
-        PackScorer(model, CPU)
+        PackScorer(model, CPU).check()
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -333,7 +333,7 @@ def test_every_attention_implementation_is_replaced_by_packed_attention(implemen
 
 def test_a_model_that_ignores_the_attention_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_plan(*arguments: Any, **options: Any) -> Any:
-        return original(*arguments, **{**options, "attention_plan": None})
+        return original(*arguments, **{**options, "attention_plans": None})
 
     import astraflow.trainer.engines.attention.attention as module
 
@@ -341,4 +341,4 @@ def test_a_model_that_ignores_the_attention_plan_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(module, "_layer_attention", without_plan)
 
     with raises_code(InvalidInput, "model.unsupported_attention"):
-        PackScorer(make_torch.model(), CPU)
+        PackScorer(make_torch.model(), CPU).check()

@@ -1,0 +1,97 @@
+"""Weights of a model folder, read one parameter at a time, so that no process needs to hold the whole model."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from astraflow.models.base import ModelSource
+from astraflow.models.causal import named_weights
+from astraflow.models.published import PublishedPart, PublishedParts, published_parts
+
+_INDEX = "model.safetensors.index.json"
+_FILE = "model.safetensors"
+_TYPES = ("F32", "BF16", "F16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredModel:
+    """A model whose parameters may be on the meta device, where they need no memory."""
+
+    model: PreTrainedModel
+    read: Callable[[str], Tensor] | None
+    """Returns the values of a parameter on the meta device, on the host, by its `state_dict` name. They may be a mapped
+    file, and must not be changed. None: no parameter is there."""
+
+    @classmethod
+    def open(cls, source: ModelSource, folder: Path) -> "StoredModel":
+        """Opens a prepared folder without reading weights, if its files have the names of the model's checkpoints; else
+        loads the whole model."""
+        model = source.architecture().eval()
+        parts = published_parts(model)
+        weights = _MappedWeights(folder, parts, {name: weight.shape for name, weight in named_weights(model).items()})
+        if not weights.is_complete or _persistent_buffers(model):
+            return cls(model=source.load(folder), read=None)
+        model.name_or_path = str(folder)
+        for parameter in model.parameters():
+            set_values(parameter, torch.empty_like(parameter, device="meta"))
+        return cls(model=model, read=weights.read)
+
+    def rounded_to(self, dtype: torch.dtype) -> "StoredModel":
+        """Returns the model with weights that are rounded when they are read."""
+        read = self.read
+        return self if read is None else replace(self, read=lambda name: read(name).to(dtype))
+
+
+def set_values(parameter: nn.Parameter, values: Tensor) -> None:
+    """Replaces the values of a parameter, which may have another device and element type, wherever it is used."""
+    torch.utils.swap_tensors(parameter, nn.Parameter(values, requires_grad=parameter.requires_grad))
+
+
+class _MappedWeights:
+    """Parameters in the safetensors files of a folder. Files are mapped: processes of a host share their pages."""
+
+    def __init__(self, folder: Path, parts: PublishedParts, shapes: Mapping[str, torch.Size]) -> None:
+        index = folder / _INDEX
+        names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {_FILE}
+        files: list[Any] = [safe_open(folder / name, framework="pt") for name in names if (folder / name).is_file()]
+        self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118 (a file is no mapping)
+        self._parts = parts
+        self._shapes = shapes
+
+    @property
+    def is_complete(self) -> bool:
+        """True when the files have every part of every parameter, in its shape and not quantized."""
+        for part in chain.from_iterable(self._parts.values()):
+            if part.name not in self._files:
+                return False
+            stored = self._files[part.name].get_slice(part.name)
+            if tuple(stored.get_shape()) != part.shape or stored.get_dtype() not in _TYPES:
+                return False
+        return True
+
+    def read(self, name: str) -> Tensor:
+        """Returns a parameter, mapped if the file has it whole."""
+        parts = self._parts[name]
+        if len(parts) == 1:
+            return self._tensor(parts[0]).view(self._shapes[name])
+        joined = torch.empty(self._shapes[name], dtype=self._tensor(parts[0]).dtype)
+        for part in parts:
+            part.of(joined).copy_(self._tensor(part))
+        return joined
+
+    def _tensor(self, part: PublishedPart) -> Tensor:
+        values: Tensor = self._files[part.name].get_tensor(part.name)
+        return values
+
+
+def _persistent_buffers(model: PreTrainedModel) -> bool:
+    """Returns whether a checkpoint of the model has tensors that are no parameters."""
+    return not dict(model.named_buffers()).keys().isdisjoint(model.state_dict())
