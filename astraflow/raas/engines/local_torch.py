@@ -48,6 +48,9 @@ class LocalTorchOptions(Config):
     """Approximate size of the key-value cache: running sequences times the length of the longest."""
     prefill_tokens: int = Field(default=16_384, ge=1)
     """Maximum tokens of one prefill; bounds the pause in the decoding of other sequences."""
+    prefix_bytes: int = Field(default=2**30, ge=0)
+    """Memory for keys and values of ended requests, so that the next turn of a conversation computes only its new
+    tokens; 0 keeps none."""
     max_admission_wait_steps: int = Field(default=4, ge=0)
     """Maximum decode steps that queued sequences wait while they are fewer than a quarter of the running ones."""
     seed: int | None = None
@@ -61,9 +64,11 @@ class LocalTorchEngine:
 
     A thread decodes all running sequences together, one token each per step; between steps, finished sequences leave
     and queued sequences join in order of arrival. Equal prompts that join together, such as the members of a group, are
-    prefilled once: with groups of 8 short answers that is most of the work. A prefill delays all running sequences by
-    a step, so a few queued sequences wait for more, at most `max_admission_wait_steps`. The first queued sequence is
-    never overtaken: while it does not fit into the cache, later sequences wait as well, so long requests do not starve.
+    prefilled once: with groups of 8 short answers that is most of the work. Keys and values of ended requests stay
+    until the next swap, or until others need their memory, and a prompt that begins as one of them continues there. A
+    prefill delays all running sequences by a step, so a few queued sequences wait for more, at most
+    `max_admission_wait_steps`. The first queued sequence is never overtaken: while it does not fit into the cache,
+    later sequences wait as well, so long requests do not starve.
 
     Weights are patched in place between two steps. A swap discards the cache and running sequences are prefilled again
     with the new weights, so every token's logprob comes from one version over its whole prefix, as the trainer
@@ -84,7 +89,10 @@ class LocalTorchEngine:
         self._seed = secrets.randbits(62) if options.seed is None else options.seed
         self._tolerance = EXACT if dtype == torch.float32 else ROUNDED
         self._limits = BatchLimits(
-            sequences=options.max_sequences, cache_tokens=options.cache_tokens, prefill_tokens=options.prefill_tokens
+            sequences=options.max_sequences,
+            cache_tokens=options.cache_tokens,
+            prefill_tokens=options.prefill_tokens,
+            prefix_bytes=options.prefix_bytes,
         )
         config = self._model.config.get_text_config()
         self._context = min(getattr(config, "max_position_embeddings", options.cache_tokens), options.cache_tokens)

@@ -19,6 +19,7 @@ from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine, PauseMode
+from astraflow.raas.engines.local import batcher
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.errors import raises_code
@@ -103,6 +104,45 @@ async def test_windows_and_experts_have_the_logprobs_of_a_plain_forward(option: 
     for text, generation in zip(texts, generations, strict=True):
         whole = np.concatenate([text, generation.tokens])
         np.testing.assert_allclose(generation.logprobs, make_torch.logprobs(model, whole, len(text)), atol=1e-5)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("option", [{}, {"window": 5}, {"experts": 5}], ids=["plain", "window", "experts"])
+async def test_turns_of_conversations_compute_their_new_tokens_only(
+    option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {**make_torch.TINY, **option}
+    model = make_torch.model(0, spec)
+    draws, computed = np.random.default_rng(1), []
+    run = batcher.hidden_states
+    monkeypatch.setattr(batcher, "hidden_states", lambda *a, **b: computed.append(a[1].numel()) or run(*a, **b))
+    beginning = draws.integers(4, 128, size=150).astype(np.int32)
+    texts = [np.concatenate([beginning, text]) for text in prompts(12)]
+
+    async with serving(lambda: local(model=spec, prefill_tokens=4096), make_torch.published(model)) as served:
+        for turn in range(3):
+            generations = await generated(served, texts, Sampling(max_new_tokens=12))
+            for at, (text, generation) in enumerate(zip(texts, generations, strict=True)):
+                whole = np.concatenate([text, generation.tokens])
+                expected = make_torch.logprobs(model, whole, len(text))
+                np.testing.assert_allclose(generation.logprobs, expected, atol=1e-5)
+                reply = draws.integers(4, 128, size=draws.integers(1, 40)).astype(np.int32)
+                texts[at] = np.concatenate([whole, reply])
+            if turn:
+                assert sum(computed) < 12 * (12 + 60), "the beginnings were computed again"
+            computed.clear()
+
+
+@pytest.mark.anyio
+async def test_a_turn_after_a_weight_update_is_of_the_new_version(engine: Engine) -> None:
+    text = np.tile(PROMPT, 8)
+    first = await engine.generate("a", text, Sampling(max_new_tokens=12))
+    await engine.load(weights_of(1))
+    text = np.concatenate([text, first.tokens, PROMPT])
+    second = await engine.generate("b", text, Sampling(max_new_tokens=12))
+
+    expected = make_torch.logprobs(make_torch.model(1), np.concatenate([text, second.tokens]), len(text))
+    np.testing.assert_allclose(second.logprobs, expected, atol=1e-5)
 
 
 @pytest.mark.anyio
