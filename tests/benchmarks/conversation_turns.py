@@ -52,7 +52,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    model = {"kind": "huggingface", "path": arguments.model} if arguments.model else {"kind": "tiny", "max_context_tokens": 1024}
+    model = (
+        {"kind": "huggingface", "path": arguments.model}
+        if arguments.model
+        else {"kind": "tiny", "max_context_tokens": 1024}
+    )
     forms = {"computed again": 0, "kept": 2**30}
     times_s: dict[str, list[float]] = {name: [] for name in forms}
     for _ in range(arguments.repeats):
