@@ -87,7 +87,7 @@ def test_windows_are_computed_in_packs_and_with_a_cache(kind: str) -> None:
     model = WINDOWED[kind]().eval()
     check_supported(model)
     assert attention_window(model) == 512
-    PackScorer(WINDOWED[kind](), torch.device("cpu"))
+    PackScorer(WINDOWED[kind](), torch.device("cpu")).check()
     holders: list[Any] = [model.config, *model.modules()]
     for holder in holders:
         if getattr(holder, "sliding_window", None) == 512:
@@ -113,7 +113,7 @@ def test_a_window_that_the_plan_does_not_have_is_refused(monkeypatch: pytest.Mon
     for layer in model.model.layers:
         monkeypatch.setattr(layer.self_attn, "sliding_window", 9)
     with raises_code(InvalidInput, "model.unsupported_attention"):
-        PackScorer(model, torch.device("cpu"))
+        PackScorer(model, torch.device("cpu")).check()
 
 
 def test_a_window_that_is_not_used_is_no_obstacle() -> None:

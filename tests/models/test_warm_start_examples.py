@@ -93,7 +93,7 @@ def training() -> list[float]:
 
 def test_cached_models_have_another_name_when_a_warm_start_makes_another_model(own_home: Path) -> None:
     torch.manual_seed(0)
-    current = {
+    current: dict[str, Any] = {
         "revision": tiny._REVISION,
         "examples": {name: digest_of_examples(warm_start) for name, warm_start in WARM_STARTS.items()},
         "training": training(),

@@ -17,6 +17,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling,
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
+from astraflow.models.causal import hidden_states
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.raas.engines.local import batcher
@@ -113,9 +114,13 @@ async def test_turns_of_conversations_compute_their_new_tokens_only(
 ) -> None:
     spec = {**make_torch.TINY, **option}
     model = make_torch.model(0, spec)
-    draws, computed = np.random.default_rng(1), []
-    run = batcher.hidden_states
-    monkeypatch.setattr(batcher, "hidden_states", lambda *a, **b: computed.append(a[1].numel()) or run(*a, **b))
+    draws, computed = np.random.default_rng(1), list[int]()
+
+    def counted(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
+        computed.append(ids.numel())
+        return hidden_states(model, ids, **options)
+
+    monkeypatch.setattr(batcher, "hidden_states", counted)
     beginning = draws.integers(4, 128, size=150).astype(np.int32)
     texts = [np.concatenate([beginning, text]) for text in prompts(12)]
 

@@ -236,7 +236,7 @@ class _PeakElements(TorchDispatchMode):
     """Records the most floating-point elements that were in memory at once, of those created in the block."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.peak = 0
         self._storages: dict[StorageWeakRef, int] = {}
 
@@ -259,7 +259,7 @@ def elements_at_start(experts: int) -> dict[str, int]:
     weights = named_weights(source.load(prepare_model(spec)))
     blocks = [sum(weight.numel() for name, weight in weights.items() if f"layers.{n}." in name) for n in range(8)]
     total = sum(weight.numel() for weight in weights.values())
-    memory = _PeakElements()  # type: ignore[no-untyped-call]  # torch's
+    memory = _PeakElements()
     sharded = fsdp_engine._sharded
 
     def observed(*args: Any, **options: Any) -> Any:
