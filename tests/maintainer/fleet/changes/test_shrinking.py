@@ -86,7 +86,15 @@ class Workshop(Run):
             compute_s=self.computed_s,
             publish_s=0.0,
         )
-        flow = replace(make.flow_report(), episodes={"accepted": GROUP * admitted}, admitted=admitted, dropped={})
+        flow = replace(
+            make.flow_report(),
+            issued=admitted,
+            tasks_queued=0,
+            tasks_leased=0,
+            episodes={"accepted": GROUP * admitted},
+            admitted=admitted,
+            dropped={},
+        )
         nodes = tuple(self._with_counters(node) for node in self._ready)
         report = replace(make.report(stream, flows=(flow,), nodes=nodes), at=self.cloud.clock.wall(), nodes=nodes)
         return replace(
