@@ -428,7 +428,7 @@ async def test_os_errors_at_a_restart_count_against_the_budget(kind: str, monkey
     try:
         await engine.load(version(0))
 
-        async def fail(*_: object) -> None:
+        async def fail(*_: object, **__: object) -> None:
             raise OSError("too many open files")
 
         monkeypatch.setattr("astraflow.raas.engines.server.process.ServerProcess.start", fail)

@@ -38,11 +38,12 @@ class ServerProcess:
     """Running server, with a guardian above it (`guardian.py`), which ends the whole tree when the server or this
     process ends. The tree is recorded while it runs: it has to be ended from here if the guardian was killed."""
 
-    def __init__(self, process: asyncio.subprocess.Process, output: int, log_file: Path) -> None:
-        """output: file descriptor of the read end of the server's output."""
+    def __init__(self, process: asyncio.subprocess.Process, output: int, log_file: Path, *, secret: str = "") -> None:
+        """output: file descriptor of the read end of the server's output. secret: as `start`."""
         self._process = process
         self._output = output
         self._log_file = log_file
+        self._secret = secret.encode()
         self._reader = asyncio.create_task(self._copy_output())
         self._tail: deque[str] = deque(maxlen=LOG_TAIL_LINES)
         self._descendants: dict[int, psutil.Process] = {}
@@ -52,8 +53,10 @@ class ServerProcess:
         self._recorded_at = 0.0
 
     @classmethod
-    async def start(cls, argv: Sequence[str], environment: Mapping[str, str], log_file: Path) -> Self:
-        """Starts the server; its output goes to `log_file`. environment: all variables of the process.
+    async def start(
+        cls, argv: Sequence[str], environment: Mapping[str, str], log_file: Path, *, secret: str = ""
+    ) -> Self:
+        """Starts the server; its output without `secret` goes to `log_file`. environment: all variables of the process.
 
         Raises: Unavailable when the program does not exist or no process can be started.
         """
@@ -81,7 +84,7 @@ class ServerProcess:
             ) from problem
         finally:
             os.close(server_output)
-        return cls(process, output, log_file)
+        return cls(process, output, log_file, secret=secret)
 
     @property
     def pid(self) -> int:
@@ -147,7 +150,7 @@ class ServerProcess:
             lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(self._output, "rb", buffering=0)
         )
         try:
-            private = os.open(self._log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)  # SGLang logs its key
+            private = os.open(self._log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(private, "ab", buffering=0) as file:
                 while True:
                     try:
@@ -156,6 +159,8 @@ class ServerProcess:
                         continue
                     if not line:
                         return
+                    if self._secret:  # SGLang logs its arguments, and errors repeat the last lines
+                        line = line.replace(self._secret, b"(hidden)")
                     self._tail.append(line.decode(errors="replace").rstrip())
                     with contextlib.suppress(OSError):  # a full disk loses the line, but must not block the server
                         file.write(line)

@@ -157,7 +157,9 @@ class Replica:
         inherited = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
         began_at = self._clock.now()
         self._starts.append(began_at)
-        self._process = await ServerProcess.start(launch.argv, {**inherited, **launch.variables}, self._log_file)
+        self._process = await ServerProcess.start(
+            launch.argv, {**inherited, **launch.variables}, self._log_file, secret=key
+        )
         self._client = ServerClient(f"http://127.0.0.1:{port}", key=key)
         self._lost = asyncio.get_running_loop().create_future()
         self._declared = asyncio.get_running_loop().create_future()

@@ -206,3 +206,16 @@ asyncio.run(main())
 async def test_a_missing_program_is_reported_with_the_install_command(tmp_path: Path) -> None:
     with raises_code(Unavailable, "engine.not_started", "/no/such/python", "astraflow engines install"):
         await ServerProcess.start(["/no/such/python"], VARIABLES, tmp_path / "server.log")
+
+
+@pytest.mark.anyio
+async def test_a_secret_that_a_server_logs_is_neither_kept_nor_shown(tmp_path: Path) -> None:
+    log_file = tmp_path / "server.log"
+    process = await ServerProcess.start(
+        ["sh", "-c", "echo api_key=canary-key; echo ready"], VARIABLES, log_file, secret="canary-key"
+    )
+    await process.wait()
+    await process.stop()
+
+    assert process.log_tail == ("api_key=(hidden)", "ready")
+    assert log_file.read_text() == "api_key=(hidden)\nready\n"
