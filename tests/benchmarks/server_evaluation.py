@@ -257,7 +257,9 @@ async def measure(
             running("reverse", directory, "--no-web", *words, limit_s=limit_s, gone_within_s=120)
         )
         if other_party is not None:
-            await stack.enter_async_context(refreshing(other_party, run, PolicyId(POLICY)))
+            await stack.enter_async_context(
+                refreshing(other_party, run, PolicyId(POLICY), every_versions=every_versions)
+            )
         observations = await watch(run, rounds=rounds)
     return watched_rounds(observations, directory)
 

@@ -53,10 +53,13 @@ async def closed_after(engine: ServerEngine) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def refreshing(engine: ServerEngine, run: RunningRun, policy: PolicyId) -> AsyncIterator[None]:
+async def refreshing(
+    engine: ServerEngine, run: RunningRun, policy: PolicyId, *, every_versions: int
+) -> AsyncIterator[None]:
     """Loads every version of a run into the server, in order, while the block runs; keeps each until a node serves it,
-    and the version that an evaluation uses until its round has ended."""
-    task = asyncio.create_task(_refresh(engine, run, policy))
+    and each `every_versions`-th until its evaluation has ended: rounds begin once a second, and versions may follow
+    each other faster."""
+    task = asyncio.create_task(_refresh(engine, run, policy, every_versions))
     try:
         yield
     finally:
@@ -66,14 +69,14 @@ async def refreshing(engine: ServerEngine, run: RunningRun, policy: PolicyId) ->
         raise problem
 
 
-async def _refresh(engine: ServerEngine, run: RunningRun, policy: PolicyId) -> None:
+async def _refresh(engine: ServerEngine, run: RunningRun, policy: PolicyId, every_versions: int) -> None:
     await run.report()  # waits until the run has services
     async with connect_sources(run.facts()["weights"], PullConfig(), dial=partial(dial, token=run.token())) as sources:
         while True:
             report = await run.report()
             version = engine.version
             following = Version(0 if version is None else version + 1)
-            if following <= _last_allowed(report, policy, version):
+            if following <= _last_allowed(report, policy, version, every_versions):
                 pulled = await Puller(sources, policy).pull_exact(following)
                 await engine.load(pulled.weights)
                 with suppress(TimeoutError):
@@ -86,12 +89,14 @@ def _is_served(policy: PolicyId, version: Version, report: Report) -> bool:
     return any(node.versions.get(policy) == version for node in report.nodes)
 
 
-def _last_allowed(report: Report, policy: PolicyId, served: Version | None) -> Version:
+def _last_allowed(report: Report, policy: PolicyId, served: Version | None, every_versions: int) -> Version:
     """Returns the newest version to which the server may be refreshed now."""
     (newest,) = (stream.version for stream in report.streams if stream.policy == policy)
-    pinned = [
-        part.versions[policy]
+    if served is None or served % every_versions:
+        return newest
+    is_evaluated = any(
+        part.versions[policy] > served
+        or (part.versions[policy] == served and part.state in (EvaluationState.DONE, EvaluationState.STOPPED))
         for part in report.evaluations
-        if part.state is EvaluationState.RUNNING and (served is None or part.versions[policy] >= served)
-    ]
-    return min([newest, *pinned])
+    )
+    return newest if is_evaluated else served
