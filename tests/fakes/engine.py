@@ -9,7 +9,6 @@ from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
-from astraflow.contract.weights import Manifest
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.engines.base import EXACT, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.weights.tensors import VerifiedWeights
@@ -126,26 +125,3 @@ class FakeEngine:
     async def close(self) -> None:
         """Records the call."""
         self.is_closed = True
-
-
-class RefreshedEngine(FakeEngine):
-    """Engine whose server another party refreshes."""
-
-    evaluation_mode = EvaluationMode.SERVED_VERSION
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refreshes: asyncio.Queue[Version] | None = None
-        """Versions with which loads end; None: each with its own."""
-        self.offered: dict[Version, Manifest] = {}
-
-    def offer(self, manifest: Manifest) -> None:
-        """Records the manifest."""
-        self.offered[manifest.version] = manifest
-
-    async def load(self, weights: VerifiedWeights) -> LoadTimings:
-        """Records the weights, and waits for the next refresh."""
-        timings = await super().load(weights)
-        if self.refreshes is not None:
-            self.version = await self.refreshes.get()
-        return timings

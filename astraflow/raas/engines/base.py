@@ -7,13 +7,12 @@ same interface: token ids in; token ids, logprobs and version spans out.
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
-from astraflow.contract.weights import Manifest
 from astraflow.weights.tensors import VerifiedWeights
 
 
@@ -147,11 +146,3 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Aborts all requests and frees the resources."""
-
-
-@runtime_checkable
-class RefreshedElsewhere(Protocol):
-    """Engine whose weights another party refreshes (`EvaluationMode.SERVED_VERSION`): a load waits until it did."""
-
-    def offer(self, manifest: Manifest) -> None:
-        """Names a newer version, published during a load. The load also ends once the server has that one."""

@@ -10,7 +10,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.weights import Manifest
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.engines.base import LoadTimings, PauseMode, RefreshedElsewhere
+from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.logprob_gap import JUMP_FACTOR, GapHistory, gap_message, measure_logprob_gap
 from astraflow.raas.policies.adapter_bases import AdapterBases
 from astraflow.raas.policies.reprefill_check import ReprefillSample
@@ -49,9 +49,6 @@ class WeightLoop:
     The previous version serves while the next one is fetched and staged. During the swap, requests in flight wait and
     then continue with the new version. One of these requests per version is scored again (`ReprefillCheck`): if the
     engine continued on the cache of the old weights, the policy is withheld until the next version.
-
-    A server of another party may have passed a version before the node looks. Versions that are published during the
-    wait for it are offered to the engine, and the one that the server has is served.
 
     `hold` keeps the engine at one version for an evaluation; newer versions are loaded after `release`.
     """
@@ -222,14 +219,12 @@ class WeightLoop:
 
     async def _serve_or_withhold(self, weights: VerifiedWeights) -> bool:
         """Serves these weights, or withholds the policy; returns False when they could not be loaded."""
-        engine = self._served.engine
         try:
-            if isinstance(engine, RefreshedElsewhere):
-                weights, is_accepted = await self._load_served(engine, weights)
-            else:
-                is_accepted = await self._load(weights if self._served.is_serving else _without_base(weights))
-                if not is_accepted and weights.manifest.probe is not None:
-                    is_accepted = await self._load(_without_base(weights))
+            is_accepted = await self._load(weights if self._served.is_serving else _without_base(weights))
+            # A server of another party gets no weights: a second load would only wait again.
+            loads_weights = self._served.engine.evaluation_mode is not EvaluationMode.SERVED_VERSION
+            if not is_accepted and weights.manifest.probe is not None and loads_weights:
+                is_accepted = await self._load(_without_base(weights))
         except Exception as problem:
             self._note_failure("cannot load a version", problem)
             await self._withhold()
@@ -247,47 +242,17 @@ class WeightLoop:
 
     async def _load(self, weights: VerifiedWeights) -> bool:
         """Swaps the weights; returns whether engine and trainer agree."""
+        engine = self._served.engine
         weights = await self._adapter_bases.attach_base(weights)
         with span("rl.weights.apply", version=f"{self._served.policy}:{weights.manifest.version}"):
-            await self._finish_load(await self._served.engine.load(weights))
-        return await self._is_gap_accepted(weights.manifest, is_patch=weights.changes is not None)
-
-    async def _load_served(self, engine: RefreshedElsewhere, weights: VerifiedWeights) -> tuple[VerifiedWeights, bool]:
-        """Waits until the server of another party serves these weights, or newer ones that are published meanwhile.
-
-        Returns those that it serves, and whether engine and trainer agree.
-        """
-        newest = weights
-
-        async def offer_newer() -> None:
-            nonlocal newest
-            while True:
-                self._source.commit(newest)  # the next pull is of a newer version
-                pulled = await self._source.pull_newer()
-                self._count_transfer(pulled.stats)
-                newest = pulled.weights
-                engine.offer(newest.manifest)
-
-        offering = asyncio.create_task(offer_newer())
-        try:
-            with span("rl.weights.apply", version=f"{self._served.policy}:{weights.manifest.version}"):
-                await self._finish_load(await self._served.engine.load(weights))
-        finally:
-            offering.cancel()
-            await asyncio.wait({offering})
-            if not offering.cancelled():  # the next pull meets the same problem and reports it
-                log.info("newer_version_not_offered", policy=self._served.policy, problem=str(offering.exception()))
-        if self._served.engine.version == newest.manifest.version:
-            weights = newest
-        return weights, await self._is_gap_accepted(weights.manifest, is_patch=False)
-
-    async def _finish_load(self, loaded: LoadTimings) -> None:
+            loaded = await engine.load(weights)
         self._transfers.record_load(self._transfer_source, loaded)
         if self._served.is_serving:
             self._counters.add("weight_pause_s", loaded.stopped_s)
         if self._is_withheld:
-            await self._served.engine.resume()
+            await engine.resume()
             self._is_withheld = False
+        return await self._is_gap_accepted(weights.manifest, is_patch=weights.changes is not None)
 
     async def _is_gap_accepted(self, manifest: Manifest, *, is_patch: bool) -> bool:
         """Measures the gap; a jump after a patch is not accepted, so that the whole version is loaded."""

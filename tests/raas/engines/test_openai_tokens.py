@@ -100,22 +100,6 @@ async def test_a_load_waits_for_the_server_and_delays_requests() -> None:
         assert engine.version == 1
 
 
-async def test_a_load_ends_with_a_newer_version_that_the_server_has_already() -> None:
-    server = CompletionsServer()
-    async with connected(server, refresh_timeout_s=30.0) as engine:
-        server.version = 3
-        loading = asyncio.create_task(engine.load(weights(server, 1)))
-        generating = asyncio.create_task(engine.generate("a", PROMPT, SHORT))
-        engine.offer(weights(server, 2).manifest)
-        await asyncio.sleep(0.1)
-        assert not loading.done()
-        engine.offer(weights(server, 3).manifest)
-        async with asyncio.timeout(10):
-            await loading
-        assert engine.version == 3
-        assert [span.version for span in (await generating).spans] == [3]
-
-
 async def test_a_server_with_old_weights_has_a_logprob_gap() -> None:
     server = CompletionsServer()
     async with connected(server) as engine:

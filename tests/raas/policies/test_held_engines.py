@@ -22,7 +22,7 @@ from astraflow.weights.transfer.puller import PulledVersion
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock, settle
-from tests.fakes.engine import FakeEngine, RefreshedEngine
+from tests.fakes.engine import FakeEngine
 from tests.raas.parts import SOLVER, serving
 from tests.raas.policies.test_weight_loop import PROBE, stats
 
@@ -99,8 +99,7 @@ class Held:
 @asynccontextmanager
 async def held(mode: EvaluationMode = EvaluationMode.RESERVED) -> AsyncIterator[Held]:
     """Serves version 0 with a weight loop that runs while the block runs."""
-    engine = RefreshedEngine() if mode is EvaluationMode.SERVED_VERSION else FakeEngine()
-    counters, clock = NodeCounters(), ManualClock()
+    engine, counters, clock = FakeEngine(), NodeCounters(), ManualClock()
     published = PublishedVersions(lambda version: make.verified_weights(version, probe=PROBE))
     engine.evaluation_mode = mode
     policies = serving(engine, is_ready=False)

@@ -19,7 +19,7 @@ from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion, TransferStats
 from tests import make
 from tests.fakes.clock import ManualClock, settle
-from tests.fakes.engine import FakeEngine, RefreshedEngine
+from tests.fakes.engine import FakeEngine
 from tests.raas.parts import SOLVER, serving
 
 pytestmark = pytest.mark.anyio
@@ -114,9 +114,8 @@ class Following:
 
 
 @asynccontextmanager
-async def following(engine: FakeEngine | None = None) -> AsyncIterator[Following]:
-    engine = engine or FakeEngine()
-    source, counters, clock = FakeSource(), NodeCounters(), ManualClock()
+async def following() -> AsyncIterator[Following]:
+    engine, source, counters, clock = FakeEngine(), FakeSource(), NodeCounters(), ManualClock()
     policies = serving(engine, is_ready=False)
     links = TransferTotals()
     loop = WeightLoop(
@@ -282,37 +281,6 @@ async def test_the_old_version_is_served_while_no_other_can_be_fetched(problem: 
         await node.clock.pass_time(2.0)
 
     assert node.policies.versions() == {SOLVER: 1}
-
-
-async def test_a_version_that_the_server_of_another_party_has_passed_is_not_waited_for() -> None:
-    engine = RefreshedEngine()
-    engine.refreshes = asyncio.Queue()
-    async with following(engine) as node:
-        node.source.publish(1)
-        node.source.publish(2)
-        node.source.publish(3)
-        await settle()
-        assert set(engine.offered) == {2, 3}
-        engine.refreshes.put_nowait(Version(3))
-        await settle()
-
-        assert node.is_ready
-        assert [weights.manifest.version for weights in engine.loads] == [1]
-        assert node.source.committed[-1] == 3
-
-
-async def test_a_version_of_another_party_is_served_before_a_newer_one_that_was_offered() -> None:
-    engine = RefreshedEngine()
-    engine.refreshes = asyncio.Queue()
-    async with following(engine) as node:
-        node.source.publish(1)
-        node.source.publish(2)
-        await settle()
-        engine.refreshes.put_nowait(Version(1))
-        await settle()
-
-        assert node.is_ready
-        assert node.source.committed[-1] == 1  # so that the next pull is of version 2
 
 
 async def test_adapters_are_loaded_with_their_base_which_is_fetched_once() -> None:

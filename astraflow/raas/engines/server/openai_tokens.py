@@ -21,7 +21,6 @@ from astraflow.contract.ids import Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
-from astraflow.contract.weights import Manifest
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.logprob_gap import logprob_gap
@@ -75,8 +74,7 @@ class OpenAITokensEngine:
     """Client of a server with `/v1/completions` and token ids, whose weights another party refreshes.
 
     `load` transfers nothing. It holds requests back, and waits until the server scores the probe of the version like
-    the trainer, or that of the newest version offered meanwhile: the server may have passed the version that it was
-    called for. A version without a probe is refused. Refresh the server after a version is published: a generation
+    the trainer; a version without a probe is refused. Refresh the server after a version is published: a generation
     that ran while the version in service changed is of unknown weights and fails, so `PauseMode.KEEP` waits for
     requests in flight instead of interrupting them, and spans hold the version at the start of the request. The
     protocol shows no versions, so a server that is refreshed before the version is published returns tokens under the
@@ -103,8 +101,6 @@ class OpenAITokensEngine:
         self._open.set()
         self._is_paused = False
         self._is_loading = False
-        self._offered: Manifest | None = None
-        """Newest version that was offered during the load in progress."""
         self._is_closed = False
         self._requests: dict[str, asyncio.Future[None]] = {}
         """Completed to abort the request, by the caller's id."""
@@ -200,8 +196,7 @@ class OpenAITokensEngine:
         return await self._client.token_logprobs(self._options.model, tokens, scored_from, limit_s=CONTROL_S)
 
     async def load(self, weights: VerifiedWeights) -> LoadTimings:
-        """Waits until the server serves this version, or the one offered last, by their probes; at most
-        `refresh_timeout_s`. `version` then tells which.
+        """Waits until the server serves this version, by its probe; at most `refresh_timeout_s`.
 
         Returns also when the server still disagrees: the caller measures the gap and decides.
         Raises: InvalidInput for a version without a probe; the errors of `score`.
@@ -217,19 +212,18 @@ class OpenAITokensEngine:
         async with self._load_lock:
             began_at = time.perf_counter()
             self._set_loading(True)
-            self._version = self._offered = None
+            self._version = None
             try:
                 deadline = self._clock.now() + self._options.refresh_timeout_s
-                while (version := await self._served_version(manifest)) is None and self._clock.now() < deadline:
+                while True:
+                    gap = await logprob_gap(self, manifest.probe)
+                    if not gap.excess(self.logprob_tolerance) or self._clock.now() >= deadline:
+                        break
                     await self._clock.sleep(self._options.refresh_poll_s)
-                self._version = manifest.version if version is None else version
+                self._version = manifest.version
             finally:
                 self._set_loading(False)
             return LoadTimings(apply_s=time.perf_counter() - began_at)
-
-    def offer(self, manifest: Manifest) -> None:
-        """Lets the load in progress end with this version as well."""
-        self._offered = manifest
 
     async def pause(self, mode: PauseMode) -> None:
         """Holds further requests back. KEEP waits until those in flight are complete, ABORT ends them."""
@@ -260,15 +254,6 @@ class OpenAITokensEngine:
             await asyncio.wait({self._observer})
         if self._client is not None:
             await self._client.close()
-
-    async def _served_version(self, wanted: Manifest) -> Version | None:
-        """Returns the version, the wanted or the offered one, whose probe the server scores like the trainer."""
-        for manifest in (wanted, self._offered):
-            if manifest is not None and manifest.probe is not None:
-                gap = await logprob_gap(self, manifest.probe)
-                if not gap.excess(self.logprob_tolerance):
-                    return manifest.version
-        return None
 
     async def _until_aborted(self, work: Awaitable[Generation], aborted: asyncio.Future[None]) -> Generation:
         task = asyncio.ensure_future(work)
