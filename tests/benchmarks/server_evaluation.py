@@ -92,7 +92,7 @@ def settings(engine: Mapping[str, Any], *, nodes: int, steps: int, every_version
     """Returns the options of `astraflow run`."""
     values = [
         f"policies.{POLICY}.model={inline_table(MODEL)}",
-        f"policies.{POLICY}.model.warm_start.target_accuracy=1e-9",  # the scores are not what is measured
+        f"policies.{POLICY}.model.warm_start.target_accuracy=0.1",  # rewards differ, so that versions do
         f"policies.{POLICY}.batch_groups=8",
         f"nodes.engine={inline_table(engine)}",
         f"nodes.count={nodes}",
@@ -253,13 +253,13 @@ async def measure(
             await stack.enter_async_context(closed_after(other_party))
             engine, nodes = node_engine(other_party), 1
         words = settings(engine, nodes=nodes, steps=steps, every_versions=every_versions)
+        if other_party is not None:  # no version is passed before it is evaluated
+            words += ["--set", f"policies.{POLICY}.max_staleness=0"]
         run = await stack.enter_async_context(
             running("reverse", directory, "--no-web", *words, limit_s=limit_s, gone_within_s=120)
         )
         if other_party is not None:
-            await stack.enter_async_context(
-                refreshing(other_party, run, PolicyId(POLICY), every_versions=every_versions)
-            )
+            await stack.enter_async_context(refreshing(other_party, run, PolicyId(POLICY)))
         observations = await watch(run, rounds=rounds)
     return watched_rounds(observations, directory)
 

@@ -3,12 +3,10 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 
-from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.reports.evaluations import EvaluationState
-from astraflow.contract.reports.report import Report
+from astraflow.contract.ids import PolicyId
 from astraflow.raas.engines.server.dialect import MODEL_NAME
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.weights.config import PullConfig
@@ -18,8 +16,6 @@ from astraflow.wire.channel import dial
 from tests.system.processes import RunningRun
 
 KEY_VARIABLE = "ASTRAFLOW_ENGINE_KEY"
-_KEPT_S = 15.0
-"""Longest time for which a version waits for the node, which may not have asked for it. Seconds."""
 
 
 def key_of(engine: ServerEngine) -> str:
@@ -53,13 +49,13 @@ async def closed_after(engine: ServerEngine) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def refreshing(
-    engine: ServerEngine, run: RunningRun, policy: PolicyId, *, every_versions: int
-) -> AsyncIterator[None]:
-    """Loads every version of a run into the server, in order, while the block runs; keeps each until a node serves it,
-    and each `every_versions`-th until its evaluation has ended: rounds begin once a second, and versions may follow
-    each other faster."""
-    task = asyncio.create_task(_refresh(engine, run, policy, every_versions))
+async def refreshing(engine: ServerEngine, run: RunningRun, policy: PolicyId) -> AsyncIterator[None]:
+    """Loads the newest version of a run into the server while the block runs.
+
+    A version stays for an evaluation only if the trainer cannot pass it meanwhile: set `max_staleness = 0`, with which
+    it waits for tokens of its version, that is, for this server.
+    """
+    task = asyncio.create_task(_refresh(engine, run, policy))
     try:
         yield
     finally:
@@ -69,34 +65,11 @@ async def refreshing(
         raise problem
 
 
-async def _refresh(engine: ServerEngine, run: RunningRun, policy: PolicyId, every_versions: int) -> None:
+async def _refresh(engine: ServerEngine, run: RunningRun, policy: PolicyId) -> None:
     await run.report()  # waits until the run has services
     async with connect_sources(run.facts()["weights"], PullConfig(), dial=partial(dial, token=run.token())) as sources:
+        puller = Puller(sources, policy)
         while True:
-            report = await run.report()
-            version = engine.version
-            following = Version(0 if version is None else version + 1)
-            if following <= _last_allowed(report, policy, version, every_versions):
-                pulled = await Puller(sources, policy).pull_exact(following)
-                await engine.load(pulled.weights)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_KEPT_S):
-                        await run.until(partial(_is_served, policy, following))
-            await asyncio.sleep(0.2)
-
-
-def _is_served(policy: PolicyId, version: Version, report: Report) -> bool:
-    return any(node.versions.get(policy) == version for node in report.nodes)
-
-
-def _last_allowed(report: Report, policy: PolicyId, served: Version | None, every_versions: int) -> Version:
-    """Returns the newest version to which the server may be refreshed now."""
-    (newest,) = (stream.version for stream in report.streams if stream.policy == policy)
-    if served is None or served % every_versions:
-        return newest
-    is_evaluated = any(
-        part.versions[policy] > served
-        or (part.versions[policy] == served and part.state in (EvaluationState.DONE, EvaluationState.STOPPED))
-        for part in report.evaluations
-    )
-    return newest if is_evaluated else served
+            pulled = await puller.pull_newer()
+            await engine.load(pulled.weights)
+            puller.commit(pulled.weights)
