@@ -1,4 +1,4 @@
-"""SIGKILL of each rank at each point of the training loop: no batch is lost or trained twice, no published bit differs."""
+"""SIGKILL of each rank at each point of the loop: no batch is lost or trained twice, no published bit differs."""
 
 from pathlib import Path
 
