@@ -78,9 +78,14 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     torch.manual_seed(0)
     source.architecture().save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Writes a tokenizer that only has the tokens for padding and for the end, which TRL needs."""
     words = Tokenizer(WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
     PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>").save_pretrained(folder)
-    return folder
 
 
 async def example(command: tuple[str, ...], script: str, *arguments: str, token: str = TOKEN) -> tuple[int | None, str]:

@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Trajectory
 from tests.trainer.step_gradients import Gradients, largest_difference, tiny_model
-from tests.trainer.test_conformance import EXAMPLES
+from tests.trainer.test_conformance import EXAMPLES, save_tokenizer
 
 CLIP = 0.2
 
@@ -68,8 +66,7 @@ def test_the_gradient_of_several_turns_in_micro_batches_is_that_of_the_clipped_l
     monkeypatch.syspath_prepend(EXAMPLES)
     trl_trainer = import_module("trl_trainer")
 
-    words = Tokenizer(WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
-    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>").save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
     model = tiny_model(is_tied=True)
     batch = Batch(
         id=BatchId("policy:1"),
