@@ -23,6 +23,7 @@ from astraflow.dataflow.outcomes import (
     DUPLICATE,
     HANDED_BACK,
     LATE,
+    NOT_COUNTED,
     RETRIED,
     SUPERSEDED,
     UNKNOWN,
@@ -181,14 +182,41 @@ class Flow:
             task=task, group=group.id, attempt=group.attempt(member), partial=self.partial_rollouts.get(task)
         )
 
-    def accept(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> PushResult:
-        """Accepts an episode of a node: the first result of a task counts, whichever node holds the lease by now.
+    def accept(
+        self,
+        group_id: GroupId,
+        episodes: Sequence[Episode],
+        versions: Mapping[PolicyId, Version],
+        *,
+        may_push: Callable[[TaskId], bool] = lambda task: True,
+    ) -> PushResult:
+        """Accepts episodes of one group: the first result of a task counts, whichever node holds the lease by now.
 
-        versions: the trainers' current versions.
+        versions: the trainers' current versions. may_push: returns whether the sender may push a result of an open
+        task; if not, the result is late, and the task's holder continues undisturbed.
         """
-        result = self._accept(episode, versions)
-        self.counts.episodes[result.outcome] += 1
-        return result
+        group = self.open_groups.get(group_id)
+        if group is None:
+            ordinal = ordinal_of(group_id)
+            was_issued = ordinal is not None and ordinal < self._issuer.issued
+            outcomes = [LATE if was_issued and parse_task_id(episode.task) else UNKNOWN for episode in episodes]
+        else:
+            outcomes = [self._accept(episode, group, may_push) for episode in episodes]
+        for outcome in outcomes:
+            self.counts.episodes[outcome] += 1
+        outcome_of = list(zip(episodes, outcomes, strict=True))
+        result = PushResult(
+            group=group_id,
+            outcomes=outcomes,
+            counted_episodes=[episode for episode, outcome in outcome_of if outcome not in NOT_COUNTED],
+            retried=[episode.task for episode, outcome in outcome_of if outcome == RETRIED],
+        )
+        if group is None or not result.counted_episodes or not group.is_complete:
+            return result
+        if self.group_scoring is not None and group.succeeded:
+            self.await_scores(group_id)
+            return result
+        return self._finish(group, versions, result)
 
     def await_scores(self, group: GroupId) -> None:
         """Queues a complete group for its group reward; it stays open until then."""
@@ -209,18 +237,7 @@ class Flow:
         final = without_unsampled_texts(group.to_group().episodes) if episodes is None else episodes
         group.episodes = dict(zip(sorted(group.episodes), final, strict=True))
         refusal = GROUP_REWARD_FAILED if episodes is None else ""
-        return self._finish(group, versions, PushResult(outcome=ACCEPTED, group=group_id), refusal=refusal)
-
-    def is_open_task(self, task: TaskId) -> bool:
-        """Returns whether a task was issued and has no result."""
-        member_location = self._locate(task)
-        group = self.open_groups.get(member_location[0]) if member_location else None
-        return member_location is not None and group is not None and member_location[1] not in group.episodes
-
-    def reject_foreign(self) -> PushResult:
-        """Rejects a result of a node that never held the task; its holder continues undisturbed."""
-        self.counts.episodes[LATE] += 1
-        return PushResult(outcome=LATE)
+        return self._finish(group, versions, PushResult(group=group_id, outcomes=()), refusal=refusal)
 
     def advance(self, version: Version) -> None:
         """Sets the newest version that every policy of the flow has reached."""
@@ -316,33 +333,29 @@ class Flow:
         )
         self.partial_rollouts.load_state_dict(state["partial_rollouts"])
 
-    def _accept(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> PushResult:
-        member_location = self._locate(episode.task)
-        if member_location is None:
-            return PushResult(outcome=UNKNOWN)
-        group, member = self.open_groups.get(member_location[0]), member_location[1]
-        if group is None:
-            return PushResult(outcome=LATE)
+    def _accept(self, episode: Episode, group: OpenGroup, may_push: Callable[[TaskId], bool]) -> str:
+        """Accepts an episode of an open group; returns its outcome."""
+        task = episode.task
+        number = task[len(group.id) + 1 :]
+        member = int(number) if number.isdecimal() else group.size
+        if member >= group.size:
+            return UNKNOWN
         if member in group.episodes:
-            return PushResult(outcome=DUPLICATE)
-        if episode.failure is not None and episode.failure.boundary.is_retried:
+            return DUPLICATE
+        if not may_push(task):
+            return LATE
+        failure = episode.failure
+        if failure is not None and failure.boundary.is_retried:
             if self._is_superseded(episode, group, member):
-                return PushResult(outcome=SUPERSEDED)
+                return SUPERSEDED
             if group.count_failed_attempt(member, max_attempts=self._max_attempts):
-                self.partial_rollouts.settle(episode.task, continued_tokens=0)
-                self.leases.requeue(episode.task)
-                return PushResult(outcome=RETRIED)
-        self.leases.complete(episode.task)
-        self.partial_rollouts.settle(episode.task, continued_tokens=0 if episode.failure else episode.continued_tokens)
+                self.partial_rollouts.settle(task, continued_tokens=0)
+                self.leases.requeue(task)
+                return RETRIED
+        self.leases.complete(task)
+        self.partial_rollouts.settle(task, continued_tokens=episode.continued_tokens if failure is None else 0)
         group.episodes[member] = episode
-        outcome = ACCEPTED if episode.failure is None else failed_outcome(episode.failure.boundary)
-        result = PushResult(outcome=outcome, group=group.id, counted_episode=episode)
-        if not group.is_complete:
-            return result
-        if self.group_scoring is not None and group.succeeded:
-            self.await_scores(group.id)
-            return result
-        return self._finish(group, versions, result)
+        return ACCEPTED if failure is None else failed_outcome(failure.boundary)
 
     def _finish(
         self, group: OpenGroup, versions: Mapping[PolicyId, Version], result: PushResult, *, refusal: str = ""

@@ -1,8 +1,9 @@
 """Outcomes of pushed episodes. Every pushed episode has exactly one outcome and is counted under it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from astraflow.contract.ids import GroupId, PolicyId
+from astraflow.contract.ids import GroupId, PolicyId, TaskId
 from astraflow.contract.rollouts.failures import Boundary
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.timelines import EPISODE, PUSH, Hop
@@ -33,6 +34,9 @@ For a handed-back task: its node does not hold it any more, so the current holde
 UNKNOWN = "unknown"
 """This run never issued such a task."""
 
+NOT_COUNTED = frozenset({RETRIED, SUPERSEDED, DUPLICATE, LATE, UNKNOWN})
+"""Outcomes of episodes that are not results of their tasks."""
+
 HANDED_BACK = "handed_back"
 """Outcome of a task, not of an episode: another node continues it."""
 
@@ -48,15 +52,17 @@ def failed_outcome(boundary: Boundary) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushResult:
-    """Effects of a pushed episode."""
+    """Effects of pushed episodes of one group."""
 
-    outcome: str
-    group: GroupId | None = None
-    """Group of the episode; None when the episode does not count."""
-    counted_episode: Episode | None = None
-    """Episode, if it counts; else None."""
+    group: GroupId
+    outcomes: Sequence[str]
+    """Outcome of each episode, in order."""
+    counted_episodes: Sequence[Episode] = ()
+    """Episodes that count."""
+    retried: Sequence[TaskId] = ()
+    """Tasks whose attempt failed, and that have another one."""
     finished_group: Group | None = None
-    """Group of the episode, if the episode completed it; else None."""
+    """The group, if the episodes completed it; else None."""
     admission: Admission | None = None
     """Admission of that group."""
     surplus_policies: frozenset[PolicyId] = frozenset()

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from astraflow.contract.batches import StepReport
-from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, Version
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
@@ -189,8 +189,8 @@ class Simulation:
     def _finish_next(self) -> None:
         self._now, _, episodes = heapq.heappop(self._running)
         self._rollouts += len(episodes)
-        for episode in episodes:
-            accepted = self._flow.accept(episode, {POLICY: self._stream.version})
+        group = GroupId(episodes[0].task.rpartition("/")[0])
+        accepted = self._flow.accept(group, episodes, {POLICY: self._stream.version})
         if accepted.admission is None:
             raise RuntimeError(f"group {accepted.group} is not complete")
         self._flow.count_admission(accepted.admission)

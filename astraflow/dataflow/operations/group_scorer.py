@@ -78,5 +78,5 @@ class GroupScorer:
         result = flow.finish_scored(group, episodes, versions)
         if episodes is not None:
             self._run.records.record_rescored(group, episodes)
-            self._nodes.note_rewards(episodes)
+            self._nodes.note_rewards(flow, episodes)
         self._nodes.admit(result)
