@@ -1,8 +1,8 @@
 """Operations of nodes on a run: join, lease, push, hand back, heartbeat, leave."""
 
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 
 from astraflow.access.callers import Caller, Role, current_caller
@@ -307,7 +307,7 @@ class NodeOperations:
             return PushResult(group=group, outcomes=[UNKNOWN] * len(episodes))
         at = self._run.clock.wall()
         timed = [with_push(episode, at=at) if episode.hops else episode for episode in episodes]
-        result = flow.accept(group, timed, versions, may_push=partial(self._may_push, flow, current_caller()))
+        result = flow.accept(group, timed, versions, may_push=functools.partial(self._may_push, flow, current_caller()))
         for task in result.retried:
             self._run.records.record_unfinished(flow.unfinished_task(task))
         if flow.group_scoring is None and flow.id in self._run.flows:
