@@ -10,6 +10,7 @@ import json
 import os
 from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -46,24 +47,30 @@ def main() -> None:
 
 
 def batch_loss(model: PreTrainedModel, batch: Batch) -> torch.Tensor:
-    """Returns the loss of a batch: -(reward - baseline) * ratio, averaged over the tokens that the model wrote."""
+    """Returns the loss of a batch: -advantage * ratio, averaged over the tokens that the model wrote."""
+    losses = [-gain * ratios(model, row) for gain, row in zip(advantages(batch), batch.rows, strict=True)]
+    return torch.cat(losses).mean()
+
+
+def advantages(batch: Batch) -> list[float]:
+    """Returns the reward of each row less the mean reward of its group."""
     rewards: dict[str, list[float]] = defaultdict(list)
     for row in batch.rows:
         rewards[row.group].append(row.trajectory.reward)
-    losses = [
-        -(row.trajectory.reward - sum(rewards[row.group]) / len(rewards[row.group])) * ratios(model, row)
-        for row in batch.rows
-    ]
-    return torch.cat(losses).mean()
+    return [row.trajectory.reward - fmean(rewards[row.group]) for row in batch.rows]
 
 
 def ratios(model: PreTrainedModel, row: Row) -> torch.Tensor:
     """Returns the probability of each token that the model wrote, relative to that in the rollout, at most 2."""
     tokens = torch.from_numpy(row.trajectory.tokens.astype("int64"))
-    is_written = torch.cat([torch.full((span.length,), span.author is Author.MODEL) for span in row.trajectory.spans])
     logprobs = model(tokens[None, :-1]).logits[0].log_softmax(-1).gather(-1, tokens[1:, None])[:, 0]
-    gaps: torch.Tensor = logprobs[is_written[1:]] - torch.tensor(row.trajectory.logprobs)
+    gaps: torch.Tensor = logprobs[written(row)[1:]] - torch.tensor(row.trajectory.logprobs)
     return gaps.exp().clamp(max=2.0)
+
+
+def written(row: Row) -> torch.Tensor:
+    """Returns which tokens of a row the model wrote."""
+    return torch.cat([torch.full((span.length,), span.author is Author.MODEL) for span in row.trajectory.spans])
 
 
 def save(model: PreTrainedModel, state: SessionState, folder: Path) -> None:

@@ -9,23 +9,35 @@ and start it again with the same arguments: it continues from its checkpoint.
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from plain_trainer import batch_loss
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 
 from astraflow.contract.batches import Batch
 from astraflow.trainer.session import TrainerSession
 
 SESSION = "session.json"
+METRICS = ("loss", "grad_norm", "learning_rate", "entropy")
+"""Logged values of a step that the run's page shows."""
 
 
 def main() -> None:
     """Trains until the run is complete."""
+    train("transformers", new_trainer)
+
+
+def new_trainer(model: PreTrainedModel, stream: "RunBatches", folder: Path, options: dict[str, Any]) -> Trainer:
+    """Returns the trainer of a model. folder: of the model. options: arguments that any such trainer needs."""
+    return RunTrainer(model=model, args=TrainingArguments(learning_rate=1e-3, **options), train_dataset=stream)
+
+
+def train(name: str, build: Callable[[PreTrainedModel, "RunBatches", Path, dict[str, Any]], Trainer]) -> None:
+    """Trains with the Trainer that `build` returns, until the run is complete."""
     parser = argparse.ArgumentParser()
     parser.add_argument("address")
     parser.add_argument("model", type=Path)
@@ -36,26 +48,22 @@ def main() -> None:
     checkpoint = newest_checkpoint(arguments.output)
     state = json.loads((checkpoint / SESSION).read_text()) if checkpoint else {}
     model = AutoModelForCausalLM.from_pretrained(checkpoint or arguments.model, dtype=torch.float32)
+    options = {
+        "output_dir": str(arguments.output),
+        "max_steps": arguments.steps,
+        "save_strategy": "steps",
+        "save_steps": 1,  # a version is published after its checkpoint
+        "save_total_limit": 2,
+        "logging_steps": 1,
+        "report_to": [],
+        "use_cpu": not torch.cuda.is_available(),
+        "ignore_data_skip": True,  # the run continues with the next batch by itself
+    }
     token = os.environ["ASTRAFLOW_TOKEN"]
-    policy = arguments.policy
-    with TrainerSession(arguments.address, token=token, policy=policy, name="transformers", **state) as session:
+    with TrainerSession(arguments.address, token=token, policy=arguments.policy, name=name, **state) as session:
         stream = RunBatches(session)
-        trainer = RunTrainer(
-            model=model,
-            args=TrainingArguments(
-                output_dir=str(arguments.output),
-                max_steps=arguments.steps,
-                learning_rate=1e-3,
-                save_strategy="steps",
-                save_steps=1,  # a version is published after its checkpoint
-                save_total_limit=2,
-                report_to=[],
-                use_cpu=not torch.cuda.is_available(),
-                ignore_data_skip=True,  # the run continues with the next batch by itself
-            ),
-            train_dataset=stream,
-            callbacks=[Publishing(session, stream)],
-        )
+        trainer = build(model, stream, arguments.model, options)
+        trainer.add_callback(Publishing(session, stream))
         session.begin(dict(model.named_parameters()))
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
@@ -108,7 +116,8 @@ class Publishing(TrainerCallback):
         (folder / "session.part").write_text(json.dumps(self._session.state_after(batch)))
         os.sync()
         (folder / "session.part").replace(folder / SESSION)
-        self._session.end_step(batch, dict(model.named_parameters()))
+        metrics = {name: state.log_history[-1][name] for name in METRICS if name in state.log_history[-1]}
+        self._session.end_step(batch, dict(model.named_parameters()), metrics=metrics)
 
 
 if __name__ == "__main__":

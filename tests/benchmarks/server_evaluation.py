@@ -40,7 +40,7 @@ from tests.fakes.forking import ForkingPython
 from tests.system.processes import RunningRun, running
 
 EVALUATION, POLICY = "progress", "solver"
-PROMPTS, SAMPLES = 48, 4
+PROMPTS, SAMPLES = 192, 4
 _WATCH_EVERY_S = 0.25
 _PAGE = 100
 """Trajectories that are read at once."""

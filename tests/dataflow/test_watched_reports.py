@@ -47,7 +47,9 @@ async def seconds_with_nodes(watched: Watched, *, nodes_per_s: int, seconds: lis
     return with_nodes
 
 
-@pytest.mark.parametrize(("nodes_per_s", "with_nodes"), [(0, range(7, 14)), (6, range(7, 14)), (2, [7, 9, 12])])
+@pytest.mark.parametrize(
+    ("nodes_per_s", "with_nodes"), [(0, range(7, 14)), (24, range(7, 14)), (6, [7, 8, 10, 12]), (2, [7, 9, 12])]
+)
 async def test_reports_of_a_large_fleet_contain_nodes_every_few_seconds(
     tmp_path: Path, nodes_per_s: int, with_nodes: list[int]
 ) -> None:

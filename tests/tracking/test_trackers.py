@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import wandb
 from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto import wandb_internal_pb2
@@ -89,6 +90,7 @@ def export(kind: str, folder: Path, *, steps: int) -> int:
     exporter = Exporter(tracker, folder / "exported.json")
     exporter.export([make.report(stream)])
     tracker.close()
+    wandb.teardown()  # ends its service, as the end of the program would: a second run of the same id lost its record
     return exporter.steps
 
 

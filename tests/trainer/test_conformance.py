@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from astraflow.cli.main import app
@@ -75,13 +78,20 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     torch.manual_seed(0)
     source.architecture().save_pretrained(folder)
+    save_tokenizer(folder)
     return folder
 
 
-async def example(python: ForkingProgram, script: str, *arguments: str, token: str = TOKEN) -> tuple[int | None, str]:
-    """Runs an example to its end."""
+def save_tokenizer(folder: Path) -> None:
+    """Writes a tokenizer that only has the tokens for padding and for the end, which TRL needs."""
+    words = Tokenizer(WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<pad>"))
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>").save_pretrained(folder)
+
+
+async def example(command: tuple[str, ...], script: str, *arguments: str, token: str = TOKEN) -> tuple[int | None, str]:
+    """Runs an example to its end. command: of Python."""
     process = await asyncio.create_subprocess_exec(
-        *(*python.command, str(EXAMPLES / script), *arguments),
+        *(*command, str(EXAMPLES / script), *arguments),
         env={**os.environ, "ASTRAFLOW_TOKEN": token},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -98,15 +108,18 @@ async def example(python: ForkingProgram, script: str, *arguments: str, token: s
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     "script",
-    ["plain_trainer.py", "transformers_trainer.py"],
+    ["plain_trainer.py", "transformers_trainer.py", "trl_trainer.py"],
 )
 async def test_third_party_trainers_pass_all_checks(
     script: str, model: Path, tmp_path: Path, rank_python: ForkingProgram
 ) -> None:
+    if script == "trl_trainer.py":
+        pytest.importorskip("trl")
     ended: list[tuple[int | None, str]] = []
+    command = rank_python.command  # starts the process that forks, which imports torch, before time is measured
 
     async def run(address: str) -> None:
-        ended.append(await example(rank_python, script, address, str(model), str(tmp_path / "checkpoint")))
+        ended.append(await example(command, script, address, str(model), str(tmp_path / "checkpoint")))
 
     assert await broken_promises(run, limit_s=100.0) == {}, ended
     assert [code for code, _ in ended] == [0], ended
@@ -138,7 +151,7 @@ async def test_a_third_party_trainer_trains_the_batches_of_a_run(
         assert len(rows) == 12
         await service_.nodes.push(node, rows)
         code, output = await example(
-            rank_python,
+            rank_python.command,
             "plain_trainer.py",
             service_.address,
             str(model),

@@ -11,7 +11,7 @@ NEVER_USED = {
     *("alembic", "mako", "sqlalchemy.dialects.postgresql"),
     *("boto3", "httpx"),
     *("rich", "pygments"),
-    *("psutil", "pydantic.v1"),
+    *("psutil", "pydantic.v1", "watchfiles"),
 }
 
 SERVED = """

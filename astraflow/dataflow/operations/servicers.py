@@ -421,7 +421,11 @@ def nodes_interval(nodes: int, nodes_per_s: int) -> int:
     """Returns the number of reports of which one contains nodes, so that at most `nodes_per_s` are sent per second; 0
     for no limit.
 
-    >>> nodes_interval(1_000, 2_000), nodes_interval(10_000, 2_000), nodes_interval(10_000, 0)
-    (1, 5, 1)
+    A fleet of more than a quarter of that is sent in every other report: nodes take most of a watcher's time.
+
+    >>> [nodes_interval(nodes, 2_000) for nodes in (500, 1_000, 4_000, 10_000)], nodes_interval(10_000, 0)
+    ([1, 2, 2, 5], 1)
     """
-    return max(1, math.ceil(nodes / nodes_per_s)) if nodes_per_s else 1
+    if not nodes_per_s:
+        return 1
+    return max(2 if nodes > nodes_per_s / 4 else 1, math.ceil(nodes / nodes_per_s))

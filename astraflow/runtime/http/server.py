@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import uvicorn
-
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.imports import hidden_module
+
+with hidden_module("watchfiles"):  # uvicorn would import it to restart when files change: 0.6 MB
+    import uvicorn
 
 
 @contextmanager

@@ -5,7 +5,6 @@ and its head by one that computes trained tokens only, so packs, losses and grad
 Weights have the names of the Hugging Face model, by torchtitan's own adapter of names.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from astraflow.algorithms.tokens import TokenScores
-from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import check_supported, embedding_names, named_weights
 from astraflow.models.precision import torch_dtype_of
@@ -23,7 +21,7 @@ from astraflow.models.stored import StoredModel
 from astraflow.models.titan import hugging_face_names, titan_model, torchtitan, unsupported_by_titan
 from astraflow.trainer.engines.attention.attention import kernel_of, packed_attention
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
-from astraflow.trainer.engines.base import ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.base import ModelRole, Pack
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.heads import target_scores
 from astraflow.trainer.engines.mesh import RankMesh
@@ -40,7 +38,7 @@ _CHECKED = [0, 1, 2, 3, 2, 1, 0, 3]
 class TitanEngine(FsdpEngine):
     """One rank of a model of torchtitan, sharded over all ranks, with float32 masters as in `FsdpEngine`.
 
-    From there it has only the properties of the rank: model, passes and optimizer are its own.
+    Passes and updates are those of that engine; the models and their division over the ranks are torchtitan's.
     """
 
     def __init__(
@@ -73,84 +71,30 @@ class TitanEngine(FsdpEngine):
         self._published_dtype = published_dtype
         self._syncs_each_pack = syncs_each_pack
         self._calls = 0
-        self._shares_parameters = compute_dtype == torch_dtype_of(published_dtype)
+        self._adapters = None
+        shares_parameters = compute_dtype == torch_dtype_of(published_dtype)
         shard: dict[str, Any] = {"mesh": mesh, "compute_dtype": compute_dtype, "is_offloaded": is_offloaded}
-        self._policy = _TitanScorer(model, device)
+        policy = _TitanScorer(model, device)
         frozen = {ModelRole.REFERENCE: _TitanScorer(model, device)} if needs_reference else {}
         if teacher is not None:
             frozen[ModelRole.TEACHER] = _TitanScorer(teacher.model, device)
         for scorer in frozen.values():
             scorer.model.requires_grad_(False)
-        self._scorers = {ModelRole.POLICY: self._policy, **frozen}
-        names = hugging_face_names(self._policy.model)
-        for scorer in self._scorers.values():
-            _shard(scorer.model, **shard, keeps_float32=self._shares_parameters)
-        weights = dict(self._policy.model.named_parameters())
+        self._trained: dict[ModelRole, Any] = {ModelRole.POLICY: policy}
+        self._frozen: dict[ModelRole, Any] = frozen
+        names = hugging_face_names(policy.model)
+        for scorer in (policy, *frozen.values()):
+            _shard(scorer.model, **shard, keeps_float32=shares_parameters)
+        weights = dict(policy.model.named_parameters())
         self._optimizer = MasterOptimizer(
             {name: weights[names[name]] for name in named_weights(model)},  # in the order of the other engines
             optimizer,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
             matrix_shapes=matrix_shapes(parts or {}),
-            shares_parameters=self._shares_parameters,
+            shares_parameters=shares_parameters,
         )
-
-    @torch.no_grad()
-    def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
-        """Computes scores without gradient. Raises: InvalidInput for a role whose model the engine does not have."""
-        self._calls += 1
-        if role not in self._scorers:
-            raise InvalidInput(
-                f"cannot compute a pass of the {role.value}: the engine has no such model; give the algorithm a "
-                f"{role.value}, or use an algorithm without it",
-                code="trainer.no_such_role",
-            )
-        scores: TokenScores = self._scorers[role].scores(pack, temperature)
-        return scores
-
-    def learn(
-        self,
-        pack: Pack,
-        loss: Callable[[TokenScores], Tensor],
-        *,
-        role: ModelRole = ModelRole.POLICY,
-        temperature: float = 1.0,
-        is_last: bool,
-    ) -> None:
-        """Adds the pack's gradient; sums it over the ranks with the last pack's. role: the policy, which alone is
-        trained."""
-        self._calls += 1
-        is_synchronized = is_last or self._syncs_each_pack
-        self._policy.model.set_requires_gradient_sync(is_synchronized)
-        self._policy.model.set_is_last_backward(is_last)
-        loss(self._policy.scores(pack, temperature)).backward()
-        if is_synchronized:
-            self._optimizer.accumulate()
-
-    def update(self, *, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
-        """Runs one optimizer step."""
-        self._calls += 1
-        result = self._optimizer.update(is_loss_finite=is_loss_finite)
-        self._reshard()
-        return result
-
-    def weights(self) -> Mapping[str, Tensor]:
-        """Returns the master weights."""
-        return self._optimizer.weights()
-
-    def state_tensors(self) -> Mapping[str, Tensor]:
-        """Returns master weights and moments."""
-        return self._optimizer.state_tensors()
-
-    def restored(self, *, updates: int, critic_updates: int) -> None:
-        """Rounds the restored master weights into the model."""
-        self._optimizer.restored(updates=updates)
-        self._reshard()
-
-    def _reshard(self) -> None:
-        for module in self._policy.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        self._optimizers = {ModelRole.POLICY: self._optimizer}
 
 
 class _TitanScorer:
@@ -180,6 +124,29 @@ class _TitanScorer:
             attention_masks=self._kernel.plan(pack.segments, self._device),
         )
         return TokenScores(logprobs=logprobs, entropy=entropy)
+
+    def train(self, mode: bool = True) -> "_TitanScorer":
+        """Sets the mode of the model; returns the scorer."""
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> "_TitanScorer":
+        """Sets the mode of the model to evaluation; returns the scorer."""
+        return self.train(False)
+
+    def set_requires_gradient_sync(self, is_synchronized: bool) -> None:
+        """Sets whether the next backward pass sums gradients over the ranks."""
+        self.model.set_requires_gradient_sync(is_synchronized)
+
+    def set_is_last_backward(self, is_last: bool) -> None:
+        """Sets whether the next backward pass is the last before an update."""
+        self.model.set_is_last_backward(is_last)
+
+    def reshard(self) -> None:
+        """Frees gathered weights, also of the last block, which torchtitan keeps after a forward pass."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def _target_scores(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Computes the head, as its module's forward, where FSDP has gathered the weights."""

@@ -40,7 +40,9 @@ class WatchReportRequest(_message.Message):
 
     NODES_PER_S_FIELD_NUMBER: _builtins.int
     nodes_per_s: _builtins.int
-    """Reports of a larger fleet contain nodes only every few seconds, so that at most this many are sent per second; 0: always."""
+    """Reports of a larger fleet contain nodes only every few seconds, so that at most this many are sent per second, and
+    of a fleet of more than a quarter of this every other second; 0: always.
+    """
     def __init__(
         self,
         *,

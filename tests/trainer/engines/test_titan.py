@@ -79,13 +79,16 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
         compute_dtype=torch.float32,
         published_dtype=Dtype.FLOAT32,
     )
-    names = {own: name for name, own in hugging_face_names(engine._policy.model).items()}
+    names = {own: name for name, own in hugging_face_names(engine._trained[ModelRole.POLICY].model).items()}
     gradients_by_batch: list[Gradients] = []
     update = engine.update
 
     def recording(*, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         gradients_by_batch.append(
-            {names[name]: _whole(parameter.grad) for name, parameter in engine._policy.model.named_parameters()}
+            {
+                names[name]: _whole(parameter.grad)
+                for name, parameter in engine._trained[ModelRole.POLICY].model.named_parameters()
+            }
         )
         return update(role=role, is_loss_finite=is_loss_finite)
 
