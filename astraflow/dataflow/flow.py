@@ -1,8 +1,9 @@
 """One flow: issues groups, accepts results, and passes finished groups to admission."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, TypeAlias
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
@@ -135,17 +136,19 @@ class Flow:
         """
         tasks: list[Task] = []
 
-        def take(task: TaskId) -> bool:
+        def suitable(queue: Iterable[TaskId]) -> Iterator[TaskId]:
             nonlocal remaining_bytes
-            group, member = self._open_member(task)
-            if remaining_bytes <= 0 or not group.may_start_with(served):
-                return False
-            partial = self.partial_rollouts.get(task)
-            remaining_bytes -= partial.size_bytes if partial else 0
-            tasks.append(group.task(task, member, partial))
-            return True
+            for group_id, queued in groupby(queue, key=lambda task: task.rpartition("/")[0]):
+                group = self.open_groups[GroupId.unchecked(group_id)]
+                for task in queued if group.may_start_with(served) else ():
+                    if remaining_bytes <= 0:
+                        return
+                    partial = self.partial_rollouts.get(task)
+                    remaining_bytes -= partial.size_bytes if partial else 0
+                    tasks.append(group.task(task, int(task[len(group_id) + 1 :]), partial))
+                    yield task
 
-        self.leases.lease(node, capacity, now=now, is_suitable=take)
+        self.leases.lease(node, capacity, now=now, suitable=suitable)
         return tasks
 
     def hand_back(
@@ -188,12 +191,12 @@ class Flow:
         episodes: Sequence[Episode],
         versions: Mapping[PolicyId, Version],
         *,
-        may_push: Callable[[TaskId], bool] = lambda task: True,
+        may_push: Callable[[TaskId], bool] | None = None,
     ) -> PushResult:
         """Accepts episodes of one group: the first result of a task counts, whichever node holds the lease by now.
 
         versions: the trainers' current versions. may_push: returns whether the sender may push a result of an open
-        task; if not, the result is late, and the task's holder continues undisturbed.
+        task; if not, the result is late, and the task's holder continues undisturbed. None: it may.
         """
         group = self.open_groups.get(group_id)
         if group is None:
@@ -202,8 +205,7 @@ class Flow:
             outcomes = [LATE if was_issued and parse_task_id(episode.task) else UNKNOWN for episode in episodes]
         else:
             outcomes = [self._accept(episode, group, may_push) for episode in episodes]
-        for outcome in outcomes:
-            self.counts.episodes[outcome] += 1
+        self.counts.episodes.update(outcomes)
         outcome_of = list(zip(episodes, outcomes, strict=True))
         result = PushResult(
             group=group_id,
@@ -213,7 +215,7 @@ class Flow:
         )
         if group is None or not result.counted_episodes or not group.is_complete:
             return result
-        if self.group_scoring is not None and group.succeeded:
+        if self._is_scored(group):
             self.await_scores(group_id)
             return result
         return self._finish(group, versions, result)
@@ -333,7 +335,7 @@ class Flow:
         )
         self.partial_rollouts.load_state_dict(state["partial_rollouts"])
 
-    def _accept(self, episode: Episode, group: OpenGroup, may_push: Callable[[TaskId], bool]) -> str:
+    def _accept(self, episode: Episode, group: OpenGroup, may_push: Callable[[TaskId], bool] | None) -> str:
         """Accepts an episode of an open group; returns its outcome."""
         task = episode.task
         number = task[len(group.id) + 1 :]
@@ -341,8 +343,8 @@ class Flow:
         if member >= group.size:
             return UNKNOWN
         if member in group.episodes:
-            return DUPLICATE
-        if not may_push(task):
+            return LATE if group.is_complete and not self._is_scored(group) else DUPLICATE
+        if may_push is not None and not may_push(task):
             return LATE
         failure = episode.failure
         if failure is not None and failure.boundary.is_retried:
@@ -356,6 +358,10 @@ class Flow:
         self.partial_rollouts.settle(task, continued_tokens=episode.continued_tokens if failure is None else 0)
         group.episodes[member] = episode
         return ACCEPTED if failure is None else failed_outcome(failure.boundary)
+
+    def _is_scored(self, group: OpenGroup) -> bool:
+        """Returns whether a complete group stays open for its group reward."""
+        return self.group_scoring is not None and group.succeeded > 0
 
     def _finish(
         self, group: OpenGroup, versions: Mapping[PolicyId, Version], result: PushResult, *, refusal: str = ""

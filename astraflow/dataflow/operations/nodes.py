@@ -105,7 +105,9 @@ class NodeOperations:
         outcomes = self.accept_results(episodes, raw=raw)
         if RETRIED in outcomes:
             self._run.nodes_notifier.notify()
-        elif any(self._is_evaluated(episode.task) for episode in episodes) or self._evaluator.is_reserved(node_id):
+        elif self._evaluator.is_reserved(node_id) or (
+            self._run.evaluations and any(self._is_evaluated(episode.task) for episode in episodes)
+        ):
             self._run.nodes_notifier.notify(node_id)  # the node may lease further evaluation tasks
         await self._run.journal.wait_durable()
         return outcomes
@@ -263,8 +265,8 @@ class NodeOperations:
         flows = [flow for flow in flows if assignment.may_run(flow)]
         for flow in flows:
             assignment.add_tasks_from(flow)
-        idle = 0
-        while assignment.free_slots and idle < len(flows):
+        idle = issued = 0
+        while issued < assignment.free_slots and idle < len(flows):
             flow = flows[self._next_flow % len(flows)]
             self._next_flow += 1
             surplus = self._surplus_policies_for(flow, node)
@@ -274,9 +276,11 @@ class NodeOperations:
             idle = 0
             group = flow.issue(served=node.versions, surplus_policies=surplus)
             group.issued_at = self._run.clock.now()
+            issued += group.size
             self._run.records.record_issued(group)
             for policy in flow.policies:
                 self._run.streams[policy].counts.issued += policy not in surplus
+        for flow in flows if issued else ():
             assignment.add_tasks_from(flow)
         return assignment.tasks
 
@@ -307,7 +311,9 @@ class NodeOperations:
             return PushResult(group=group, outcomes=[UNKNOWN] * len(episodes))
         at = self._run.clock.wall()
         timed = [with_push(episode, at=at) if episode.hops else episode for episode in episodes]
-        result = flow.accept(group, timed, versions, may_push=functools.partial(self._may_push, flow, current_caller()))
+        caller = current_caller()
+        may_push = functools.partial(self._may_push, flow, caller) if caller.role is Role.NODE else None
+        result = flow.accept(group, timed, versions, may_push=may_push)
         for task in result.retried:
             self._run.records.record_unfinished(flow.unfinished_task(task))
         if flow.group_scoring is None and flow.id in self._run.flows:
@@ -315,8 +321,8 @@ class NodeOperations:
         return result
 
     def _may_push(self, flow: Flow, caller: Caller, task: TaskId) -> bool:
-        """Returns whether a caller may push a result of an open task: a node only if it holds or held the task."""
-        may_push = caller.role is not Role.NODE or flow.leases.may_push(task, caller.holder)
+        """Returns whether a node may push a result of an open task: only if it holds or held the task."""
+        may_push = flow.leases.may_push(task, caller.holder)
         if not may_push:
             self._run.events.add("push_refused", caller.name, f"the node never held {task}", source=caller.name)
         return may_push
