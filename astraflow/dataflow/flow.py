@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -28,6 +28,7 @@ from astraflow.dataflow.outcomes import (
     RETRIED,
     SUPERSEDED,
     UNKNOWN,
+    CompleteGroup,
     PushResult,
     failed_outcome,
 )
@@ -206,19 +207,14 @@ class Flow:
         else:
             outcomes = [self._accept(episode, group, may_push) for episode in episodes]
         self.counts.episodes.update(outcomes)
-        outcome_of = list(zip(episodes, outcomes, strict=True))
-        result = PushResult(
-            group=group_id,
-            outcomes=outcomes,
-            counted_episodes=[episode for episode, outcome in outcome_of if outcome not in NOT_COUNTED],
-            retried=[episode.task for episode, outcome in outcome_of if outcome == RETRIED],
-        )
-        if group is None or not result.counted_episodes or not group.is_complete:
-            return result
-        if self._is_scored(group):
-            self.await_scores(group_id)
-            return result
-        return self._finish(group, versions, result)
+        counted = [episode for episode, outcome in zip(episodes, outcomes, strict=True) if outcome not in NOT_COUNTED]
+        complete_group = None
+        if group is not None and counted and group.is_complete:
+            if self._is_scored(group):
+                self.await_scores(group_id)
+            else:
+                complete_group = self._finish(group, versions)
+        return PushResult(group=group_id, outcomes=outcomes, counted_episodes=counted, complete_group=complete_group)
 
     def await_scores(self, group: GroupId) -> None:
         """Queues a complete group for its group reward; it stays open until then."""
@@ -232,14 +228,14 @@ class Flow:
 
     def finish_scored(
         self, group_id: GroupId, episodes: Sequence[Episode] | None, versions: Mapping[PolicyId, Version]
-    ) -> PushResult:
+    ) -> CompleteGroup:
         """Decides about a group after its group reward. episodes: with new rewards; None drops the group."""
         self._awaiting_scores.discard(group_id)
         group = self.open_groups[group_id]
         final = without_unsampled_texts(group.to_group().episodes) if episodes is None else episodes
         group.episodes = dict(zip(sorted(group.episodes), final, strict=True))
         refusal = GROUP_REWARD_FAILED if episodes is None else ""
-        return self._finish(group, versions, PushResult(group=group_id, outcomes=()), refusal=refusal)
+        return self._finish(group, versions, refusal=refusal)
 
     def advance(self, version: Version) -> None:
         """Sets the newest version that every policy of the flow has reached."""
@@ -363,9 +359,7 @@ class Flow:
         """Returns whether a complete group stays open for its group reward."""
         return self.group_scoring is not None and group.succeeded > 0
 
-    def _finish(
-        self, group: OpenGroup, versions: Mapping[PolicyId, Version], result: PushResult, *, refusal: str = ""
-    ) -> PushResult:
+    def _finish(self, group: OpenGroup, versions: Mapping[PolicyId, Version], *, refusal: str = "") -> CompleteGroup:
         """Decides about a complete group. refusal: reason for which all its policies are refused."""
         del self.open_groups[group.id]
         self._issuer.observe(group)
@@ -374,9 +368,8 @@ class Flow:
             admission = Admission(admitted={}, refused=dict.fromkeys(self.policies, refusal))
         else:
             admission = self._admitter.admit(finished, versions)
-        return replace(
-            result,
-            finished_group=finished,
+        return CompleteGroup(
+            group=finished,
             admission=admission,
             surplus_policies=group.surplus_policies,
             issued_at=group.issued_at,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from astraflow.contract.ids import GroupId, PolicyId, TaskId
+from astraflow.contract.ids import GroupId, PolicyId
 from astraflow.contract.rollouts.failures import Boundary
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.timelines import EPISODE, PUSH, Hop
@@ -51,6 +51,18 @@ def failed_outcome(boundary: Boundary) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteGroup:
+    """Group whose members all have a result, and the decision about it."""
+
+    group: Group
+    admission: Admission
+    surplus_policies: frozenset[PolicyId]
+    """Policies whose share is dropped, even if admitted."""
+    issued_at: float | None
+    """Time of the issue; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PushResult:
     """Effects of pushed episodes of one group."""
 
@@ -59,16 +71,8 @@ class PushResult:
     """Outcome of each episode, in order."""
     counted_episodes: Sequence[Episode] = ()
     """Episodes that count."""
-    retried: Sequence[TaskId] = ()
-    """Tasks whose attempt failed, and that have another one."""
-    finished_group: Group | None = None
-    """The group, if the episodes completed it; else None."""
-    admission: Admission | None = None
-    """Admission of that group."""
-    surplus_policies: frozenset[PolicyId] = frozenset()
-    """Policies whose share of that group is dropped, even if admitted."""
-    issued_at: float | None = None
-    """Time at which that group was issued; None if unknown."""
+    complete_group: CompleteGroup | None = None
+    """The group, if the episodes completed it and no group reward is missing; else None."""
 
 
 def with_push(episode: Episode, *, at: float) -> Episode:

@@ -79,12 +79,11 @@ class Records:
         if episodes:
             body = encode_push(episodes[0].node, episodes) if raw is None else raw
             self._note_payload(self._journal.store_payload(body), set(groups), len(body))
-        unfinished = [tasks for group in groups if (tasks := self._unfinished.get(group))]
-        for episode in episodes if unfinished else ():
-            for tasks in unfinished:
-                if episode.task in tasks:
-                    tasks.remove(episode.task)
-                    self._journal.put("delete from unfinished where task = ?", episode.task)
+        accepted = {episode.task for episode in episodes} if self._unfinished else set()
+        for group in self._unfinished.keys() & groups:
+            for task in self._unfinished[group] & accepted:
+                self._unfinished[group].remove(task)
+                self._journal.put("delete from unfinished where task = ?", task)
 
     def record_rescored(self, group: GroupId, episodes: Sequence[Episode]) -> None:
         """Records the results of a group after its group reward, in place of those that nodes pushed."""

@@ -190,12 +190,12 @@ class Simulation:
         self._now, _, episodes = heapq.heappop(self._running)
         self._rollouts += len(episodes)
         group = GroupId(episodes[0].task.rpartition("/")[0])
-        accepted = self._flow.accept(group, episodes, {POLICY: self._stream.version})
-        if accepted.admission is None:
-            raise RuntimeError(f"group {accepted.group} is not complete")
-        self._flow.count_admission(accepted.admission)
-        self._stream.counts.refused += len(accepted.admission.refused)
-        for routed in accepted.admission.admitted.values():
+        complete = self._flow.accept(group, episodes, {POLICY: self._stream.version}).complete_group
+        if complete is None:
+            raise RuntimeError(f"group {group} is not complete")
+        self._flow.count_admission(complete.admission)
+        self._stream.counts.refused += len(complete.admission.refused)
+        for routed in complete.admission.admitted.values():
             self._stream.admit(routed)
 
     def _train(self, served: ServedBatch) -> None:

@@ -11,9 +11,8 @@ from astraflow.contract.errors import Conflict, NotPermitted
 from astraflow.contract.ids import GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
-from astraflow.contract.rollouts.tasks import Group, Lease, Task
+from astraflow.contract.rollouts.tasks import Lease, Task
 from astraflow.contract.rollouts.trajectories import NO_VERSION, Episode, Trajectories, TrajectoryColumns
-from astraflow.dataflow.admission.admitter import Admission
 from astraflow.dataflow.admission.reward_range import bounded_rewards
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.issuing.groups import flow_of
@@ -22,7 +21,7 @@ from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplu
 from astraflow.dataflow.operations.assignment import TaskAssignment
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.operations.version_check import VersionCheck
-from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, PushResult, with_push
+from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, CompleteGroup, PushResult, with_push
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stalls import StallChange
@@ -95,8 +94,7 @@ class NodeOperations:
         Raises: UnknownNode, InvalidInput, StorageFull.
         """
         self._caller_node(node_id)
-        pushed = [Trajectories.of(episode.trajectories) for episode in episodes]
-        every_columns = list({id(trajectories.columns): trajectories.columns for trajectories in pushed}.values())
+        every_columns = [part.columns for part in stretches(Trajectories.of(item.trajectories) for item in episodes)]
         self._check_versions(episodes, every_columns)
         if not self._are_rewards_bounded(every_columns):
             bounded = [self._with_bounded_rewards(episode, node_id) for episode in episodes]
@@ -105,9 +103,7 @@ class NodeOperations:
         outcomes = self.accept_results(episodes, raw=raw)
         if RETRIED in outcomes:
             self._run.nodes_notifier.notify()
-        elif self._evaluator.is_reserved(node_id) or (
-            self._run.evaluations and any(self._is_evaluated(episode.task) for episode in episodes)
-        ):
+        elif any(self._is_evaluated(episode.task) for episode in episodes) or self._evaluator.is_reserved(node_id):
             self._run.nodes_notifier.notify(node_id)  # the node may lease further evaluation tasks
         await self._run.journal.wait_durable()
         return outcomes
@@ -124,14 +120,14 @@ class NodeOperations:
         ]
         self._record_accepted(results, raw, pushed=len(episodes))
         for result in results:
-            self.admit(result)
+            if result.complete_group is not None:
+                self.admit(result.complete_group)
         return [outcome for result in results for outcome in result.outcomes]
 
-    def admit(self, result: PushResult) -> None:
-        """Admits the group that a result finished, if it finished one."""
-        if result.finished_group is not None and result.admission is not None:
-            with span("rl.admit", group=result.finished_group.id, kept=len(result.admission.admitted)):
-                self._admit(result.finished_group, result.admission, result)
+    def admit(self, complete: CompleteGroup) -> None:
+        """Admits each policy's share of a group to its stream, or counts why not; passes evaluations on."""
+        with span("rl.admit", group=complete.group.id, kept=len(complete.admission.admitted)):
+            self._admit(complete)
 
     async def hand_back(self, node_id: NodeId, partials: Sequence[PartialRollout]) -> list[str]:
         """Requeues tasks that a node does not finish; returns the outcome of each once it is durable.
@@ -314,10 +310,10 @@ class NodeOperations:
         caller = current_caller()
         may_push = functools.partial(self._may_push, flow, caller) if caller.role is Role.NODE else None
         result = flow.accept(group, timed, versions, may_push=may_push)
-        for task in result.retried:
-            self._run.records.record_unfinished(flow.unfinished_task(task))
-        if flow.group_scoring is None and flow.id in self._run.flows:
-            self.note_rewards(flow, result.counted_episodes)
+        if RETRIED in result.outcomes and group in flow.open_groups:
+            for episode, outcome in zip(episodes, result.outcomes, strict=True):
+                if outcome == RETRIED:
+                    self._run.records.record_unfinished(flow.unfinished_task(episode.task))
         return result
 
     def _may_push(self, flow: Flow, caller: Caller, task: TaskId) -> bool:
@@ -333,6 +329,8 @@ class NodeOperations:
         episodes = [episode for result in results for episode in result.counted_episodes]
         groups = [result.group for result in results if result.counted_episodes]
         self._run.records.record_accepted(episodes, groups, raw=raw if len(episodes) == pushed else None)
+        unscored = {flow.id for flow in self._run.flows.values() if flow.group_scoring is None}
+        self.note_rewards([episode for episode in episodes if flow_of(episode.task) in unscored])
 
     def _hand_back(self, partial: PartialRollout, node: NodeId) -> str:
         flow = self._flow_of(partial.task)
@@ -346,16 +344,15 @@ class NodeOperations:
             self._run.records.record_unfinished(flow.unfinished_task(partial.task))
         return outcome
 
-    def _admit(self, group: Group, admission: Admission, result: PushResult) -> None:
-        """Admits each policy's share of a group to its stream, or counts why not; passes evaluations on."""
-        surplus_policies = result.surplus_policies
+    def _admit(self, complete: CompleteGroup) -> None:
+        group, admission, surplus_policies = complete.group, complete.admission, complete.surplus_policies
         if group.flow in self._run.evaluations:
             self._evaluator.finish(group)
             return
         self._run.flows[group.flow].count_admission(admission)
         now = self._run.clock.now()
         outcomes: dict[PolicyId, str] = dict(admission.refused)
-        duration_s = None if result.issued_at is None else now - result.issued_at
+        duration_s = None if complete.issued_at is None else now - complete.issued_at
         for policy in {*admission.refused, *admission.admitted} - surplus_policies:
             if (pacer := self._run.streams[policy].pacer) is not None:
                 pacer.observe_group(FinishedGroup(duration_s=duration_s, is_usable=policy in admission.admitted))
@@ -399,14 +396,17 @@ class NodeOperations:
     def _is_evaluated(self, task: TaskId) -> bool:
         return bool(self._run.evaluations) and flow_of(task) in self._run.evaluations
 
-    def note_rewards(self, flow: Flow, episodes: Iterable[Episode]) -> None:
-        """Adds the rewards of episodes of a training flow to the figures of their policies."""
+    def note_rewards(self, episodes: Sequence[Episode]) -> None:
+        """Adds the rewards of training episodes to the figures of their policies."""
         now = self._run.clock.now()
         rewards: dict[PolicyId, list[float]] = {}
-        for part in stretches(Trajectories.of(episode.trajectories) for episode in episodes):
+        parts = [Trajectories.of(episode.trajectories) for episode in episodes]
+        for part in stretches(parts):
             for policy, reward in zip(part.policies, part.rewards, strict=True):
                 rewards.setdefault(policy, []).append(reward)
+        for episode, part in zip(episodes, parts, strict=True):
             for _, trajectory in part.with_details():
+                flow = self._run.flows[flow_of(episode.task)]
                 self._run.streams[trajectory.policy].history.observe_interaction(trajectory)
                 self._run.term_activity.add(flow.id, trajectory, now=now)
                 if trajectory.ending is not None:
