@@ -103,11 +103,11 @@ def parse_task_id(task: TaskId) -> tuple[GroupId, int] | None:
 
 def flow_of(task_id: TaskId) -> FlowId:
     """Returns the flow of a task id `flow:ordinal/member`; for any other text, a name that no flow has."""
-    return _flow_of_group(task_id.rpartition("/")[0])
+    return flow_of_group(task_id.rpartition("/")[0])
 
 
 @lru_cache(maxsize=4096)
-def _flow_of_group(group: str) -> FlowId:
+def flow_of_group(group: str) -> FlowId:
     """Returns the flow of a group; cached, because the members of a group arrive together."""
     return FlowId.unchecked(group.rpartition(":")[0])
 

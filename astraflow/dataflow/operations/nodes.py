@@ -15,7 +15,7 @@ from astraflow.contract.rollouts.tasks import Lease, Task
 from astraflow.contract.rollouts.trajectories import NO_VERSION, Episode, Trajectories, TrajectoryColumns
 from astraflow.dataflow.admission.reward_range import bounded_rewards
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.issuing.groups import flow_of
+from astraflow.dataflow.issuing.groups import flow_of, flow_of_group
 from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplus_policies
 from astraflow.dataflow.operations.assignment import TaskAssignment
@@ -330,7 +330,8 @@ class NodeOperations:
         groups = [result.group for result in results if result.counted_episodes]
         self._run.records.record_accepted(episodes, groups, raw=raw if len(episodes) == pushed else None)
         unscored = {flow.id for flow in self._run.flows.values() if flow.group_scoring is None}
-        self.note_rewards([episode for episode in episodes if flow_of(episode.task) in unscored])
+        noted = [result.counted_episodes for result in results if flow_of_group(result.group) in unscored]
+        self.note_rewards([episode for counted in noted for episode in counted])
 
     def _hand_back(self, partial: PartialRollout, node: NodeId) -> str:
         flow = self._flow_of(partial.task)
