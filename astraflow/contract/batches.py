@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate, chain, compress
 from typing import overload
 
 import numpy as np
@@ -66,6 +66,16 @@ class Rows(Sequence[Row]):
             parts=[part for rows in many for part in rows.parts],
         )
 
+    def where(self, mask: Sequence[bool]) -> "Rows":
+        """Returns the rows with True in the mask, which has one entry per row. Copies no arrays."""
+        apart = (part[index : index + 1] for part in self.parts for index in range(len(part)))
+        return Rows(
+            groups=list(compress(self.groups, mask)),
+            tasks=list(compress(self.tasks, mask)),
+            nodes=list(compress(self.nodes, mask)),
+            parts=stretches(compress(apart, mask)),
+        )
+
     @property
     def columns(self) -> TrajectoryColumns:
         """Columns in which row i is trajectory i. Copies the arrays once, unless they lie in one message like that."""
@@ -98,9 +108,9 @@ def stretches(parts: Iterable[Trajectories]) -> list[Trajectories]:
     for part in parts:
         last = joined[-1] if joined else None
         if last is not None and last.columns is part.columns and last.end == part.begin:
-            joined[-1] = Trajectories(last.columns, last.begin, part.end)
+            last.end = part.end
         else:
-            joined.append(part)
+            joined.append(Trajectories(part.columns, part.begin, part.end))
     return joined
 
 

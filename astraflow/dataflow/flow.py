@@ -1,8 +1,9 @@
 """One flow: issues groups, accepts results, and passes finished groups to admission."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, TypeAlias
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
@@ -23,9 +24,11 @@ from astraflow.dataflow.outcomes import (
     DUPLICATE,
     HANDED_BACK,
     LATE,
+    NOT_COUNTED,
     RETRIED,
     SUPERSEDED,
     UNKNOWN,
+    CompleteGroup,
     PushResult,
     failed_outcome,
 )
@@ -134,17 +137,19 @@ class Flow:
         """
         tasks: list[Task] = []
 
-        def take(task: TaskId) -> bool:
+        def suitable(queue: Iterable[TaskId]) -> Iterator[TaskId]:
             nonlocal remaining_bytes
-            group, member = self._open_member(task)
-            if remaining_bytes <= 0 or not group.may_start_with(served):
-                return False
-            partial = self.partial_rollouts.get(task)
-            remaining_bytes -= partial.size_bytes if partial else 0
-            tasks.append(group.task(task, member, partial))
-            return True
+            for group_id, queued in groupby(queue, key=lambda task: task.rpartition("/")[0]):
+                group = self.open_groups[GroupId.unchecked(group_id)]
+                for task in queued if group.may_start_with(served) else ():
+                    if remaining_bytes <= 0:
+                        return
+                    partial = self.partial_rollouts.get(task)
+                    remaining_bytes -= partial.size_bytes if partial else 0
+                    tasks.append(group.task(task, int(task[len(group_id) + 1 :]), partial))
+                    yield task
 
-        self.leases.lease(node, capacity, now=now, is_suitable=take)
+        self.leases.lease(node, capacity, now=now, suitable=suitable)
         return tasks
 
     def hand_back(
@@ -181,14 +186,35 @@ class Flow:
             task=task, group=group.id, attempt=group.attempt(member), partial=self.partial_rollouts.get(task)
         )
 
-    def accept(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> PushResult:
-        """Accepts an episode of a node: the first result of a task counts, whichever node holds the lease by now.
+    def accept(
+        self,
+        group_id: GroupId,
+        episodes: Sequence[Episode],
+        versions: Mapping[PolicyId, Version],
+        *,
+        may_push: Callable[[TaskId], bool] | None = None,
+    ) -> PushResult:
+        """Accepts episodes of one group: the first result of a task counts, whichever node holds the lease by now.
 
-        versions: the trainers' current versions.
+        versions: the trainers' current versions. may_push: returns whether the sender may push a result of an open
+        task; if not, the result is late, and the task's holder continues undisturbed. None: it may.
         """
-        result = self._accept(episode, versions)
-        self.counts.episodes[result.outcome] += 1
-        return result
+        group = self.open_groups.get(group_id)
+        if group is None:
+            ordinal = ordinal_of(group_id)
+            was_issued = ordinal is not None and ordinal < self._issuer.issued
+            outcomes = [LATE if was_issued and parse_task_id(episode.task) else UNKNOWN for episode in episodes]
+        else:
+            outcomes = [self._accept(episode, group, may_push) for episode in episodes]
+        self.counts.episodes.update(outcomes)
+        counted = [episode for episode, outcome in zip(episodes, outcomes, strict=True) if outcome not in NOT_COUNTED]
+        complete_group = None
+        if group is not None and counted and group.is_complete:
+            if self._is_scored(group):
+                self.await_scores(group_id)
+            else:
+                complete_group = self._finish(group, versions)
+        return PushResult(group=group_id, outcomes=outcomes, counted_episodes=counted, complete_group=complete_group)
 
     def await_scores(self, group: GroupId) -> None:
         """Queues a complete group for its group reward; it stays open until then."""
@@ -202,25 +228,14 @@ class Flow:
 
     def finish_scored(
         self, group_id: GroupId, episodes: Sequence[Episode] | None, versions: Mapping[PolicyId, Version]
-    ) -> PushResult:
+    ) -> CompleteGroup:
         """Decides about a group after its group reward. episodes: with new rewards; None drops the group."""
         self._awaiting_scores.discard(group_id)
         group = self.open_groups[group_id]
         final = without_unsampled_texts(group.to_group().episodes) if episodes is None else episodes
         group.episodes = dict(zip(sorted(group.episodes), final, strict=True))
         refusal = GROUP_REWARD_FAILED if episodes is None else ""
-        return self._finish(group, versions, PushResult(outcome=ACCEPTED, group=group_id), refusal=refusal)
-
-    def is_open_task(self, task: TaskId) -> bool:
-        """Returns whether a task was issued and has no result."""
-        member_location = self._locate(task)
-        group = self.open_groups.get(member_location[0]) if member_location else None
-        return member_location is not None and group is not None and member_location[1] not in group.episodes
-
-    def reject_foreign(self) -> PushResult:
-        """Rejects a result of a node that never held the task; its holder continues undisturbed."""
-        self.counts.episodes[LATE] += 1
-        return PushResult(outcome=LATE)
+        return self._finish(group, versions, refusal=refusal)
 
     def advance(self, version: Version) -> None:
         """Sets the newest version that every policy of the flow has reached."""
@@ -316,37 +331,35 @@ class Flow:
         )
         self.partial_rollouts.load_state_dict(state["partial_rollouts"])
 
-    def _accept(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> PushResult:
-        member_location = self._locate(episode.task)
-        if member_location is None:
-            return PushResult(outcome=UNKNOWN)
-        group, member = self.open_groups.get(member_location[0]), member_location[1]
-        if group is None:
-            return PushResult(outcome=LATE)
+    def _accept(self, episode: Episode, group: OpenGroup, may_push: Callable[[TaskId], bool] | None) -> str:
+        """Accepts an episode of an open group; returns its outcome."""
+        task = episode.task
+        number = task[len(group.id) + 1 :]
+        member = int(number) if number.isdecimal() else group.size
+        if member >= group.size:
+            return UNKNOWN
         if member in group.episodes:
-            return PushResult(outcome=DUPLICATE)
-        if episode.failure is not None and episode.failure.boundary.is_retried:
+            return LATE if group.is_complete and not self._is_scored(group) else DUPLICATE
+        if may_push is not None and not may_push(task):
+            return LATE
+        failure = episode.failure
+        if failure is not None and failure.boundary.is_retried:
             if self._is_superseded(episode, group, member):
-                return PushResult(outcome=SUPERSEDED)
+                return SUPERSEDED
             if group.count_failed_attempt(member, max_attempts=self._max_attempts):
-                self.partial_rollouts.settle(episode.task, continued_tokens=0)
-                self.leases.requeue(episode.task)
-                return PushResult(outcome=RETRIED)
-        self.leases.complete(episode.task)
-        self.partial_rollouts.settle(episode.task, continued_tokens=0 if episode.failure else episode.continued_tokens)
+                self.partial_rollouts.settle(task, continued_tokens=0)
+                self.leases.requeue(task)
+                return RETRIED
+        self.leases.complete(task)
+        self.partial_rollouts.settle(task, continued_tokens=episode.continued_tokens if failure is None else 0)
         group.episodes[member] = episode
-        outcome = ACCEPTED if episode.failure is None else failed_outcome(episode.failure.boundary)
-        result = PushResult(outcome=outcome, group=group.id, counted_episode=episode)
-        if not group.is_complete:
-            return result
-        if self.group_scoring is not None and group.succeeded:
-            self.await_scores(group.id)
-            return result
-        return self._finish(group, versions, result)
+        return ACCEPTED if failure is None else failed_outcome(failure.boundary)
 
-    def _finish(
-        self, group: OpenGroup, versions: Mapping[PolicyId, Version], result: PushResult, *, refusal: str = ""
-    ) -> PushResult:
+    def _is_scored(self, group: OpenGroup) -> bool:
+        """Returns whether a complete group stays open for its group reward."""
+        return self.group_scoring is not None and group.succeeded > 0
+
+    def _finish(self, group: OpenGroup, versions: Mapping[PolicyId, Version], *, refusal: str = "") -> CompleteGroup:
         """Decides about a complete group. refusal: reason for which all its policies are refused."""
         del self.open_groups[group.id]
         self._issuer.observe(group)
@@ -355,9 +368,8 @@ class Flow:
             admission = Admission(admitted={}, refused=dict.fromkeys(self.policies, refusal))
         else:
             admission = self._admitter.admit(finished, versions)
-        return replace(
-            result,
-            finished_group=finished,
+        return CompleteGroup(
+            group=finished,
             admission=admission,
             surplus_policies=group.surplus_policies,
             issued_at=group.issued_at,

@@ -1,5 +1,6 @@
 """Outcomes of pushed episodes. Every pushed episode has exactly one outcome and is counted under it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from astraflow.contract.ids import GroupId, PolicyId
@@ -33,6 +34,9 @@ For a handed-back task: its node does not hold it any more, so the current holde
 UNKNOWN = "unknown"
 """This run never issued such a task."""
 
+NOT_COUNTED = frozenset({RETRIED, SUPERSEDED, DUPLICATE, LATE, UNKNOWN})
+"""Outcomes of episodes that are not results of their tasks."""
+
 HANDED_BACK = "handed_back"
 """Outcome of a task, not of an episode: another node continues it."""
 
@@ -47,22 +51,28 @@ def failed_outcome(boundary: Boundary) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushResult:
-    """Effects of a pushed episode."""
+class CompleteGroup:
+    """Group whose members all have a result, and the decision about it."""
 
-    outcome: str
-    group: GroupId | None = None
-    """Group of the episode; None when the episode does not count."""
-    counted_episode: Episode | None = None
-    """Episode, if it counts; else None."""
-    finished_group: Group | None = None
-    """Group of the episode, if the episode completed it; else None."""
-    admission: Admission | None = None
-    """Admission of that group."""
-    surplus_policies: frozenset[PolicyId] = frozenset()
-    """Policies whose share of that group is dropped, even if admitted."""
-    issued_at: float | None = None
-    """Time at which that group was issued; None if unknown."""
+    group: Group
+    admission: Admission
+    surplus_policies: frozenset[PolicyId]
+    """Policies whose share is dropped, even if admitted."""
+    issued_at: float | None
+    """Time of the issue; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushResult:
+    """Effects of pushed episodes of one group."""
+
+    group: GroupId
+    outcomes: Sequence[str]
+    """Outcome of each episode, in order."""
+    counted_episodes: Sequence[Episode] = ()
+    """Episodes that count."""
+    complete_group: CompleteGroup | None = None
+    """The group, if the episodes completed it and no group reward is missing; else None."""
 
 
 def with_push(episode: Episode, *, at: float) -> Episode:

@@ -56,7 +56,7 @@ class SlotPlugins(Generic[P]):
     @property
     def first_plugin(self) -> tuple[str, P]:
         """Label and plugin of a slot with a single plugin."""
-        return next(iter(self))
+        return next(iter(self._plugins.items()))
 
     def check(self, specs: Iterable[PluginSpec], *, where: str) -> None:
         """Checks that these plugins can be built. Raises: InvalidInput that begins with the path in the recipe."""

@@ -74,14 +74,16 @@ class Records:
         self._journal.put("insert into groups values (?, ?, ?)", group.id, group.flow, body)
 
     def record_accepted(self, episodes: Sequence[Episode], groups: Sequence[GroupId], *, raw: bytes | None) -> None:
-        """Records results that count. `raw`: their encoded push, stored unchanged if it holds exactly these results."""
+        """Records results that count. groups: their groups. raw: their encoded push, stored unchanged if it holds
+        exactly these results."""
         if episodes:
             body = encode_push(episodes[0].node, episodes) if raw is None else raw
             self._note_payload(self._journal.store_payload(body), set(groups), len(body))
-        for episode, group in zip(episodes, groups, strict=True) if self._unfinished else ():
-            if episode.task in self._unfinished.get(group, ()):
-                self._unfinished[group].remove(episode.task)
-                self._journal.put("delete from unfinished where task = ?", episode.task)
+        accepted = {episode.task for episode in episodes} if self._unfinished else set()
+        for group in self._unfinished.keys() & groups:
+            for task in self._unfinished[group] & accepted:
+                self._unfinished[group].remove(task)
+                self._journal.put("delete from unfinished where task = ?", task)
 
     def record_rescored(self, group: GroupId, episodes: Sequence[Episode]) -> None:
         """Records the results of a group after its group reward, in place of those that nodes pushed."""

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from astraflow.contract.batches import StepReport
-from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, Version
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
@@ -189,13 +189,13 @@ class Simulation:
     def _finish_next(self) -> None:
         self._now, _, episodes = heapq.heappop(self._running)
         self._rollouts += len(episodes)
-        for episode in episodes:
-            accepted = self._flow.accept(episode, {POLICY: self._stream.version})
-        if accepted.admission is None:
-            raise RuntimeError(f"group {accepted.group} is not complete")
-        self._flow.count_admission(accepted.admission)
-        self._stream.counts.refused += len(accepted.admission.refused)
-        for routed in accepted.admission.admitted.values():
+        group = GroupId(episodes[0].task.rpartition("/")[0])
+        complete = self._flow.accept(group, episodes, {POLICY: self._stream.version}).complete_group
+        if complete is None:
+            raise RuntimeError(f"group {group} is not complete")
+        self._flow.count_admission(complete.admission)
+        self._stream.counts.refused += len(complete.admission.refused)
+        for routed in complete.admission.admitted.values():
             self._stream.admit(routed)
 
     def _train(self, served: ServedBatch) -> None:

@@ -10,7 +10,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Group
-from astraflow.contract.rollouts.trajectories import Episode
+from astraflow.contract.rollouts.trajectories import Episode, Trajectories
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.dataflow.issuing.selectors import selectors
@@ -123,6 +123,24 @@ def test_failed_members_are_left_out_instead_of_scored_zero() -> None:
     )
     (share,) = route(group).values()
     assert [row.task for row in share.rows] == ["train:0/0", "train:0/1"]
+
+
+def test_a_group_of_several_policies_is_split_into_their_written_rows() -> None:
+    written = make.trajectory()
+    unwritten = replace(written, tokens=written.tokens[:3], logprobs=written.logprobs[:0], spans=written.spans[:1])
+    trajectories = [make.trajectory(reward=0.0), make.trajectory(policy="verifier", reward=1.0), unwritten]
+    columns = Trajectories.of([*trajectories, *trajectories]).columns
+    episodes = [
+        replace(make.episode(f"train:0/{member}"), trajectories=Trajectories(columns, 3 * member, 3 * member + 3))
+        for member in range(2)
+    ]
+    group = Group(id=GroupId("train:0"), flow=FlowId("train"), prompt=make.prompt(), episodes=tuple(episodes))
+    shares = route(group)
+    assert list(shares) == ["solver", "verifier"]
+    for policy, share in shares.items():
+        assert [row.task for row in share.rows] == ["train:0/0", "train:0/1"]
+        assert {row.trajectory.policy for row in share.rows} == {policy}
+        assert share.rewards() == (float(policy == "verifier"),) * 2
 
 
 def test_rows_of_a_group_stay_in_member_order() -> None:

@@ -32,7 +32,9 @@ def test_an_expired_lease_returns_the_task_to_the_front_of_the_queue() -> None:
 
 def test_an_unsuitable_task_keeps_its_place_in_the_queue() -> None:
     leases = queued(range(4))
-    assert leases.lease(ADA, 2, now=0, is_suitable=lambda task: task in ids(1, 3)) == ids(1, 3)
+    assert leases.lease(ADA, 2, now=0, suitable=lambda queue: (task for task in queue if task in ids(1, 3))) == ids(
+        1, 3
+    )
     assert (leases.held_by(ADA), leases.queued) == (2, 2)
     assert leases.lease(BOB, 2, now=0) == ids(0, 2)
 

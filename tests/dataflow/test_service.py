@@ -314,6 +314,24 @@ async def test_infrastructure_failures_are_retried_then_masked(tmp_path: Path) -
         assert [row.task for row in batch.rows] == [task.id for task in lease.tasks[1:]]
 
 
+async def test_a_push_that_repeats_its_tasks_counts_each_once(tmp_path: Path) -> None:
+    async with running(tmp_path, config(group_size=2, batch_groups=1)) as service:
+        node = (await service.nodes.join(facts())).node
+        first, second = (await service.nodes.lease(node, 2, wait_s=1)).tasks
+        failure = Failure(boundary=Boundary.ENGINE, message="out of memory")
+        broken = Episode(task=first.id, node=node, trajectories=(), failure=failure)
+        again = episode(first)
+        outcomes = await service.nodes.push(node, [broken, again, again, episode(second), again, again])
+        assert outcomes == ("retried", "accepted", "duplicate", "accepted", "late", "late")
+        report = await service.control.report()
+        assert report.flows[0].tasks_queued == report.flows[0].tasks_leased == 0
+        assert_balanced(report)
+    async with running(tmp_path, config(group_size=2, batch_groups=1)) as service:
+        batch = await service.trainer().pull_batch(version=Version(0), wait_s=2)
+        assert batch is not None
+        assert [row.task for row in batch.rows] == [first.id, second.id]
+
+
 async def test_filtered_groups_are_replaced_by_new_ones(tmp_path: Path) -> None:
     async with running(tmp_path, config(filters=("informative",), max_staleness=0)) as service:
         node = (await service.nodes.join(facts())).node

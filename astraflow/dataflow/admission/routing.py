@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from astraflow.contract.batches import Row, Rows
-from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.batches import Row, Rows, stretches
+from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.trajectories import NO_VERSION, Trajectories, base_role_of
 
@@ -53,20 +53,26 @@ class RoutedGroup:
 
 def route(group: Group) -> dict[PolicyId, RoutedGroup]:
     """Splits a group by policy. Failed episodes and trajectories without model-written tokens are left out."""
-    rows: dict[PolicyId, list[tuple[TaskId, NodeId, Trajectories]]] = {}
-    for episode in group.episodes:
-        if episode.failure is not None:
-            continue
-        trajectories = Trajectories.of(episode.trajectories)
-        columns = trajectories.columns
-        for index in range(trajectories.begin, trajectories.end):
-            if columns.oldest_versions[index] != NO_VERSION:
-                row = (episode.task, episode.node, Trajectories(columns, index, index + 1))
-                rows.setdefault(columns.policies[index], []).append(row)
-    return {policy: _routed(group, policy, own) for policy, own in rows.items()}
-
-
-def _routed(group: Group, policy: PolicyId, rows: Sequence[tuple[TaskId, NodeId, Trajectories]]) -> RoutedGroup:
-    tasks, nodes, parts = zip(*rows, strict=True)
-    columns = Rows(groups=[group.id] * len(rows), tasks=tasks, nodes=nodes, parts=parts)
-    return RoutedGroup(id=group.id, flow=group.flow, policy=policy, rows=columns)
+    episodes = [episode for episode in group.episodes if episode.failure is None]
+    parts = stretches(Trajectories.of(episode.trajectories) for episode in episodes)
+    rows = Rows(
+        groups=[group.id] * sum(map(len, parts)),
+        tasks=[episode.task for episode in episodes for _ in range(len(episode.trajectories))],
+        nodes=[episode.node for episode in episodes for _ in range(len(episode.trajectories))],
+        parts=parts,
+    )
+    written = [
+        policy if version != NO_VERSION else None
+        for part in parts
+        for policy, version in zip(part.policies, part.oldest_versions, strict=True)
+    ]
+    policies = [policy for policy in dict.fromkeys(written) if policy is not None]
+    return {
+        policy: RoutedGroup(
+            id=group.id,
+            flow=group.flow,
+            policy=policy,
+            rows=rows if len(policies) == 1 and None not in written else rows.where([own == policy for own in written]),
+        )
+        for policy in policies
+    }

@@ -8,6 +8,9 @@ from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.tasks import Group, Prompt, Task
 from astraflow.contract.rollouts.trajectories import Episode
+from astraflow.wire.codecs.converter import constructor
+
+_new_task = constructor(Task)
 
 
 @dataclass(slots=True)
@@ -41,16 +44,8 @@ class OpenGroup:
 
     def task(self, task: TaskId, member: int, partial: PartialRollout | None) -> Task:
         """Returns the task of one member at its current attempt. partial: what an earlier node handed back."""
-        return Task(
-            id=task,
-            group=self.id,
-            flow=self.flow,
-            member=member,
-            attempt=self.attempt(member),
-            prompt=self.prompt,
-            pinned=self.pinned,
-            resume_from=partial.generations if partial else (),
-        )
+        resume_from = partial.generations if partial else ()
+        return _new_task(task, self.id, self.flow, member, self.attempt(member), self.prompt, self.pinned, resume_from)
 
     def may_start_with(self, served: Mapping[PolicyId, Version]) -> bool:
         """Returns whether a node that serves these versions begins the group with nothing older than intended."""
@@ -108,11 +103,11 @@ def parse_task_id(task: TaskId) -> tuple[GroupId, int] | None:
 
 def flow_of(task_id: TaskId) -> FlowId:
     """Returns the flow of a task id `flow:ordinal/member`; for any other text, a name that no flow has."""
-    return _flow_of_group(task_id.rpartition("/")[0])
+    return flow_of_group(task_id.rpartition("/")[0])
 
 
 @lru_cache(maxsize=4096)
-def _flow_of_group(group: str) -> FlowId:
+def flow_of_group(group: str) -> FlowId:
     """Returns the flow of a group; cached, because the members of a group arrive together."""
     return FlowId.unchecked(group.rpartition(":")[0])
 

@@ -1,10 +1,11 @@
 """Sources of a flow's groups. For training, a selector chooses the prompts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from astraflow.contract.batches import stretches
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import FlowId, GroupId, Version
+from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories, base_role_of
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
@@ -84,12 +85,8 @@ class Issuer:
 
     def observe(self, group: OpenGroup) -> None:
         """Passes the rewards of a finished group to the selector, before any filter."""
-        rewards: dict[str, tuple[float, ...]] = {}
-        for episode in group.episodes.values():
-            for slot, own in _rewards_of(episode).items() if episode.failure is None else ():
-                rewards[slot] = (*rewards.get(slot, ()), *own)
         try:
-            self._selector.observe(group.prompt_index, rewards)
+            self._selector.observe(group.prompt_index, _rewards_of(group.episodes.values()))
         except Exception:  # a third-party selector may raise anything; a push must be applied completely
             log.exception("selector_failed", group=group.id)
 
@@ -141,15 +138,17 @@ def check_dataset_unchanged(flow: FlowId, *, saved_fingerprint: str, current_fin
         )
 
 
-def _rewards_of(episode: Episode) -> dict[str, list[float]]:
-    """Returns the rewards of an episode by policy and role. Trajectories of a role that share one reward, such as the
-    branches of an agent's session, count once."""
-    by_role: dict[tuple[str, str], list[float]] = {}
-    trajectories = Trajectories.of(episode.trajectories)
-    for policy, role, reward in zip(trajectories.policies, trajectories.roles(), trajectories.rewards, strict=True):
-        slot = f"{policy}/{base_role_of(role)}" if role else str(policy)
-        by_role.setdefault((slot, role), []).append(reward)
+def _rewards_of(episodes: Iterable[Episode]) -> dict[str, tuple[float, ...]]:
+    """Returns the rewards of episodes without a failure, by policy and role. Trajectories of an episode and a role that
+    share one reward, such as the branches of an agent's session, count once."""
+    parts = [Trajectories.of(episode.trajectories) for episode in episodes if episode.failure is None]
+    joined = stretches(parts)
     rewards: dict[str, list[float]] = {}
-    for (slot, role), own in by_role.items():
-        rewards.setdefault(slot, []).extend(own[:1] if role and len(set(own)) == 1 else own)
-    return rewards
+    for part in parts if any(any(part.roles()) for part in joined) else joined:
+        by_role: dict[tuple[PolicyId, str], list[float]] = {}
+        for policy, role, reward in zip(part.policies, part.roles(), part.rewards, strict=True):
+            by_role.setdefault((policy, role), []).append(reward)
+        for (policy, role), own in by_role.items():
+            slot: str = f"{policy}/{base_role_of(role)}" if role else policy
+            rewards.setdefault(slot, []).extend(own[:1] if role and len(set(own)) == 1 else own)
+    return {slot: tuple(own) for slot, own in rewards.items()}

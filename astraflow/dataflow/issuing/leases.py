@@ -8,8 +8,10 @@ from itertools import islice
 from astraflow.contract.ids import NodeId, TaskId, node_name
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _HeldLease:
+    """Lease that all tasks share which a node leased, or renewed, in one call."""
+
     node: NodeId | None
     owner: str
     """Owner of the lease, equal for all incarnations of a node; empty while unknown."""
@@ -67,24 +69,30 @@ class Leases:
 
     def add(self, tasks: Iterable[TaskId]) -> None:
         """Queues new tasks."""
-        self._queue.update(dict.fromkeys(tasks))
+        for task in tasks:
+            self._queue[task] = None
 
     def add_unconfirmed(self, tasks: Iterable[TaskId], *, now: float, grace_s: float) -> None:
         """Holds tasks after a restart whose nodes may still run them; expires them unless renewed within `grace_s`.
 
         grace_s: at most the length of a lease. Call this before anything is leased.
         """
-        for task in tasks:
-            self._held[task] = _HeldLease(node=None, owner="", expires_at=now + grace_s)
+        self._held.update(dict.fromkeys(tasks, _HeldLease(node=None, owner="", expires_at=now + grace_s)))
 
     def lease(
-        self, node: NodeId, capacity: int, *, now: float, is_suitable: Callable[[TaskId], bool] = lambda task: True
+        self,
+        node: NodeId,
+        capacity: int,
+        *,
+        now: float,
+        suitable: Callable[[Iterable[TaskId]], Iterable[TaskId]] = iter,
     ) -> list[TaskId]:
         """Leases up to `capacity` suitable queued tasks to a node; the others keep their positions.
 
-        A capacity below 0 counts as 0: a node may hold more than its share by now.
+        suitable: yields those of the queued tasks that the node may lease. A capacity below 0 counts as 0: a node may
+        hold more than its share by now.
         """
-        tasks = list(islice((task for task in self._queue if is_suitable(task)), max(0, capacity)))
+        tasks = list(islice(suitable(self._queue), max(0, capacity)))
         for task in tasks:
             del self._queue[task]
         self._hold(tasks, node, now)
@@ -101,20 +109,14 @@ class Leases:
     def renew(self, node: NodeId, tasks: Iterable[TaskId], *, now: float) -> None:
         """Renews the leases of tasks that a node runs. The node takes over unconfirmed tasks, but no task of another
         node."""
-        for task in tasks:
-            held = self._held.get(task)
-            if held is not None and held.node is None:
-                self._hold([task], node, now)
-            elif held is not None and held.node == node:
-                held.expires_at = now + self._lease_s
-                self._held.move_to_end(task)
+        held = [(task, self._held.get(task)) for task in tasks]
+        self._hold([task for task, lease in held if lease is not None and lease.node in (None, node)], node, now)
 
     def complete(self, task: TaskId) -> bool:
         """Removes a task that has a result, held or queued. Returns whether it was either."""
-        was_queued = task in self._queue
-        self._previous_owners.pop(task, None)
-        self._queue.pop(task, None)
-        return self._release(task) or was_queued
+        if self._previous_owners:
+            self._previous_owners.pop(task, None)
+        return self._release(task) or self._queue.pop(task, "") is None
 
     def requeue(self, task: TaskId) -> None:
         """Puts a task at the front of the queue, from any state."""
@@ -146,11 +148,11 @@ class Leases:
         return tasks
 
     def _hold(self, tasks: Sequence[TaskId], node: NodeId, now: float) -> None:
-        owner, expires_at = self._owner_of(node), now + self._lease_s
-        for task in tasks:
-            self._held[task] = _HeldLease(node, owner, expires_at)
-            self._held.move_to_end(task)
         if tasks:
+            lease = _HeldLease(node, self._owner_of(node), now + self._lease_s)
+            for task in tasks:
+                self._held[task] = lease
+                self._held.move_to_end(task)
             self._tasks_by_node.setdefault(node, {}).update(dict.fromkeys(tasks))
 
     def _release(self, task: TaskId) -> bool:

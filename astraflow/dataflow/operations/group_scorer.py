@@ -75,8 +75,8 @@ class GroupScorer:
     def _admit(self, flow: Flow, group: GroupId, episodes: tuple[Episode, ...] | None) -> None:
         """Admits a scored group, or drops it without scores; the journal commits all of it together."""
         versions = {policy: stream.version for policy, stream in self._run.streams.items()}
-        result = flow.finish_scored(group, episodes, versions)
+        complete = flow.finish_scored(group, episodes, versions)
         if episodes is not None:
             self._run.records.record_rescored(group, episodes)
             self._nodes.note_rewards(episodes)
-        self._nodes.admit(result)
+        self._nodes.admit(complete)

@@ -1,25 +1,27 @@
 """Operations of nodes on a run: join, lease, push, hand back, heartbeat, leave."""
 
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 
-from astraflow.access.callers import Role, current_caller
+from astraflow.access.callers import Caller, Role, current_caller
+from astraflow.contract.batches import stretches
 from astraflow.contract.errors import Conflict, NotPermitted
-from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
+from astraflow.contract.ids import GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
-from astraflow.contract.rollouts.tasks import Group, Lease, Task
-from astraflow.contract.rollouts.trajectories import NO_VERSION, Episode, Trajectories
-from astraflow.dataflow.admission.admitter import Admission
+from astraflow.contract.rollouts.tasks import Lease, Task
+from astraflow.contract.rollouts.trajectories import NO_VERSION, Episode, Trajectories, TrajectoryColumns
 from astraflow.dataflow.admission.reward_range import bounded_rewards
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.issuing.groups import flow_of
+from astraflow.dataflow.issuing.groups import flow_of, flow_of_group
 from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplus_policies
 from astraflow.dataflow.operations.assignment import TaskAssignment
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.operations.version_check import VersionCheck
-from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, PushResult, with_push
+from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, CompleteGroup, PushResult, with_push
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stalls import StallChange
@@ -92,12 +94,13 @@ class NodeOperations:
         Raises: UnknownNode, InvalidInput, StorageFull.
         """
         self._caller_node(node_id)
-        self._check_versions(episodes)
-        bounded = [self._with_bounded_rewards(episode, node_id) for episode in episodes]
-        if any(checked is not episode for checked, episode in zip(bounded, episodes, strict=True)):
-            episodes, raw = bounded, None
-        results = self.accept_results(episodes, raw=raw)
-        outcomes = [result.outcome for result in results]
+        every_columns = [part.columns for part in stretches(Trajectories.of(item.trajectories) for item in episodes)]
+        self._check_versions(episodes, every_columns)
+        if not self._are_rewards_bounded(every_columns):
+            bounded = [self._with_bounded_rewards(episode, node_id) for episode in episodes]
+            if any(checked is not episode for checked, episode in zip(bounded, episodes, strict=True)):
+                episodes, raw = bounded, None
+        outcomes = self.accept_results(episodes, raw=raw)
         if RETRIED in outcomes:
             self._run.nodes_notifier.notify()
         elif any(self._is_evaluated(episode.task) for episode in episodes) or self._evaluator.is_reserved(node_id):
@@ -105,21 +108,26 @@ class NodeOperations:
         await self._run.journal.wait_durable()
         return outcomes
 
-    def accept_results(self, episodes: Sequence[Episode], *, raw: bytes | None = None) -> list[PushResult]:
-        """Accepts episodes with bounded rewards, and admits the groups that they complete; raw: see `push`."""
-        versions = {policy: stream.version for policy, stream in self._run.streams.items()}
-        results = [self._accept(episode, versions) for episode in episodes]
-        counted = {result.counted_episode.task: result for result in results if result.counted_episode is not None}
-        self._record_accepted(list(counted.values()), raw if len(counted) == len(episodes) else None)
-        for result in results:
-            self.admit(result)
-        return results
+    def accept_results(self, episodes: Sequence[Episode], *, raw: bytes | None = None) -> list[str]:
+        """Accepts episodes with bounded rewards, and admits the groups that they complete; returns their outcomes.
 
-    def admit(self, result: PushResult) -> None:
-        """Admits the group that a result finished, if it finished one."""
-        if result.finished_group is not None and result.admission is not None:
-            with span("rl.admit", group=result.finished_group.id, kept=len(result.admission.admitted)):
-                self._admit(result.finished_group, result.admission, result)
+        Episodes of one group that follow each other are accepted in one pass. raw: see `push`.
+        """
+        versions = {policy: stream.version for policy, stream in self._run.streams.items()}
+        results = [
+            self._accept(GroupId.unchecked(group), list(members), versions)
+            for group, members in groupby(episodes, key=lambda episode: episode.task.rpartition("/")[0])
+        ]
+        self._record_accepted(results, raw, pushed=len(episodes))
+        for result in results:
+            if result.complete_group is not None:
+                self.admit(result.complete_group)
+        return [outcome for result in results for outcome in result.outcomes]
+
+    def admit(self, complete: CompleteGroup) -> None:
+        """Admits each policy's share of a group to its stream, or counts why not; passes evaluations on."""
+        with span("rl.admit", group=complete.group.id, kept=len(complete.admission.admitted)):
+            self._admit(complete)
 
     async def hand_back(self, node_id: NodeId, partials: Sequence[PartialRollout]) -> list[str]:
         """Requeues tasks that a node does not finish; returns the outcome of each once it is durable.
@@ -224,6 +232,12 @@ class NodeOperations:
             )
         return node
 
+    def _are_rewards_bounded(self, every_columns: Iterable[TrajectoryColumns]) -> bool:
+        """Returns whether all rewards of these columns are in the range of every flow."""
+        extremes = [pick(columns.rewards) for columns in every_columns if columns.rewards for pick in (min, max)]
+        ranges = [flow.reward_range for flow in self._run.all_flows]
+        return all(low <= reward <= high for low, high in ranges for reward in extremes)
+
     def _with_bounded_rewards(self, episode: Episode, node_id: NodeId) -> Episode:
         """Returns the episode, or a failure of its reward when that is outside the flow's range."""
         flow = self._flow_of(episode.task)
@@ -247,8 +261,8 @@ class NodeOperations:
         flows = [flow for flow in flows if assignment.may_run(flow)]
         for flow in flows:
             assignment.add_tasks_from(flow)
-        idle = 0
-        while assignment.free_slots and idle < len(flows):
+        idle = issued = 0
+        while issued < assignment.free_slots and idle < len(flows):
             flow = flows[self._next_flow % len(flows)]
             self._next_flow += 1
             surplus = self._surplus_policies_for(flow, node)
@@ -258,9 +272,11 @@ class NodeOperations:
             idle = 0
             group = flow.issue(served=node.versions, surplus_policies=surplus)
             group.issued_at = self._run.clock.now()
+            issued += group.size
             self._run.records.record_issued(group)
             for policy in flow.policies:
                 self._run.streams[policy].counts.issued += policy not in surplus
+        for flow in flows if issued else ():
             assignment.add_tasks_from(flow)
         return assignment.tasks
 
@@ -284,32 +300,38 @@ class NodeOperations:
         must_wait = not is_shed or stream.issue_headroom(stream.published_version) > 0
         return StalenessGate(headroom=headroom, must_wait_for_policy=must_wait)
 
-    def _accept(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> PushResult:
-        flow = self._flow_of(episode.task)
+    def _accept(self, group: GroupId, episodes: Sequence[Episode], versions: Mapping[PolicyId, Version]) -> PushResult:
+        """Accepts episodes of one group."""
+        flow = self._flow_of(episodes[0].task)
         if flow is None:
-            return PushResult(outcome=UNKNOWN)
+            return PushResult(group=group, outcomes=[UNKNOWN] * len(episodes))
+        at = self._run.clock.wall()
+        timed = [with_push(episode, at=at) if episode.hops else episode for episode in episodes]
         caller = current_caller()
-        if (
-            caller.role is Role.NODE
-            and not flow.leases.may_push(episode.task, caller.holder)
-            and flow.is_open_task(episode.task)
-        ):
-            message = f"the node never held {episode.task}"
-            self._run.events.add("push_refused", caller.name, message, source=caller.name)
-            return flow.reject_foreign()
-        result = flow.accept(with_push(episode, at=self._run.clock.wall()) if episode.hops else episode, versions)
-        if result.outcome == RETRIED:
-            self._run.records.record_unfinished(flow.unfinished_task(episode.task))
+        may_push = functools.partial(self._may_push, flow, caller) if caller.role is Role.NODE else None
+        result = flow.accept(group, timed, versions, may_push=may_push)
+        if RETRIED in result.outcomes and group in flow.open_groups:
+            for episode, outcome in zip(episodes, result.outcomes, strict=True):
+                if outcome == RETRIED:
+                    self._run.records.record_unfinished(flow.unfinished_task(episode.task))
         return result
 
-    def _record_accepted(self, results: Sequence[PushResult], raw: bytes | None) -> None:
-        """Records the results that count, before anything depends on them."""
+    def _may_push(self, flow: Flow, caller: Caller, task: TaskId) -> bool:
+        """Returns whether a node may push a result of an open task: only if it holds or held the task."""
+        may_push = flow.leases.may_push(task, caller.holder)
+        if not may_push:
+            self._run.events.add("push_refused", caller.name, f"the node never held {task}", source=caller.name)
+        return may_push
+
+    def _record_accepted(self, results: Sequence[PushResult], raw: bytes | None, *, pushed: int) -> None:
+        """Records the results that count, before anything depends on them. pushed: number of episodes in `raw`."""
         self._run.journal.touch()
-        episodes = [result.counted_episode for result in results if result.counted_episode is not None]
-        groups = [result.group for result in results if result.group is not None]
-        self._run.records.record_accepted(episodes, groups, raw=raw)
+        episodes = [episode for result in results for episode in result.counted_episodes]
+        groups = [result.group for result in results if result.counted_episodes]
+        self._run.records.record_accepted(episodes, groups, raw=raw if len(episodes) == pushed else None)
         unscored = {flow.id for flow in self._run.flows.values() if flow.group_scoring is None}
-        self.note_rewards(episode for episode in episodes if flow_of(episode.task) in unscored)
+        noted = [result.counted_episodes for result in results if flow_of_group(result.group) in unscored]
+        self.note_rewards([episode for counted in noted for episode in counted])
 
     def _hand_back(self, partial: PartialRollout, node: NodeId) -> str:
         flow = self._flow_of(partial.task)
@@ -323,16 +345,15 @@ class NodeOperations:
             self._run.records.record_unfinished(flow.unfinished_task(partial.task))
         return outcome
 
-    def _admit(self, group: Group, admission: Admission, result: PushResult) -> None:
-        """Admits each policy's share of a group to its stream, or counts why not; passes evaluations on."""
-        surplus_policies = result.surplus_policies
+    def _admit(self, complete: CompleteGroup) -> None:
+        group, admission, surplus_policies = complete.group, complete.admission, complete.surplus_policies
         if group.flow in self._run.evaluations:
             self._evaluator.finish(group)
             return
         self._run.flows[group.flow].count_admission(admission)
         now = self._run.clock.now()
         outcomes: dict[PolicyId, str] = dict(admission.refused)
-        duration_s = None if result.issued_at is None else now - result.issued_at
+        duration_s = None if complete.issued_at is None else now - complete.issued_at
         for policy in {*admission.refused, *admission.admitted} - surplus_policies:
             if (pacer := self._run.streams[policy].pacer) is not None:
                 pacer.observe_group(FinishedGroup(duration_s=duration_s, is_usable=policy in admission.admitted))
@@ -353,15 +374,18 @@ class NodeOperations:
         for routed in admission.admitted.values():
             routed.forget_calls()
 
-    def _check_versions(self, episodes: Sequence[Episode]) -> None:
-        """Rejects a push as a whole before any of it is accepted. Raises: InvalidInput."""
-        pushed = [Trajectories.of(episode.trajectories) for episode in episodes]
+    def _check_versions(self, episodes: Sequence[Episode], every_columns: Iterable[TrajectoryColumns]) -> None:
+        """Rejects a push as a whole before any of it is accepted. every_columns: of its episodes, in any order.
+
+        Raises: InvalidInput.
+        """
         if not self._run.evaluations and all(
             self._version_check.is_possible(set(columns.policies), max(columns.span_versions, default=NO_VERSION))
-            for columns in {id(trajectories.columns): trajectories.columns for trajectories in pushed}.values()
+            for columns in every_columns
         ):
             return
-        for episode, trajectories in zip(episodes, pushed, strict=True):
+        for episode in episodes:
+            trajectories = Trajectories.of(episode.trajectories)
             for policy, versions in zip(trajectories.policies, trajectories.written_versions(), strict=True):
                 self._version_check.check(episode.task, policy, versions, pushed_by=episode.node)
 
@@ -373,15 +397,16 @@ class NodeOperations:
     def _is_evaluated(self, task: TaskId) -> bool:
         return bool(self._run.evaluations) and flow_of(task) in self._run.evaluations
 
-    def note_rewards(self, episodes: Iterable[Episode]) -> None:
+    def note_rewards(self, episodes: Sequence[Episode]) -> None:
         """Adds the rewards of training episodes to the figures of their policies."""
         now = self._run.clock.now()
         rewards: dict[PolicyId, list[float]] = {}
-        for episode in episodes:
-            trajectories = Trajectories.of(episode.trajectories)
-            for policy, reward in zip(trajectories.policies, trajectories.rewards, strict=True):
+        parts = [Trajectories.of(episode.trajectories) for episode in episodes]
+        for part in stretches(parts):
+            for policy, reward in zip(part.policies, part.rewards, strict=True):
                 rewards.setdefault(policy, []).append(reward)
-            for _, trajectory in trajectories.with_details():
+        for episode, part in zip(episodes, parts, strict=True):
+            for _, trajectory in part.with_details():
                 flow = self._run.flows[flow_of(episode.task)]
                 self._run.streams[trajectory.policy].history.observe_interaction(trajectory)
                 self._run.term_activity.add(flow.id, trajectory, now=now)

@@ -130,7 +130,7 @@ class _Record:
 
     def __init__(self, kind: type, message: type[Message]) -> None:
         self._message = message
-        self._construct = _constructor(kind)
+        self._construct: Callable[..., Any] = constructor(kind)
         by_name = dict(message.DESCRIPTOR.fields_by_name)
         self._encoders: list[tuple[str, Callable[[Any], Any], Encoder]] = []
         self._decoders: list[tuple[int, Decoder]] = []
@@ -186,14 +186,14 @@ class _Record:
         return self._construct(*[replaced.get(name, value) for name, value in zip(self._names, values, strict=True)])
 
 
-def _constructor(kind: type) -> Callable[..., Any]:
+def constructor(kind: type[T]) -> Callable[..., T]:
     """Returns a function that constructs a dataclass from the values of all its fields, in order.
 
     The `__init__` of a frozen dataclass sets each field through `object.__setattr__`, which takes ten times as long as
     the `__init__` of an equal class that is not frozen. An instance of the latter is therefore made, and becomes one
     of the frozen class: both have the same slots.
     """
-    names = [field.name for field in fields(kind)]
+    names = [field.name for field in fields(cast("Any", kind))]
     if kind.__bases__ != (object,) or "__slots__" not in vars(kind) or hasattr(kind, "__post_init__"):
         return lambda *values: kind(**dict(zip(names, values, strict=True)))
     unfrozen = make_dataclass(kind.__name__, names, slots=True)

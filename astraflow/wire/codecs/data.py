@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from astraflow.contract.batches import Batch, Rows, StepReport, stretches
@@ -15,7 +15,13 @@ from astraflow.contract.rollouts.timelines import Hop
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories
 from astraflow.wire.codecs.agent_calls import check_blocks, decode_calls, encode_calls
 from astraflow.wire.codecs.common import decode_versions, select_entries
-from astraflow.wire.codecs.converter import decode_failure, encode_failure, from_message, to_message
+from astraflow.wire.codecs.converter import (
+    constructor,
+    decode_failure,
+    encode_failure,
+    from_message,
+    to_message,
+)
 from astraflow.wire.codecs.frames import join, split
 from astraflow.wire.codecs.partial_rollouts import decode_recorded_generation, encode_recorded_generation
 from astraflow.wire.codecs.trajectories import decode_trajectories, encode_trajectories
@@ -27,6 +33,9 @@ PIECE_BYTES = 4 * 2**20
 """Approximate size of the pieces in which a batch is sent."""
 
 
+_new_task = constructor(Task)
+
+
 def encode_lease(lease: Lease) -> pb.LeaseReply:
     """Lease -> message; members of a group share one prompt."""
     reply = pb.LeaseReply(lease_s=lease.lease_s)
@@ -35,16 +44,18 @@ def encode_lease(lease: Lease) -> pb.LeaseReply:
         if task.group not in prompt_indexes:
             prompt_indexes[task.group] = len(reply.prompts)
             reply.prompts.append(to_message(task.prompt, common.Prompt))
-        reply.tasks.add(
+        message = reply.tasks.add(
             id=task.id,
             group=task.group,
             flow=task.flow,
             member=task.member,
             attempt=task.attempt,
             prompt=prompt_indexes[task.group],
-            pinned={policy: int(version) for policy, version in task.pinned.items()},
-            resume_from=[encode_recorded_generation(recorded) for recorded in task.resume_from],
         )
+        if task.pinned:
+            message.pinned.update({policy: int(version) for policy, version in task.pinned.items()})
+        if task.resume_from:
+            message.resume_from.extend(map(encode_recorded_generation, task.resume_from))
     return reply
 
 
@@ -62,18 +73,9 @@ def decode_lease(message: pb.LeaseReply) -> Lease:
                 "install the same release on both sides",
                 code="lease.unknown_prompt",
             )
-        tasks.append(
-            Task(
-                id=id_,
-                group=group,
-                flow=flow,
-                member=task.member,
-                attempt=task.attempt,
-                prompt=prompts[task.prompt],
-                pinned=decode_versions(task.pinned),
-                resume_from=tuple(decode_recorded_generation(recorded) for recorded in task.resume_from),
-            )
-        )
+        pinned = decode_versions(task.pinned) if task.pinned else {}
+        resume_from = tuple(map(decode_recorded_generation, task.resume_from))
+        tasks.append(_new_task(id_, group, flow, task.member, task.attempt, prompts[task.prompt], pinned, resume_from))
     return Lease(tasks=tuple(tasks), lease_s=message.lease_s)
 
 
@@ -131,7 +133,7 @@ def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[E
         Episode(
             task=task,
             node=node,
-            trajectories=trajectories[begin:end],
+            trajectories=Trajectories(trajectories.columns, begin, end),
             duration_s=duration_s,
             attempt=attempt,
             **(_decode_details(details[index]) if index in details else {}),
@@ -180,7 +182,7 @@ def encode_batch(batch: Batch) -> Iterator[bytes]:
     rows = Rows.of(batch.rows)
     parts: list[Trajectories] = []
     begin = size_bytes = 0
-    for part in rows.parts:
+    for part in chain.from_iterable(map(_within_a_piece, rows.parts)):
         parts.append(part)
         size_bytes += part.size_bytes
         if size_bytes >= PIECE_BYTES:
@@ -189,6 +191,11 @@ def encode_batch(batch: Batch) -> Iterator[bytes]:
             parts, size_bytes = [], 0
     if parts:
         yield _encode_rows(rows, begin, parts)
+
+
+def _within_a_piece(part: Trajectories) -> Sequence[Trajectories]:
+    """Returns a part, or its trajectories one by one if it exceeds the size of a piece."""
+    return [part] if part.size_bytes <= PIECE_BYTES else [part[index : index + 1] for index in range(len(part))]
 
 
 def _encode_rows(rows: Rows, begin: int, parts: Sequence[Trajectories]) -> bytes:

@@ -94,16 +94,18 @@ async def measure(tokens: int, folder: Path) -> tuple[Hops, int]:
     node = nodes.join(_facts()).id
     trainers.attach(POLICY, Version(0), backend="none", is_simulated=True)
     per_push = max(8, PUSH_BYTES // (8 * tokens) // 8 * 8)
+    sequences = 0
     for _ in range(ROUNDS):
-        await _produced(nodes, node, hops, tokens, per_push)
+        sequences += await _produced(nodes, node, hops, tokens, per_push)
         await _trained(trainers, planner, run.streams[POLICY].version, hops)
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)
     archive.close()
-    return hops, ROUNDS * per_push
+    return hops, sequences
 
 
-async def _produced(nodes: NodeOperations, node: NodeId, hops: Hops, tokens: int, count: int) -> None:
+async def _produced(nodes: NodeOperations, node: NodeId, hops: Hops, tokens: int, count: int) -> int:
+    """Leases up to `count` tasks, as many as pacing allows, and pushes their episodes; returns their number."""
     with hops.hop("dataflow: lease"):
         lease = await nodes.lease(node, count, versions={POLICY: Version(0)}, wait_s=0)
     with hops.hop("dataflow: encode lease"):
@@ -117,6 +119,7 @@ async def _produced(nodes: NodeOperations, node: NodeId, hops: Hops, tokens: int
         sender, received = decode_push(raw, is_checked=True)
     with hops.hop("dataflow: take, admit, buffer"):
         await nodes.push(sender, received, raw=raw)
+    return len(episodes)
 
 
 async def _trained(trainers: TrainerOperations, planner: StepPlanner, version: Version, hops: Hops) -> None:

@@ -28,6 +28,19 @@ def test_a_large_batch_is_sent_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch
     assert [len(pb.BatchPiece.FromString(piece).tasks) for piece in pieces] == [8, 8, 8, 8, 8]
 
 
+def test_a_group_larger_than_a_piece_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = make.batch(groups=1, members=7)
+    whole = Trajectories.of([row.trajectory for row in batch.rows])
+    rows = Rows.of(batch.rows)
+    joined = Rows(groups=rows.groups, tasks=rows.tasks, nodes=rows.nodes, parts=[whole])
+    monkeypatch.setattr(codec_data, "PIECE_BYTES", 2 * whole.size_bytes // 7)
+    head, *pieces = encode_batch(replace(batch, rows=joined))
+    assert [len(pb.BatchPiece.FromString(piece).tasks) for piece in pieces] == [2, 2, 2, 1]
+    decoded = decode_batch([head, *pieces])
+    assert decoded is not None
+    assert all(same(row, expected) for row, expected in zip(decoded.rows, joined, strict=True))
+
+
 def test_an_empty_batch_is_one_piece() -> None:
     batch = replace(make.batch(), rows=())
     (head,) = encode_batch(batch)
