@@ -191,16 +191,22 @@ async def test_answers_that_are_not_those_of_a_search_are_refused(result: Any) -
             await SearchClient(client).retrieve(["x"], 1)
 
 
-def test_names_of_facts_are_unique_and_questions_follow_the_facts() -> None:
-    options = FactOptions(entities=3000)
+@pytest.mark.parametrize("syllables", [2, 4])
+def test_names_of_facts_are_unique_and_questions_follow_the_facts(syllables: int) -> None:
+    options = FactOptions(entities=3000, syllables=syllables)
     world = FactWorld(options)
     titles = [world.page(entity).title for entity in range(world.entities)]
     assert len(set(titles)) == world.entities == 3000
-    questions = datasets.build({"kind": "facts", "size": 50, "facts": {"entities": 3000}}, 0)
+    questions = datasets.build({"kind": "facts", "size": 50, "facts": options.model_dump()}, 0)
     pages = {world.page(entity).url: world.page(entity).text for entity in range(world.entities)}
     for index in range(50):
         fields: Any = questions.prompt(index).fields
         first, second = (pages[url] for url in fields["pages"])
         assert fields["answer"] in second and fields["answer"] not in first
         assert fields["answers"] == [fields["answer"]]
-    assert FactWorld(FactOptions(entities=3000, seed=1)).page(0) != world.page(0)
+    assert FactWorld(options.model_copy(update={"seed": 1})).page(0) != world.page(0)
+
+
+def test_more_entities_than_names_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"need 2000 names of a kind.* only 1521; give fewer entities"):
+        FactOptions(entities=6000, syllables=2)

@@ -7,8 +7,9 @@ names are invented. A question follows one relation, or two: "In which country i
 import random
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.tasks import Prompt
@@ -18,7 +19,6 @@ from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset, check_in
 from astraflow.runtime.config.base import Config
 
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdfghklmnprst" for vowel in "aeo")
-_NAMES_PER_KIND = len(_SYLLABLES) ** 4
 _STEP = 7919
 """Distance of consecutive names in the numbering of all names: a prime without a common factor with their number."""
 _GIVEN_NAMES = (
@@ -53,6 +53,22 @@ class FactOptions(Config):
     """Documents: a third each of people, companies and towns."""
     seed: int = 0
     """Another seed gives other names and other facts."""
+    syllables: int = Field(default=4, ge=2, le=4)
+    """Length of a name, without its ending; short names are easier to copy for a small model."""
+
+    @property
+    def names_per_kind(self) -> int:
+        """Number of different names for people, and for each other kind."""
+        return int(len(_SYLLABLES) ** self.syllables)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if self.entities // 3 > self.names_per_kind:
+            raise ValueError(
+                f"{self.entities} entities need {self.entities // 3} names of a kind, and names of {self.syllables} "
+                f"syllables are only {self.names_per_kind}; give fewer entities or more syllables"
+            )
+        return self
 
 
 class FactQuestionOptions(Config):
@@ -90,7 +106,8 @@ class FactWorld:
     def __init__(self, options: FactOptions) -> None:
         self._seed = options.seed
         self._third = options.entities // 3
-        self._offsets = {kind: random.Random(f"{options.seed}/{kind}").randrange(_NAMES_PER_KIND) for kind in _ENDINGS}
+        self._syllables, self._names = options.syllables, options.names_per_kind
+        self._offsets = {kind: random.Random(f"{options.seed}/{kind}").randrange(self._names) for kind in _ENDINGS}
 
     @property
     def entities(self) -> int:
@@ -165,9 +182,9 @@ class FactWorld:
 
     def _name(self, kind: str, number: int) -> str:
         """Returns a name that no other number of the kind has."""
-        rest = (number * _STEP + self._offsets[kind]) % _NAMES_PER_KIND
+        rest = (number * _STEP + self._offsets[kind]) % self._names
         syllables = []
-        for _ in range(4):
+        for _ in range(self._syllables):
             rest, digit = divmod(rest, len(_SYLLABLES))
             syllables.append(_SYLLABLES[digit])
         name = ("".join(syllables) + _ENDINGS[kind]).capitalize()
