@@ -63,28 +63,44 @@ def test_only_a_tag_publishes_and_each_job_may_write_only_what_it_publishes() ->
     }
 
 
-@pytest.mark.parametrize("torch", IMAGES["strategy"]["matrix"]["torch"])
+@pytest.mark.parametrize("variant", IMAGES["strategy"]["matrix"]["include"], ids=lambda variant: variant["name"])
 def test_the_image_of_a_tag_is_built_as_the_dockerfile_expects_and_pushed_with_attestations(
-    torch: str, tmp_path: Path
+    variant: dict[str, str], tmp_path: Path
 ) -> None:
     (build,) = [command for command in commands_of(IMAGES) if "buildx build" in command]
-    arguments = _recorded_docker(build.replace("${{ matrix.torch }}", torch), tmp_path)
+    build = re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda match: variant[match[1]], build)
+    arguments = _recorded_docker(build, tmp_path)
     dockerfile = ROOT / arguments[arguments.index("--file") + 1]
     options = list(pairwise(arguments))
     build_args = dict(text.split("=", 1) for option, text in options if option == "--build-arg")
     declared = set(re.findall(r"^ARG (\w+)", dockerfile.read_text(), flags=re.M))
     secrets = set(re.findall(r"type=secret,id=(\w+)", dockerfile.read_text()))
 
-    assert build_args == {"TORCH": torch, "VERSION": "1.2.3", "REVISION": "0" * 40}
-    assert torch in VARIANTS
+    assert (build_args["VERSION"], build_args["REVISION"]) == ("1.2.3", "0" * 40)
+    assert build_args["TORCH"] == (variant["name"] if variant["name"] in VARIANTS else "any")
     assert set(build_args) <= declared
     assert ("--secret", "id=pip,env=PIP_CONF") in options
     assert secrets == {"pip"}
-    assert ("--tag", f"ghcr.io/some-owner/astraflow:1.2.3-{torch}") in options
+    assert ("--tag", f"ghcr.io/some-owner/astraflow:1.2.3-{variant['name']}") in options
     assert ("--label", "org.opencontainers.image.source=https://github.com/Some-Owner/AstraFlow") in options
     assert arguments[:2] == ["buildx", "build"]
     assert {"--sbom=true", "--provenance=mode=max", "--push"} < set(arguments)
     assert arguments[-1] == "."
+
+
+def test_images_with_an_engine_have_the_bases_of_the_commands_in_the_documents() -> None:
+    commands = re.findall(
+        r"^ASTRAFLOW_BASE=(\S+) ASTRAFLOW_ENGINE=(\S+) ASTRAFLOW_TORCH=(\S+) ASTRAFLOW_EXTRAS=(\S+) docker compose",
+        (ROOT / "docs/how-to/deploy.md").read_text(),
+        flags=re.M,
+    )
+    variants = {variant["name"]: variant["arguments"] for variant in IMAGES["strategy"]["matrix"]["include"]}
+
+    assert {engine for _, engine, _, _ in commands} == {"sglang", "vllm"}
+    for base, engine, torch, extras in commands:
+        expected = {"BASE": base, "ENGINE": engine, "TORCH": torch, "EXTRAS": extras}
+        assert variants[engine] == " ".join(f"--build-arg {name}={value}" for name, value in expected.items())
+    assert set(variants) == {"sglang", "vllm", *VARIANTS} - {"any"}
 
 
 def test_an_image_is_built_only_of_a_tag_whose_wheel_was_published() -> None:
