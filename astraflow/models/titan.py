@@ -3,6 +3,7 @@
 Source: https://github.com/pytorch/torchtitan, release 0.3.0.
 """
 
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -52,10 +53,10 @@ def titan_config(config: Any) -> Any:
     """Returns torchtitan's configuration of a dense Qwen3, from that of transformers (`Qwen3Config`)."""
     titan = torchtitan()
     init = {"weight": nn.init.zeros_}  # never used: the weights are loaded
-    norm = {"eps": config.rms_norm_eps, "param_init": init}
+    norm = partial(titan.RMSNorm.Config, eps=config.rms_norm_eps, param_init=init)
     layer = titan.Qwen3TransformerBlock.Config(
-        attention_norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
-        ffn_norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
+        attention_norm=norm(normalized_shape=config.hidden_size),
+        ffn_norm=norm(normalized_shape=config.hidden_size),
         attention=titan.make_gqa_config(
             dim=config.hidden_size,
             n_heads=config.num_attention_heads,
@@ -69,7 +70,7 @@ def titan_config(config: Any) -> Any:
                 max_seq_len=config.max_position_embeddings,
                 theta=config.rope_parameters["rope_theta"],
             ),
-            qk_norm=titan.RMSNorm.Config(normalized_shape=config.head_dim, **norm),
+            qk_norm=norm(normalized_shape=config.head_dim),
         ),
         feed_forward=titan.make_ffn_config(
             dim=config.hidden_size, hidden_dim=config.intermediate_size, w1_param_init=init, w2w3_param_init=init
@@ -78,7 +79,7 @@ def titan_config(config: Any) -> Any:
     return titan.Qwen3Model.Config(
         vocab_size=config.vocab_size,
         dim=config.hidden_size,
-        norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
+        norm=norm(normalized_shape=config.hidden_size),
         enable_weight_tying=config.tie_word_embeddings,
         tok_embeddings=titan.Embedding.Config(
             num_embeddings=config.vocab_size, embedding_dim=config.hidden_size, param_init=init

@@ -30,7 +30,8 @@ def solve(question: str) -> str:
         reply = client.chat.completions.create(model="solver", messages=messages, tools=TOOLS).choices[0].message
         if not reply.tool_calls:
             return reply.content or ""
-        results = [(call.id, run_tool(call.function.arguments)) for call in reply.tool_calls]
+        calls = [call for call in reply.tool_calls if call.type == "function"]
+        results = [(call.id, run_tool(call.function.arguments)) for call in calls]
         messages += [reply, *({"role": "tool", "tool_call_id": id_, "content": text} for id_, text in results)]
     return ""
 

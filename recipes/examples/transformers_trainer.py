@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from plain_trainer import batch_loss
@@ -93,9 +93,11 @@ class RunTrainer(Trainer):
 
     def get_train_dataloader(self) -> Any:
         """Returns the batches as they are."""
-        return DataLoader(self.train_dataset, batch_size=None, collate_fn=lambda batch: {"rows": batch})
+        return DataLoader(
+            cast("RunBatches", self.train_dataset), batch_size=None, collate_fn=lambda batch: {"rows": batch}
+        )
 
-    def compute_loss(self, model: Any, inputs: dict[str, Batch], *unused: Any, **options: Any) -> torch.Tensor:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *unused: Any, **options: Any) -> torch.Tensor:
         """Returns the loss of a batch."""
         return batch_loss(model, inputs["rows"])
 
@@ -107,17 +109,17 @@ class Publishing(TrainerCallback):
         self._session = session
         self._stream = stream
 
-    def on_save(self, args: TrainingArguments, state: Any, control: Any, *, model: Any, **unused: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: Any, control: Any, **options: Any) -> None:
         """Completes the checkpoint, publishes the version and acknowledges the batch."""
         batch = self._stream.current
         if batch is None or batch.id == self._session.last_batch:
             return
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         (folder / "session.part").write_text(json.dumps(self._session.state_after(batch)))
         os.sync()
         (folder / "session.part").replace(folder / SESSION)
         metrics = {name: state.log_history[-1][name] for name in METRICS if name in state.log_history[-1]}
-        self._session.end_step(batch, dict(model.named_parameters()), metrics=metrics)
+        self._session.end_step(batch, dict(options["model"].named_parameters()), metrics=metrics)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def new_trainer(model: PreTrainedModel, stream: RunBatches, folder: Path, option
     return trainer
 
 
-class RunGrpoTrainer(GRPOTrainer):
+class RunGrpoTrainer(GRPOTrainer):  # type: ignore[misc]  # mypy skips the types of TRL
     """GRPOTrainer whose steps are batches of the run, with the tensors that its own generation would return."""
 
     get_train_dataloader = RunTrainer.get_train_dataloader

@@ -75,15 +75,15 @@ def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0) -> PreTraine
     """Returns a small Qwen3 with grouped keys, always the same; with experts, two of which compute a token."""
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 48,
+        "hidden_size": 64,
+        "intermediate_size": 96,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 8,
         "max_position_embeddings": 512,
         "tie_word_embeddings": is_tied,
-        "initializer_range": 0.1,
+        "initializer_range": 0.02,
     }
     if window:
         layer_types = ["sliding_attention", "full_attention"]

@@ -10,19 +10,16 @@ from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.rank_trainer import FsdpOptions
 
+_UNSUPPORTED = ("sequence_ranks", "recompute", "compile_blocks", "float8", "lora")
+
 
 class TitanOptions(FsdpOptions):
     """Options of `fsdp`, except those that torchtitan's model does not have."""
 
     @model_validator(mode="after")
     def _check_titan(self) -> Self:
-        is_set = {
-            "sequence_ranks": self.sequence_ranks > 1,
-            "recompute": self.recompute != "none",
-            "compile_blocks": self.compile_blocks,
-            "float8": self.float8,
-        }
-        if unsupported := [name for name, is_changed in is_set.items() if is_changed]:
+        fields = TitanOptions.model_fields
+        if unsupported := [name for name in _UNSUPPORTED if getattr(self, name) != fields[name].default]:
             raise ValueError(f"the backend titan does not have {', '.join(unsupported)}; remove it, or use fsdp")
         return self
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
@@ -70,20 +71,18 @@ class FsdpEngine:
         self._calls = 0
         self._adapters = adapters
         model = stored.model
-        policy = _scorer(stored, device)
+        policy = self._scorer(stored)
         frozen = {ModelRole.REFERENCE: deepcopy(policy)} if needs_reference and adapters is None else {}
         if teacher is not None:
-            frozen[ModelRole.TEACHER] = _scorer(teacher, device)
+            frozen[ModelRole.TEACHER] = self._scorer(teacher)
         trained = {ModelRole.POLICY: policy}
         if critic is not None:
             trained[ModelRole.CRITIC] = value_scorer(policy, torch.device("cpu"))
         rounds_when_gathered = compute_dtype == torch_dtype_of(published_dtype)
         roots = {
-            role: _sharded(
+            role: self._sharded(
                 scorer if role in trained else scorer.requires_grad_(False),
                 teacher.read if teacher is not None and role is ModelRole.TEACHER else stored.read,
-                mesh=mesh,
-                device=device,
                 compute_dtype=compute_dtype,
                 trains_float32=rounds_when_gathered or role is ModelRole.CRITIC,
                 is_offloaded=is_offloaded,
@@ -92,14 +91,14 @@ class FsdpEngine:
             for role, scorer in {**trained, **frozen}.items()
         }
         for role in {ModelRole.POLICY, ModelRole.TEACHER} & roots.keys():
-            roots[role].check({**trained, **frozen}[role])
+            self._check(roots[role], {**trained, **frozen}[role])
         apply_options({**trained, **frozen}, trained, recompute=recompute, compile_blocks=compile_blocks, float8=float8)
         self._trained = {role: roots[role] for role in trained}
         self._frozen = {role: roots[role] for role in frozen}
         if needs_reference and adapters is not None:
             self._frozen[ModelRole.REFERENCE] = self._trained[ModelRole.POLICY]
         self._optimizer = MasterOptimizer(
-            trained_weights(model, adapters),
+            self._trained_weights(model),
             optimizer,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
@@ -109,6 +108,24 @@ class FsdpEngine:
         self._optimizers = {ModelRole.POLICY: self._optimizer}
         if critic is not None:
             self._optimizers[ModelRole.CRITIC] = value_optimizer(trained[ModelRole.CRITIC], critic, parts)
+
+    def _scorer(self, stored: StoredModel) -> Any:
+        """Returns what computes scores with a model that is not sharded yet."""
+        scorer = PackScorer(stored.model, self._device)
+        compute_routers_in_float32(stored.model)
+        return scorer
+
+    def _sharded(self, scorer: Any, read: Callable[[str], Tensor] | None, **options: Any) -> Any:
+        """Shards the model of a scorer over the ranks. Collective."""
+        return _sharded(scorer, read, mesh=self._mesh, device=self._device, **options)
+
+    def _check(self, root: Any, scorer: Any) -> None:
+        """Checks the sharded model of a scorer. Collective. Raises: InvalidInput."""
+        root.check(scorer)
+
+    def _trained_weights(self, model: PreTrainedModel) -> Mapping[str, nn.Parameter]:
+        """Returns the parameters that are trained, by published name."""
+        return trained_weights(model, self._adapters)
 
     @property
     def calls(self) -> int:
@@ -168,7 +185,7 @@ class FsdpEngine:
         """Runs one optimizer step."""
         self._calls += 1
         result = self._optimizers[role].update(is_loss_finite=is_loss_finite)
-        self._trained[role].reshard()
+        reshard(self._trained[role])
         return result
 
     @property
@@ -188,7 +205,7 @@ class FsdpEngine:
         """Rounds the restored master weights into the models."""
         restore_optimizers(self._optimizers, updates=updates, critic_updates=critic_updates)
         for model in self._trained.values():
-            model.reshard()
+            reshard(model)
 
 
 _Result = TypeVar("_Result")
@@ -222,13 +239,7 @@ class _Root(nn.Module):
     def check(self, whole: PackScorer) -> None:
         """Checks the model that has been sharded. Collective. Raises: InvalidInput."""
         self(whole.check)
-        cast("FSDPModule", self).reshard()
-
-
-def _scorer(stored: StoredModel, device: torch.device) -> PackScorer:
-    scorer = PackScorer(stored.model, device)
-    compute_routers_in_float32(stored.model)
-    return scorer
+        reshard(self)
 
 
 def _sharded(
@@ -245,7 +256,7 @@ def _sharded(
     """Shards the weights over the ranks: each block, and the rest together. Collective.
 
     A block is read and moved to the device when its turn comes, and freed but for the shard before the next one.
-    The gradient of a step is the sum over all ranks, in float32: losses are already divided by the whole batch.
+    The gradient of a step is the sum over all ranks, in float32.
     """
     scorer = whole if mesh.sequence is None else SequenceScorer(whole, device, mesh.sequence)
     options: dict[str, Any] = {
@@ -275,8 +286,23 @@ def _sharded(
     for module in [*(module for module in scorer.modules() if type(module).__name__ in blocks), root]:
         read_values(module)
         fully_shard(module, **options)
-    for module in root.modules():
-        if isinstance(module, FSDPModule):  # both act on one module only
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it reduces
+    sum_gradients(root)
     return root
+
+
+def sum_gradients(root: nn.Module) -> None:
+    """Makes gradients sums over the ranks: losses are already divided by the whole batch."""
+    for module in _sharded_modules(root):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it reduces
+
+
+def reshard(root: nn.Module) -> None:
+    """Frees gathered weights, which are those of the root and of blocks that stay gathered after a pass."""
+    for module in _sharded_modules(root):
+        module.reshard()
+
+
+def _sharded_modules(root: nn.Module) -> list[FSDPModule]:
+    """Returns the modules on which methods that act on one module only are to be called."""
+    return [module for module in root.modules() if isinstance(module, FSDPModule)]

@@ -7,6 +7,7 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import rewards
+from astraflow.rewards.base import Score
 from astraflow.runtime.plugins import import_plugins
 
 FOLDER = Path(__file__).parent
@@ -16,7 +17,9 @@ REWARD = rewards.build({"kind": "my_task"})
 
 def value(completion: str, finish: Finish = Finish.STOP) -> float:
     prompt = Prompt(id=PromptId("1"), fields={"question": "red fox =", "answer": "rf"})
-    return REWARD.score(prompt, completion, finish).value
+    score = REWARD.score(prompt, completion, finish)
+    assert isinstance(score, Score)
+    return score.value
 
 
 def test_the_right_answer_has_the_highest_score() -> None:

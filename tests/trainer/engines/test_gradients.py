@@ -70,6 +70,7 @@ CASES = [
     Case(has_critic=True),
     Case(is_tied=False, published="bfloat16", has_critic=True),
     Case(syncs_each_pack=True),
+    Case(is_bfloat16=True, published="bfloat16"),
     Case(replicas=2, recompute="selective"),
     Case(replicas=4),
     Case(sequence_ranks=2, has_reference=True),
@@ -95,8 +96,11 @@ def test_any_division_over_ranks_has_the_gradient_of_a_plain_loop(crew: Crew, ca
 
     result = outcome(crew, case, batch)
 
-    # Of adapters 1.05e-6 was seen, of GSPO, whose weights are products over a trajectory, 1.25e-6.
-    bound = 3e-2 if case.is_bfloat16 else 2e-6 if case.lora_rank or case.loss != "ppo" else 1e-6
+    # Rounding exceeds 1e-6 and 2e-2 in two cases. Adapters: 1.05e-6, and 2.4e-2 in bfloat16; a plain loop in the same
+    # type 1.04e-6 and 3.9e-2. MIS, whose weight is exp of a sum over a trajectory, 35 logprobs with an error of 2e-7
+    # each: 1.25e-6.
+    has_more_rounding = case.lora_rank > 0 or "mis" in case.loss
+    bound = (3e-2 if has_more_rounding else 2e-2) if case.is_bfloat16 else 2e-6 if has_more_rounding else 1e-6
     for is_critic in (False, True) if case.has_critic else (False,):
         gradients = {name: tensor for name, tensor in expected.items() if name.startswith("critic/") is is_critic}
         largest = max(float(gradient.abs().max()) for gradient in gradients.values())

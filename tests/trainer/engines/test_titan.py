@@ -79,7 +79,7 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
         compute_dtype=torch.float32,
         published_dtype=Dtype.FLOAT32,
     )
-    names = {own: name for name, own in hugging_face_names(engine._trained[ModelRole.POLICY].model).items()}
+    names = {own: name for name, own in hugging_face_names(engine._trained[ModelRole.POLICY]).items()}
     gradients_by_batch: list[Gradients] = []
     update = engine.update
 
@@ -87,7 +87,7 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
         gradients_by_batch.append(
             {
                 names[name]: _whole(parameter.grad)
-                for name, parameter in engine._trained[ModelRole.POLICY].model.named_parameters()
+                for name, parameter in engine._trained[ModelRole.POLICY].named_parameters()
             }
         )
         return update(role=role, is_loss_finite=is_loss_finite)
@@ -147,7 +147,7 @@ def test_a_model_that_computes_otherwise_is_refused(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("astraflow.trainer.engines.titan.titan_model", other_weights)
     with raises_code(InvalidInput, "trainer.titan_unsupported"):
-        titan._TitanScorer(tiny_model(is_tied=True), CPU)
+        titan.scoring_model(tiny_model(is_tied=True), CPU)
 
 
 def test_without_torchtitan_the_error_has_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_options_that_the_model_does_not_have_are_refused() -> None:
         TitanEngine(
             StoredModel(model=tiny_model(is_tied=True), read=None),
             OptimizerOptions(),
-            mesh=None,  # type: ignore[arg-type]  # refused before it is used
+            mesh=None,  # refused before it is used
             device=CPU,
             compute_dtype=torch.float32,
             published_dtype=Dtype.FLOAT32,
