@@ -8,9 +8,9 @@ from astraflow.trainer.engines.adapters import LoraOptions
 from tests.trainer.plain_losses import PLAIN_LOSSES
 from tests.trainer.step_gradients import ENGINES, Case, largest_difference, reference_gradients
 
-BOUND = 4e-6
-"""Largest accepted difference from float64, as a share of the largest gradient: rounding of float32,
-of which up to 2.1e-6 was seen. The mutants differ by more than a hundred times as much."""
+BOUND = 1e-6
+"""Largest accepted difference from float64, as a share of the largest gradient: rounding of float32, of which up to
+7.3e-7 was seen. The mutants differ by more than a hundred times as much."""
 
 CASES = {
     "one pack, shared prompts": Case(),
@@ -79,7 +79,7 @@ def test_the_gradient_of_a_step_matches_a_plain_loop(engine: str, case: Case) ->
     ]
     for actual, (gradients, _) in zip(step.gradients, expected, strict=True):
         assert largest_difference(actual, gradients) <= BOUND
-    assert step.loss == pytest.approx(sum(loss for _, loss in expected) / len(expected), rel=1e-5)
+    assert step.loss == pytest.approx(sum(loss for _, loss in expected) / len(expected), rel=1e-5, abs=1e-6)  # its terms cancel
 
 
 def test_chosen_layers_only_have_adapters_and_their_gradient_is_that_of_a_plain_loop() -> None:
