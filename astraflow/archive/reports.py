@@ -56,7 +56,8 @@ def read_reports(
                 yield report
         except sqlite3.DatabaseError as problem:
             raise InvalidInput(
-                f"cannot read the history {str(path)!r}: {problem}; use the release that wrote it",
+                f"cannot read the history {str(path)!r}: {problem}; restore it from a backup if it is "
+                "damaged, or use the release that wrote it",
                 code="archive.unsupported",
             ) from None
 

@@ -78,7 +78,8 @@ class OfflineRun:
                 return run_query(database, query)
         except (sqlite3.Error, DecodeError, InvalidInput, TypeError, ValueError) as problem:
             raise CorruptData(
-                f"cannot read the archive {str(self._file)!r}: {problem}; use the release that wrote it",
+                f"cannot read the archive {str(self._file)!r}: {problem}; restore it from a backup if it is "
+                "damaged, or use the release that wrote it",
                 code="archive.unreadable",
             ) from problem
 

@@ -1,5 +1,7 @@
 """Process that imports the modules of agents and forks for each episode."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import structlog
 from anthropic import Anthropic
 from openai import AsyncOpenAI, OpenAI
 
+from astraflow.agents.programs.base import AgentTask
 from astraflow.agents.programs.callables import CallableOptions, CallableProgram
+from astraflow.agents.programs.fork_server import called_with, function_named
 from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL, early_clients, point_clients, warm_up
 from astraflow.agents.proxy.server import environment
 from astraflow.contract.errors import InvalidInput
@@ -45,6 +49,37 @@ async def test_a_module_that_fails_in_the_process_is_named_with_its_error(
     with raises_code(InvalidInput, "agent.modules_not_imported", "no key"):
         await program.start()
     await program.close()
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("agent_without_file:ask", "the module 'agent_without_file' is not loaded"),
+        ("pathlib:answer", "the module has no function 'answer'"),
+        ("pathlib:__doc__", "the module has no function '__doc__'"),
+    ],
+)
+def test_a_function_that_does_not_exist_is_named(entry: str, message: str) -> None:
+    with pytest.raises(LookupError, match=re.escape(message)):
+        function_named(entry)
+
+
+def test_a_parameter_gets_the_field_of_its_name_and_is_named_without_one() -> None:
+    def ask(question: str, task: AgentTask, hint: str = "none", *rest: str) -> None: ...
+
+    task = AgentTask(
+        fields={"question": "1+1=", "answer": "2"},
+        base_url="",
+        api_key="",
+        models=("m",),
+        environment={},
+        port=1,
+        seed=0,
+    )
+
+    assert called_with(ask, task) == {"question": "1+1=", "task": task}
+    with pytest.raises(TypeError, match=r"the parameter 'question', but the agent's task only \['answer'\]"):
+        called_with(ask, replace(task, fields={"answer": "2"}))
 
 
 def test_the_sdks_are_warmed_up_without_a_connection() -> None:

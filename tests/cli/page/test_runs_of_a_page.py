@@ -162,7 +162,7 @@ async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_pa
     assert contents(directory) == before
 
 
-async def test_viewing_a_run_without_records_is_refused(tmp_path: Path, cli: ForkingProgram) -> None:
+async def test_viewing_a_run_without_readable_records_is_refused(tmp_path: Path, cli: ForkingProgram) -> None:
     code, _, problem = await astraflow(cli, "view", str(run_folder(tmp_path / "run")))
     assert code != 0
     assert "dataflow/history.sqlite" in problem
@@ -172,6 +172,13 @@ async def test_viewing_a_run_without_records_is_refused(tmp_path: Path, cli: For
     code, _, problem = await astraflow(cli, "view", str(tmp_path / "run"))
     assert code != 0
     assert "[history.no_report]" in problem
+
+    (tmp_path / "run" / "web").mkdir()
+    (tmp_path / "run" / "web" / "web.sqlite").write_text("no database, although its name says so\n" * 100)
+    code, _, problem = await astraflow(cli, "view", str(tmp_path / "run"))
+    assert code != 0
+    assert "[archive.unreadable_database]" in problem
+    assert "check the file and its permissions" in problem
 
     code, _, problem = await astraflow(cli, "view", str(tmp_path))
     assert code != 0

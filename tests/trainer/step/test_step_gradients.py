@@ -79,7 +79,9 @@ def test_the_gradient_of_a_step_matches_a_plain_loop(engine: str, case: Case) ->
     ]
     for actual, (gradients, _) in zip(step.gradients, expected, strict=True):
         assert largest_difference(actual, gradients) <= BOUND
-    assert step.loss == pytest.approx(sum(loss for _, loss in expected) / len(expected), rel=1e-5, abs=1e-6)  # its terms cancel
+    assert step.loss == pytest.approx(
+        sum(loss for _, loss in expected) / len(expected), rel=1e-5, abs=1e-6
+    )  # its terms cancel
 
 
 def test_chosen_layers_only_have_adapters_and_their_gradient_is_that_of_a_plain_loop() -> None:
