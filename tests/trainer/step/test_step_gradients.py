@@ -79,9 +79,8 @@ def test_the_gradient_of_a_step_matches_a_plain_loop(engine: str, case: Case) ->
     ]
     for actual, (gradients, _) in zip(step.gradients, expected, strict=True):
         assert largest_difference(actual, gradients) <= BOUND
-    assert step.loss == pytest.approx(
-        sum(loss for _, loss in expected) / len(expected), rel=1e-5, abs=1e-6
-    )  # its terms cancel
+    mean_loss = sum(loss for _, loss in expected) / len(expected)
+    assert step.loss == pytest.approx(mean_loss, rel=1e-5, abs=1e-6)  # terms of both signs cancel
 
 
 def test_chosen_layers_only_have_adapters_and_their_gradient_is_that_of_a_plain_loop() -> None:
