@@ -43,7 +43,9 @@ def assert_pinned(rounds: list[WatchedRound]) -> None:
 async def test_one_of_two_nodes_evaluates_while_the_other_one_trains(tmp_path: Path, kind: str) -> None:
     rounds = await rounds_of(kind, tmp_path)
 
-    assert [watched.version for watched in rounds] == [0, EVERY]
+    first, second = (watched.version for watched in rounds)
+    assert first == 0
+    assert second in range(EVERY, STEPS, EVERY), "a later one when several were due during the first round"
     assert_pinned(rounds)
     assert {(watched.servers, watched.reserved) for watched in rounds} == {(1, 1)}
     assert rounds[1].steps > 0
