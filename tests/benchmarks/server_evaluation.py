@@ -112,9 +112,11 @@ def inline_table(values: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items()) + "}"
 
 
-async def watch(run: RunningRun, *, rounds: int | None = None) -> list[Observation]:
-    """Observes the run until its process ends, or so many rounds have ended."""
+async def watch(run: RunningRun, *, nodes: int, rounds: int | None = None) -> list[Observation]:
+    """Observes the run until its process ends, or so many rounds have ended, the last with all nodes from its start:
+    servers take up to a minute to start, and do not start at the same time."""
     observations: list[Observation] = []
+    serving_nodes: dict[int, int] = {}
     while run.process.poll() is None:
         try:
             report = await run.report()
@@ -125,8 +127,10 @@ async def watch(run: RunningRun, *, rounds: int | None = None) -> list[Observati
         observations.append(Observation(servers=count_servers(), report=report))
         if report.completion is not None and not _is_running(report):
             break
-        ended = [part.round for part in report.evaluations if part.state is EvaluationState.DONE]
-        if rounds is not None and max(ended, default=0) >= rounds:
+        for running_round in _running_rounds(report):
+            serving_nodes.setdefault(running_round, sum(bool(node.versions) for node in report.nodes))
+        ended = max((part.round for part in report.evaluations if part.state is EvaluationState.DONE), default=0)
+        if rounds is not None and ended >= rounds and serving_nodes.get(ended, 0) >= nodes:
             break
         await asyncio.sleep(_WATCH_EVERY_S)
     return observations
@@ -245,7 +249,7 @@ async def measure(
     rounds: int | None = None,
 ) -> list[WatchedRound]:
     """Runs the recipe and returns its rounds. kind: `sglang`, `vllm` or `openai_tokens`, which has a single node.
-    rounds: after which the run is ended before its last step; None: not."""
+    rounds: see `watch`; None: the run ends by itself."""
     async with AsyncExitStack() as stack:
         engine: Mapping[str, Any] = {"kind": kind, "probe_timeout_s": 120.0}  # for a busy machine
         other_party = vllm_server() if kind == "openai_tokens" else None
@@ -260,7 +264,7 @@ async def measure(
         )
         if other_party is not None:
             await stack.enter_async_context(refreshing(other_party, run, PolicyId(POLICY)))
-        observations = await watch(run, rounds=rounds)
+        observations = await watch(run, nodes=nodes, rounds=rounds)
     return watched_rounds(observations, directory)
 
 
