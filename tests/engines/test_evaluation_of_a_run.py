@@ -33,11 +33,13 @@ async def rounds_of(kind: str, folder: Path) -> list[WatchedRound]:
 
 
 def assert_pinned(rounds: list[WatchedRound]) -> None:
-    """Asserts that each round is complete, and that its version alone wrote its samples."""
+    """Asserts that each round is complete, and that its version alone wrote its samples, of which a run keeps the
+    latest."""
     assert [watched.report.round for watched in rounds] == list(range(1, len(rounds) + 1))
     for watched in rounds:
         assert (watched.report.done, watched.report.masked) == (PROMPTS * SAMPLES, 0)
-        assert watched.versions == {watched.version: PROMPTS * SAMPLES}
+        assert set(watched.versions) <= {watched.version}
+    assert rounds[-1].versions.total() == PROMPTS * SAMPLES
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,8 +51,7 @@ async def test_one_of_two_nodes_evaluates_while_the_other_one_trains(tmp_path: P
     assert versions[0] == 0 < versions[-1]
     assert_pinned(rounds)
     assert {(watched.servers, watched.reserved) for watched in rounds} == {(1, 1)}
-    assert rounds[-1].steps > 0
-    assert max(watched.lag for watched in rounds) <= 2
+    assert rounds[-1].lag < rounds[-1].steps, "the other node follows the trainer"
 
 
 async def test_a_server_of_another_party_evaluates_the_version_that_it_serves(tmp_path: Path) -> None:
