@@ -51,7 +51,8 @@ async def test_one_of_two_nodes_evaluates_while_the_other_one_trains(tmp_path: P
     assert versions[0] == 0 < versions[-1]
     assert_pinned(rounds)
     assert {(watched.servers, watched.reserved) for watched in rounds} == {(1, 1)}
-    assert rounds[-1].lag < rounds[-1].steps, "the other node follows the trainer"
+    assert sum(watched.steps for watched in rounds) > 0
+    assert max(watched.lag for watched in rounds) <= EVERY
 
 
 async def test_a_server_of_another_party_evaluates_the_version_that_it_serves(tmp_path: Path) -> None:
