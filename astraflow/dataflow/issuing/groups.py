@@ -8,9 +8,7 @@ from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.tasks import Group, Prompt, Task
 from astraflow.contract.rollouts.trajectories import Episode
-from astraflow.wire.codecs.converter import constructor
-
-_new_task = constructor(Task)
+from astraflow.wire.codecs.data import new_task
 
 
 @dataclass(slots=True)
@@ -45,7 +43,7 @@ class OpenGroup:
     def task(self, task: TaskId, member: int, partial: PartialRollout | None) -> Task:
         """Returns the task of one member at its current attempt. partial: what an earlier node handed back."""
         resume_from = partial.generations if partial else ()
-        return _new_task(task, self.id, self.flow, member, self.attempt(member), self.prompt, self.pinned, resume_from)
+        return new_task(task, self.id, self.flow, member, self.attempt(member), self.prompt, self.pinned, resume_from)
 
     def may_start_with(self, served: Mapping[PolicyId, Version]) -> bool:
         """Returns whether a node that serves these versions begins the group with nothing older than intended."""

@@ -33,7 +33,8 @@ PIECE_BYTES = 4 * 2**20
 """Approximate size of the pieces in which a batch is sent."""
 
 
-_new_task = constructor(Task)
+new_task = constructor(Task)
+"""Constructs a task from the values of its fields, in order, at a quarter of the time of `Task`."""
 
 
 def encode_lease(lease: Lease) -> pb.LeaseReply:
@@ -75,7 +76,7 @@ def decode_lease(message: pb.LeaseReply) -> Lease:
             )
         pinned = decode_versions(task.pinned) if task.pinned else {}
         resume_from = tuple(map(decode_recorded_generation, task.resume_from))
-        tasks.append(_new_task(id_, group, flow, task.member, task.attempt, prompts[task.prompt], pinned, resume_from))
+        tasks.append(new_task(id_, group, flow, task.member, task.attempt, prompts[task.prompt], pinned, resume_from))
     return Lease(tasks=tuple(tasks), lease_s=message.lease_s)
 
 
