@@ -10,13 +10,21 @@ from astraflow.tracking.base import TrackedRun, TrackedStep, TrackerOptions
 
 @trackers.register("trackio", options=TrackerOptions)
 class TrackioTracker:
-    """Logs `policy/metric` to Trackio at the step's number."""
+    """Logs `policy/metric` to Trackio at the step's number.
+
+    Raises `RuntimeError` if the process has imported Trackio for another folder, since the library reads it once.
+    """
 
     def __init__(self, options: TrackerOptions, run: TrackedRun) -> None:
         self._folder = run.folder
         os.environ["TRACKIO_DIR"] = str(run.folder)  # read when the library is imported
         import trackio
 
+        if trackio.TRACKIO_DIR != run.folder:
+            raise RuntimeError(
+                f"Trackio was imported before and writes to {trackio.TRACKIO_DIR}: "
+                f"export to {run.folder} from a process of its own, as `astraflow track` does"
+            )
         with contextlib.redirect_stdout(io.StringIO()):  # it prints advice for notebooks
             self._run = trackio.init(
                 options.project, name=run.name, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False

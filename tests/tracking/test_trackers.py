@@ -1,9 +1,11 @@
 """Every tracker, through its own library: the metrics of steps can be read back from its files."""
 
 import json
+import multiprocessing
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -97,14 +99,23 @@ def export(kind: str, folder: Path, *, steps: int) -> int:
 @pytest.mark.filterwarnings("ignore:.*noload.*:sqlalchemy.exc.SADeprecationWarning")  # MLflow's own queries
 @pytest.mark.parametrize("kind", sorted(READERS))
 def test_metrics_are_read_back_and_a_restart_continues_the_record(kind: str, tmp_path: Path) -> None:
-    assert export(kind, tmp_path, steps=2) == 2
-    assert export(kind, tmp_path, steps=3) == 1
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as own_process:
+        # Trackio reads its folder when it is imported, and tests of TRL, which imports it, may have run in this one.
+        assert own_process.submit(export, kind, tmp_path, steps=2).result() == 2
+        assert own_process.submit(export, kind, tmp_path, steps=3).result() == 1
     assert READERS[kind](tmp_path, "solver/loss") == {2: 0.5, 3: 0.75}
     assert READERS[kind](tmp_path, "solver/reward_rollouts") == {1: 0.25, 2: 0.75, 3: 0.75}
 
 
 def test_every_tracker_is_tested() -> None:
     assert trackers.kinds() == sorted(READERS)
+
+
+def test_trackio_that_writes_to_another_folder_is_refused(tmp_path: Path) -> None:
+    import trackio  # noqa: F401  # as an import of TRL does
+
+    with pytest.raises(RuntimeError, match="from a process of its own"):
+        trackers.build({"kind": "trackio"}, TrackedRun(name="run-1", folder=tmp_path, id="run-1"))
 
 
 def test_an_unreadable_record_of_exported_steps_is_refused(tmp_path: Path) -> None:
