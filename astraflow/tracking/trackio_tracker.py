@@ -19,10 +19,11 @@ class TrackioTracker:
         self._folder = run.folder
         os.environ["TRACKIO_DIR"] = str(run.folder)  # read when the library is imported
         import trackio
+        from trackio.utils import TRACKIO_DIR as FOLDER_IN_USE
 
-        if trackio.TRACKIO_DIR != run.folder:
+        if run.folder != FOLDER_IN_USE:
             raise RuntimeError(
-                f"Trackio was imported before and writes to {trackio.TRACKIO_DIR}: "
+                f"Trackio was imported before and writes to {FOLDER_IN_USE}: "
                 f"export to {run.folder} from a process of its own, as `astraflow track` does"
             )
         with contextlib.redirect_stdout(io.StringIO()):  # it prints advice for notebooks
