@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports.report import NodeState, PoolReport, Report
@@ -60,20 +61,28 @@ def balance_finding(points: Sequence[Point]) -> str:
 
 def ratio_tone(now: FleetPoint) -> str:
     """Returns the tone of the fleet's size: `bad` below the band, `warn` above it, `good` within."""
-    if now.demand is None or now.ordered is None or now.low is None or now.high is None:
-        return ""
-    return "bad" if now.ordered < now.low else "warn" if now.ordered > now.high else "good"
+    return {"": "", "below": "bad", "within": "good", "above": "warn"}[_side_of_band(now)]
 
 
 def ratio_note(now: FleetPoint) -> str:
-    """Returns the comparison of capacity with demand, in words."""
-    if now.demand is None or now.ordered is None or now.low is None or now.high is None:
+    """Returns the comparison of capacity with demand, in words, and both at the last tick.
+
+    The comparison is that of the sizer, whose ratio is a median of several ticks; the last tick alone may be on the
+    other side of the band.
+    """
+    side = _side_of_band(now)
+    if not side or now.ordered is None or now.demand is None:
         return "Not measured yet: needs the first steps"
-    if now.ordered < now.low:
-        return f"Below demand: {formats.rate(now.demand - now.ordered)} groups/s short"
-    if now.ordered > now.high:
-        return f"Unused capacity: {formats.rate(now.ordered - now.demand)} groups/s"
-    return f"Right-sized: {formats.rate(now.ordered)} for {formats.rate(now.demand)} groups/s"
+    words = {"below": "Below demand", "within": "Right-sized", "above": "Unused capacity"}[side]
+    return f"{words}: now {formats.rate(now.ordered)} for {formats.rate(now.demand)} groups/s"
+
+
+def _side_of_band(now: FleetPoint) -> Literal["", "below", "within", "above"]:
+    """Returns the side of the dead band on which the sizer's ratio is; empty while it is not measured."""
+    if not now.demand or now.ratio is None or now.low is None or now.high is None:
+        return ""
+    capacity = now.ratio * now.demand
+    return "below" if capacity < now.low else "above" if capacity > now.high else "within"
 
 
 def nodes_note(now: FleetPoint) -> str:

@@ -153,7 +153,7 @@ class ScriptedEngine:
         ended_at = await self._requests.wait_until_done(request_id, reply.schedule)
         if reply.fails:
             raise ScriptedFailure(
-                f"cannot generate: injected failure of {self._options.failure_rate:.0%} of the requests; set the "
+                f"cannot generate: injected failure of {self._options.failure_rate:.1%} of the requests; set the "
                 "option failure_rate to 0 to disable them",
                 code="engine.injected_failure",
             )

@@ -1,6 +1,6 @@
 """Process between a node and an engine server, which ends the server's whole process tree when one of both ends.
 
-    python -I -S guardian.py NODE_PID PROGRAM [ARGUMENT ...]
+    python -I -S guardian.py NODE_PID TEMPORARY_FOLDER PROGRAM [ARGUMENT ...]
 
 A node that is killed closes nothing, and servers leave processes behind: vLLM's core and workers serve on when the
 process above them is gone. The guardian is the subreaper of the tree: the kernel makes it the parent of every process
@@ -9,7 +9,8 @@ start of AstraFlow's packages takes seconds.
 
 When the server ends, or the guardian gets SIGTERM, the others are killed at once, and the guardian ends with the status
 of the server; the node then removes what an ended server has left in shared memory. When the node ends, all processes
-get SIGTERM and `GRACE_S` seconds, and are then killed. The guardian removes what the processes that it ends have left.
+get SIGTERM and `GRACE_S` seconds, and are then killed. The guardian removes what the processes that it ends have left,
+and TEMPORARY_FOLDER, the server's own: servers leave sockets and files there.
 The kernel kills the server if the guardian itself is killed.
 """
 
@@ -17,6 +18,7 @@ import ctypes
 import os
 import resource
 import select
+import shutil
 import signal
 import sys
 import time
@@ -37,7 +39,7 @@ _LIBC = ctypes.CDLL(None)
 
 def main() -> None:
     """Runs the server; ends as it ended, or by SIGTERM when the tree was ended before."""
-    node_pid, argv = int(sys.argv[1]), sys.argv[2:]
+    node_pid, temporary_folder, argv = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     # A descriptor of the process, not a pipe: processes that the node forks would hold a pipe open.
     node = os.pidfd_open(node_pid)
     if os.getppid() != node_pid:  # it ended before, and the id may be another process by now
@@ -54,6 +56,7 @@ def main() -> None:
     files = {path for pid in _descendants() for path in mapped_shared_memory(pid)}
     _end_tree(grace_s=GRACE_S if has_node_ended else 0.0)
     remove(files)  # a node that ends the server may be killed before it has removed them
+    shutil.rmtree(temporary_folder, ignore_errors=True)
     _end_as(signal.SIGTERM if status is None else status)
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -38,9 +39,19 @@ class ServerProcess:
     """Running server, with a guardian above it (`guardian.py`), which ends the whole tree when the server or this
     process ends. The tree is recorded while it runs: it has to be ended from here if the guardian was killed."""
 
-    def __init__(self, process: asyncio.subprocess.Process, output: int, log_file: Path, *, secret: str = "") -> None:
-        """output: file descriptor of the read end of the server's output. secret: as `start`."""
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        output: int,
+        log_file: Path,
+        *,
+        temporary_folder: str,
+        secret: str = "",
+    ) -> None:
+        """output: file descriptor of the read end of the server's output. temporary_folder: removed with the server.
+        secret: as `start`."""
         self._process = process
+        self._temporary_folder = temporary_folder
         self._output = output
         self._log_file = log_file
         self._secret = secret.encode()
@@ -56,20 +67,24 @@ class ServerProcess:
     async def start(
         cls, argv: Sequence[str], environment: Mapping[str, str], log_file: Path, *, secret: str = ""
     ) -> Self:
-        """Starts the server; its output without `secret` goes to `log_file`. environment: all variables of the process.
+        """Starts the server; its output without `secret` goes to `log_file`. environment: all variables of the process,
+        whose TMPDIR becomes a new folder in the given one.
 
         Raises: Unavailable when the program does not exist or no process can be started.
         """
         log_file.parent.mkdir(parents=True, exist_ok=True)
         # With asyncio's own pipe, `Process.wait` returns only when all child processes have closed it as well.
         output, server_output = os.pipe()
+        temporary_folder = ""
         try:
             if shutil.which(argv[0], path=environment.get("PATH")) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            # A short name: servers make sockets there, whose paths have at most 107 bytes.
+            temporary_folder = tempfile.mkdtemp(prefix="engine-", dir=environment.get("TMPDIR"))
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", guardian.__file__, str(os.getpid())),
+                *(sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), temporary_folder),
                 *argv,
-                env=dict(environment),
+                env={**environment, "TMPDIR": temporary_folder},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=server_output,
                 stderr=asyncio.subprocess.STDOUT,
@@ -77,6 +92,7 @@ class ServerProcess:
             )
         except OSError as problem:
             os.close(output)
+            shutil.rmtree(temporary_folder, ignore_errors=True)
             raise Unavailable(
                 f"cannot start the engine server {argv[0]!r}: {problem.strerror}; install it with "
                 "`astraflow engines install`",
@@ -84,7 +100,7 @@ class ServerProcess:
             ) from problem
         finally:
             os.close(server_output)
-        return cls(process, output, log_file, secret=secret)
+        return cls(process, output, log_file, temporary_folder=temporary_folder, secret=secret)
 
     @property
     def pid(self) -> int:
@@ -140,6 +156,7 @@ class ServerProcess:
         if left:
             log.error("engine_processes_left", pids=[process.pid for process in left])
         remove(self._shared_memory)  # a killed server does not remove it
+        shutil.rmtree(self._temporary_folder, ignore_errors=True)  # as a killed guardian would have
         self._reader.cancel()
         await asyncio.wait({self._reader})
 

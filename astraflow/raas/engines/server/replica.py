@@ -12,6 +12,7 @@ import asyncio
 import os
 import secrets
 import socket
+import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -38,7 +39,17 @@ GAUGES_EVERY_S = 1.0
 MISSES = 2
 """Probes without an answer after which a server counts as hung."""
 _PROBE_TOKENS = np.array([1, 2, 3], dtype=np.int32)
-_PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "HF_HOME")
+_PASSED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "HF_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+)
 
 
 class ServerLost(Unavailable):
@@ -157,9 +168,10 @@ class Replica:
         inherited = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
         began_at = self._clock.now()
         self._starts.append(began_at)
-        self._process = await ServerProcess.start(
-            launch.argv, {**inherited, **launch.variables}, self._log_file, secret=key
-        )
+        # By default in the temporary folder, which ends with the server.
+        compiled = Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"
+        variables = {"TORCHINDUCTOR_CACHE_DIR": str(compiled), **inherited, **launch.variables}
+        self._process = await ServerProcess.start(launch.argv, variables, self._log_file, secret=key)
         self._client = ServerClient(f"http://127.0.0.1:{port}", key=key)
         self._lost = asyncio.get_running_loop().create_future()
         self._declared = asyncio.get_running_loop().create_future()

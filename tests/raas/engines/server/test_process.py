@@ -176,7 +176,8 @@ from astraflow.raas.engines.server.process import ServerProcess
 
 async def main():
     command = "setsid sh -c 'sleep 60 & sleep 60' & sleep 60"
-    process = await ServerProcess.start(["sh", "-c", command], {VARIABLES!r}, Path({str(tmp_path)!r}) / "server.log")
+    variables = {VARIABLES | {"TMPDIR": str(tmp_path)}!r}
+    process = await ServerProcess.start(["sh", "-c", command], variables, Path({str(tmp_path)!r}) / "server.log")
     while len(process.refresh_descendants()) < 5:
         await asyncio.sleep(0.01)
     forked = os.fork()
@@ -198,8 +199,26 @@ asyncio.run(main())
         assert len(gone) == 6
         assert not alive
         assert is_alive(forked)
+        assert not list(tmp_path.glob("engine-*"))
     finally:
         forked.kill()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_guardian_killed", [False, True])
+async def test_files_in_the_temporary_folder_end_with_the_server(tmp_path: Path, is_guardian_killed: bool) -> None:
+    variables = VARIABLES | {"TMPDIR": str(tmp_path)}
+    command = 'touch "$TMPDIR/socket"; echo "$TMPDIR"; exec sleep 60'
+    process = await ServerProcess.start(["sh", "-c", command], variables, tmp_path / "server.log")
+    await until(lambda: bool(process.log_tail))
+    folder = Path(process.log_tail[0])
+    assert folder.parent == tmp_path
+    assert (folder / "socket").exists()
+    if is_guardian_killed:
+        os.kill(process.pid, signal.SIGKILL)
+    await process.stop()
+
+    assert not folder.exists()
 
 
 @pytest.mark.anyio
