@@ -70,14 +70,14 @@ class Screen:
 def waiting_line(report: Report, activity: str) -> str:
     """Returns the line before the first step: with the failed rollouts and their latest error, since a run in which
     all rollouts fail never makes a step."""
-    line = f"{activity}; {len(report.nodes)} nodes joined"
+    line = f"{activity}; nodes joined: {len(report.nodes)}"
     failed = sum(
         count for flow in report.flows for outcome, count in flow.episodes.items() if outcome.startswith(_FAILED)
     )
     if not failed:
         return line
     latest = next((f", the latest: {node.errors[-1]}" for node in report.nodes if node.errors), "")
-    return f"{line}; {failed} rollouts failed{latest}"
+    return f"{line}; rollouts failed: {failed}{latest}"
 
 
 def progress_lines(report: Report) -> list[str]:

@@ -35,11 +35,11 @@ def test_each_policy_has_a_progress_line_with_its_name() -> None:
 
 
 def test_failed_rollouts_are_shown_while_there_is_no_step() -> None:
-    assert waiting_line(make.report(), "waiting") == "waiting; 1 nodes joined"
+    assert waiting_line(make.report(), "waiting") == "waiting; nodes joined: 1"
     flow = replace(make.flow_report(), episodes={"accepted": 1, "failed_engine": 4, "retried": 8, "late": 2})
     node = replace(make.node_report(), errors=("workflow: old", "engine: cannot answer"))
     line = waiting_line(make.report(flows=(flow,), nodes=(node,)), "waiting")
-    assert line == "waiting; 1 nodes joined; 12 rollouts failed, the latest: engine: cannot answer"
+    assert line == "waiting; nodes joined: 1; rollouts failed: 12, the latest: engine: cannot answer"
 
 
 def test_unknown_values_are_not_shown_as_numbers() -> None:
