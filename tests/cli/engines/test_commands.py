@@ -64,8 +64,11 @@ def _digest(text: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """AstraFlow's home directory of the test. Releases are pinned for this Python."""
-    pinned = [replace(release, python=sys.version_info[:2]) if release.python else release for release in RELEASES]
+    """AstraFlow's home directory of the test. Releases are pinned for this Python, and need no library."""
+    pinned = [
+        replace(release, python=sys.version_info[:2], libraries=()) if release.python else release
+        for release in RELEASES
+    ]
     monkeypatch.setattr(releases, "RELEASES", tuple(pinned))
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -235,6 +238,13 @@ def test_an_unsupported_host_is_refused_with_the_reason(kind: str, facts: dict[s
     assert all(word in reason for word in words)
     with raises_code(InvalidInput, "engine.unsupported_host", *words):
         installer.check_can_install(find_release(kind, "cpu"), host, name="x")
+
+
+def test_a_missing_library_is_named_with_its_package(folder: Path) -> None:
+    release = replace(find_release("vllm", "cpu"), libraries=(("libc.so.6", "libc6"), ("libnone.so.1", "libnone1")))
+    with raises_code(InvalidInput, "engine.missing_software", "libnone.so.1 (Debian: apt-get install libnone1)"):
+        installer.check_can_install(release, HOST, name="x")
+    assert find_release("sglang", "cpu").libraries == ()
 
 
 def test_a_host_with_a_gpu_selects_the_cuda_release() -> None:

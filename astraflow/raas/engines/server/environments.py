@@ -1,11 +1,12 @@
 """Environments in which engine servers run: a virtual environment per engine, because their pinned requirements
 conflict with each other and with AstraFlow's.
 
-    $ASTRAFLOW_HOME/engines/NAME/            virtual environment
-    $ASTRAFLOW_HOME/engines/NAME/engine.json written last, when the server has answered
+    $ASTRAFLOW_ENGINES/NAME/            virtual environment
+    $ASTRAFLOW_ENGINES/NAME/engine.json written last, when the server has answered
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.folders.run_folders import home
 
 DESCRIPTION = "engine.json"
+
+ENGINES = "ASTRAFLOW_ENGINES"
+"""Environment variable with the folder of the environments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +45,10 @@ class Environment:
 
 
 def environments_folder() -> Path:
-    """Returns the folder of all environments."""
-    return home() / "engines"
+    """Returns the folder of all environments: `$ASTRAFLOW_ENGINES`, or `engines` in AstraFlow's cache directory. In an
+    image they are part of the file system, which is read-only, while the cache directory is writable."""
+    chosen = os.environ.get(ENGINES)
+    return Path(chosen) if chosen else home() / "engines"
 
 
 def installed_environments() -> list[Environment]:

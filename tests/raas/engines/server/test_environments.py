@@ -54,3 +54,11 @@ def test_an_environment_without_an_interpreter_is_left_out() -> None:
 
     with raises_code(InvalidInput, "engine.not_installed", "vllm"):
         find_environment("vllm")
+
+
+def test_the_folder_of_environments_can_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTRAFLOW_ENGINES", str(tmp_path / "engines"))
+    environment = installed("a", "vllm")
+
+    assert environment.folder == tmp_path / "engines" / "a"
+    assert find_environment("vllm") == environment

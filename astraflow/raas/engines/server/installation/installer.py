@@ -7,6 +7,7 @@ release becomes incomplete while it is upgraded. Packages are installed into the
 virtual environment contain its path and break when it is renamed.
 """
 
+import ctypes
 import fcntl
 import importlib.util
 import os
@@ -163,6 +164,11 @@ def missing_software(release: EngineRelease) -> list[str]:
         missing.append(
             f"its packages are pinned for Python {python_version}, and PATH has no python{python_version} (with venv)"
         )
+    for library, package in release.libraries:
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            missing.append(f"it needs {library} (Debian: apt-get install {package})")
     modules = [
         name for name in ("aiohttp", "orjson", "torch", "transformers") if importlib.util.find_spec(name) is None
     ]

