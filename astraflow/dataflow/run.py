@@ -142,7 +142,7 @@ class Run:
             )
         until = self.clock.now() + deadline_s if deadline_s else None
         node = self.registry.drain(node_id, f"{actor}: {reason}", until=until)
-        limit = f", within {deadline_s:.3g} s" if deadline_s else ""
+        limit = f", within {round(deadline_s, 1):g} s" if deadline_s else ""
         self.events.record_action("node_drained", node.id, actor=actor, reason=f"{reason}{limit}")
         return f"{node.id} is draining: it leases no more tasks and leaves when its running tasks have ended{limit}"
 
