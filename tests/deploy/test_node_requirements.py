@@ -70,7 +70,7 @@ def test_the_engine_of_a_base_image_becomes_an_environment(tmp_path: Path, monke
     )
     text = (ROOT / "deploy" / "node" / "Dockerfile").read_text()
     assert '"${ENGINE}" /opt/astraflow-engines;' in text
-    assert "ASTRAFLOW_ENGINES=/opt/astraflow-engines\n" in text
+    assert "ASTRAFLOW_ENGINES=/opt/astraflow-engines HOME=/tmp\n" in text
     command: list[str | Path] = [environment.python, "-c", "import sys; print(sys.argv[1], end='')", "a b"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "a b"
 
