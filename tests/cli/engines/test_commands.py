@@ -64,9 +64,9 @@ def _digest(text: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """AstraFlow's home directory of the test. Releases are pinned for this Python, and need no library."""
+    """AstraFlow's home directory of the test. Releases are pinned for this Python, and need no software."""
     pinned = [
-        replace(release, python=sys.version_info[:2], libraries=()) if release.python else release
+        replace(release, python=sys.version_info[:2], libraries=(), compiles=False) if release.python else release
         for release in RELEASES
     ]
     monkeypatch.setattr(releases, "RELEASES", tuple(pinned))
@@ -245,6 +245,12 @@ def test_a_missing_library_is_named_with_its_package(folder: Path) -> None:
     with raises_code(InvalidInput, "engine.missing_software", "libnone.so.1 (Debian: apt-get install libnone1)"):
         installer.check_can_install(release, HOST, name="x")
     assert find_release("sglang", "cpu").libraries == ()
+
+
+def test_a_missing_compiler_is_named_before_an_installation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    with raises_code(InvalidInput, "engine.missing_software", "apt-get install g++ python3-dev"):
+        installer.check_can_install(replace(find_release("vllm", "cpu"), compiles=True), HOST, name="x")
 
 
 def test_a_host_with_a_gpu_selects_the_cuda_release() -> None:

