@@ -15,7 +15,7 @@ LISTED_CHARS = 1_500
 MAX_NOTES = 24
 """Most reward terms and metrics of a trajectory in a list."""
 
-_TIMES = "\N{MULTIPLICATION SIGN}"
+_TIMES = "\N{NO-BREAK SPACE}\N{MULTIPLICATION SIGN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,4 +170,4 @@ def versions_of(member: SampledTrajectory) -> str:
     tokens: dict[int, int] = {}
     for span in written:
         tokens[int(span.version or 0)] = tokens.get(int(span.version or 0), 0) + span.length
-    return ", ".join(f"v{version} {_TIMES}{count}" for version, count in tokens.items()) or "no tokens"
+    return ", ".join(f"v{version}{_TIMES}{count}" for version, count in tokens.items()) or "no tokens"
