@@ -22,6 +22,18 @@ class PluginSlot(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PluginKind:
+    """A plugin that a run can use."""
+
+    slot: PluginSlot
+    """Slot that it fits."""
+    kind: str
+    """Its name in a spec."""
+    summary: str
+    """First sentence of its documentation; empty for an installed plugin of another package that was not used yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PluginChange:
     """New plugins for one flow or for one policy's stream. A field that is None leaves its slot unchanged."""
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from astraflow.contract.errors import InvalidInput, NotPermitted, UnknownPolicy
 from astraflow.contract.ids import FlowId, PolicyId
-from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot, PluginSpec
+from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginKind, PluginSlot, PluginSpec
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.flow import Flow
@@ -171,6 +171,16 @@ class PluginChanges:
 def selector_rows_owner(flow: Flow) -> str | None:
     """Returns the owner name of a flow's selector rows in the journal; None without rows."""
     return None if flow.rows is None else f"flow {flow.id} {flow.rows[0]}"
+
+
+def plugin_kinds() -> tuple[PluginKind, ...]:
+    """Returns the plugins that a run can use, by slot. Raises: InvalidInput when a module that the environment names
+    cannot be imported."""
+    return tuple(
+        PluginKind(slot=slot, kind=kind, summary=summary)
+        for slot, registry in _REGISTRIES.items()
+        for kind, summary in registry.summaries().items()
+    )
 
 
 def _check(

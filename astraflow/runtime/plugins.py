@@ -2,12 +2,13 @@
 that the environment names, with validated options; and the lifecycle of plugins that own resources."""
 
 import os
+import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import getdoc, signature
 from pathlib import Path
@@ -142,6 +143,18 @@ class Registry(Generic[T]):
         """Returns the documentation of a kind's plugin. Raises: InvalidInput as `options`."""
         return getdoc(self._find({"kind": kind})[0]) or ""
 
+    def summaries(self) -> dict[str, str]:
+        """Returns the first sentence of the documentation of each kind, without its full stop. Raises: as `kinds`.
+
+        It is empty for installed plugins of other packages that were not used yet: they are not imported for it.
+        """
+        return {
+            kind: _first_sentence(self.description(kind))
+            if kind in self._registered or (kind in self._built_in and not self.is_heavy(kind))
+            else ""
+            for kind in self.kinds()
+        }
+
     def is_heavy(self, kind: str) -> bool:
         """Returns whether looking up this kind imports a module that is heavy or of unknown weight."""
         if kind in self._registered or kind in self._built_in:
@@ -240,15 +253,23 @@ class Registry(Generic[T]):
             if entry.name == kind:
                 entry.load()
 
-    def _entries(self) -> Any:
-        return _entry_points(tuple(sys.path)).select(group=f"astraflow.{self.noun}s")
+    def _entries(self) -> Sequence[EntryPoint]:
+        return _entry_points(tuple(sys.path)).get(f"astraflow.{self.noun}s", ())
 
 
 @cache
-def _entry_points(search_path: tuple[str, ...]) -> Any:
-    """Returns the entry points of all packages on the search path. Finding them reads a file of each package, which
-    takes about 20 ms, and one launch form asks for them dozens of times."""
-    return entry_points()
+def _entry_points(search_path: tuple[str, ...]) -> Mapping[str, Sequence[EntryPoint]]:
+    """Returns the entry points of AstraFlow's groups of all packages on the search path, by group. Finding them reads a
+    file of each package, which takes about 20 ms; one launch form needs them dozens of times, and so does every
+    report."""
+    every = entry_points()
+    return {group: tuple(every.select(group=group)) for group in every.groups if group.startswith("astraflow.")}
+
+
+@cache
+def _first_sentence(text: str) -> str:
+    """Returns the first sentence of a docstring, on one line and without its full stop."""
+    return re.split(r"\.(?= [A-Z]|$)", " ".join(text.split()), maxsplit=1)[0]
 
 
 def _specs_in(value: object) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:

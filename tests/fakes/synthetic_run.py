@@ -40,6 +40,7 @@ from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.spans import Author, Ending, Span
 from astraflow.contract.rollouts.timelines import Hop
 from astraflow.contract.weight_reports import LinkReport, VersionReport, WeightsReport
+from astraflow.dataflow.plugin_changes import plugin_kinds
 from tests import make
 from tests.fakes.agent_session import live_session
 from tests.fakes.synthetic_interactions import ENDINGS, episode_of
@@ -109,6 +110,7 @@ class SyntheticRun:
             evaluations=tuple(reversed(self.rounds(sequence, limit=2))),
             weights=tuple(self._weights(policy, sequence) for policy in self.policies),
             recommendations=(_advice(self.began_at, sequence),) if sequence >= 5 else (),
+            plugin_kinds=() if is_history else plugin_kinds(),
         )
 
     def samples(self, sequence: int) -> list[SampledTrajectory]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -118,17 +118,32 @@ def test_third_parties_register_through_an_entry_point(
     monkeypatch.setattr(sys.modules[__name__], "_registries", [registry])
     entry = EntryPoint(name="theirs", value="their_greeters", group="astraflow.greeters")
     other = EntryPoint(name="elsewhere", value="their_greeters", group="astraflow.parsers")
-    monkeypatch.setattr(plugins, "_entry_points", lambda search_path: EntryPoints([entry, other]))
+    monkeypatch.setattr(
+        plugins, "_entry_points", lambda search_path: {"astraflow.greeters": [entry], "astraflow.parsers": [other]}
+    )
     assert registry.kinds() == ["hello", "theirs"]
     assert registry.build({"kind": "theirs"}).greet() == "WORLD"
     monkeypatch.delitem(sys.modules, "their_greeters")
+
+
+def test_summaries_are_first_sentences_and_import_no_installed_plugin(
+    monkeypatch: pytest.MonkeyPatch, registry: Registry[Greeter]
+) -> None:
+    class Polite(Hello):
+        """Greets e.g. politely,
+        twice. And waits."""
+
+    registry.register("polite", options=HelloOptions)(Polite)
+    entry = EntryPoint(name="theirs", value="their_missing_module", group="astraflow.greeters")
+    monkeypatch.setattr(plugins, "_entry_points", lambda search_path: {"astraflow.greeters": [entry]})
+    assert registry.summaries() == {"hello": "", "polite": "Greets e.g. politely, twice", "theirs": ""}
 
 
 def test_an_entry_point_that_registers_nothing_is_an_unknown_kind(
     monkeypatch: pytest.MonkeyPatch, registry: Registry[Greeter]
 ) -> None:
     entry = EntryPoint(name="empty", value="json", group="astraflow.greeters")
-    monkeypatch.setattr(plugins, "_entry_points", lambda search_path: EntryPoints([entry]))
+    monkeypatch.setattr(plugins, "_entry_points", lambda search_path: {"astraflow.greeters": [entry]})
     with raises_code(InvalidInput, "plugin.unknown_kind", "greeter 'empty'"):
         registry.build({"kind": "empty"})
 

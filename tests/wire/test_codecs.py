@@ -32,7 +32,7 @@ from astraflow.contract.fleet.preflight import PreflightCheck, PreflightResult, 
 from astraflow.contract.fleet.recommendations import FleetConstraints, PoolRecommendation, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatus
-from astraflow.contract.plugins import PlannedPlugins, PluginChange
+from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginKind
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.queries import (
     EventQuery,
@@ -89,6 +89,7 @@ PAIRS: tuple[tuple[type, type[Message]], ...] = (
     (NodeReport, control_plane_pb2.NodeReport),
     (PluginChange, control_plane_pb2.ChangePluginsRequest),
     (PlannedPlugins, control_plane_pb2.PlannedPlugins),
+    (PluginKind, control_plane_pb2.PluginKind),
     (Event, control_plane_pb2.Event),
     (SampledTrajectory, control_plane_pb2.SampledTrajectory),
     (SampledGroup, control_plane_pb2.SampledGroup),

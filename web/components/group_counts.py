@@ -3,16 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from astraflow.contract.plugins import PluginKind
 from astraflow.contract.reports.report import FlowReport, StreamReport
 from web.components import formats
-
-REASONS = {
-    "informative": "all members scored alike: nothing to learn",
-    "failed": "too many members failed",
-    "stale": "older than max_staleness allows",
-    "full": "the buffer was full while this policy's trainer was stalled",
-}
-"""Meaning of the known drop reasons."""
+from web.components.drop_reasons import DATAFLOW_REASONS, drop_meaning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +61,15 @@ def _figures(of: str, plugins: Mapping[str, float]) -> list[PluginFigure]:
     return [PluginFigure(of=of, name=name.replace("_", " "), value=f"{value:.4g}") for name, value in plugins.items()]
 
 
-def flow_balance(flow: FlowReport) -> CountBalance:
-    """Returns the balance issued = open + admitted + dropped, by reason."""
+def flow_balance(flow: FlowReport, kinds: Sequence[PluginKind]) -> CountBalance:
+    """Returns the balance issued = open + admitted + dropped, by reason.
+
+    kinds: known plugins, whose filters are among the reasons.
+    """
     parts = [
         ("open", flow.open, "issued, members still out"),
         ("admitted", flow.admitted, "complete, passed every filter"),
-        *((f"dropped: {reason}", number, REASONS.get(reason, "")) for reason, number in sorted(flow.dropped.items())),
+        *_dropped(flow.dropped, kinds),
     ]
     return _balance(f"Flow {flow.id}", ("issued", flow.issued, "groups issued since the run started"), parts)
 
@@ -84,22 +81,26 @@ def partial_rollout_balance(flow: FlowReport) -> CountBalance:
         ("stored", counts.get("stored", 0), "waiting for a node, or assigned to one"),
         ("continued", counts.get("continued", 0), "continued by another node"),
         ("discarded", counts.get("discarded", 0), "not used"),
-        ("stale", counts.get("stale", 0), REASONS["stale"]),
+        ("stale", counts.get("stale", 0), DATAFLOW_REASONS["stale"]),
     ]
     saved = f"by nodes that left; {formats.count(counts.get('tokens_saved', 0))} tokens reused"
     return _balance(f"Partial rollouts in {flow.id}", ("handed back", counts.get("handed_back", 0), saved), parts)
 
 
-def stream_balance(stream: StreamReport) -> CountBalance:
-    """Returns the balance admitted = buffered + in batch + trained + dropped, by reason."""
+def stream_balance(stream: StreamReport, kinds: Sequence[PluginKind]) -> CountBalance:
+    """Returns the balance admitted = buffered + in batch + trained + dropped, by reason. kinds: as for a flow."""
     parts = [
         ("buffered", stream.buffered, "waiting for a batch"),
         ("in batch", stream.in_batch, "with the trainer, not yet acknowledged"),
         ("trained", stream.trained, "acknowledged, counted once"),
-        *((f"dropped: {reason}", number, REASONS.get(reason, "")) for reason, number in sorted(stream.dropped.items())),
+        *_dropped(stream.dropped, kinds),
     ]
     total = ("admitted", stream.admitted, "groups routed to this policy")
     return _balance(f"Stream {stream.policy}", total, parts)
+
+
+def _dropped(groups: Mapping[str, int], kinds: Sequence[PluginKind]) -> list[tuple[str, int, str]]:
+    return [(f"dropped: {reason}", number, drop_meaning(reason, kinds)) for reason, number in sorted(groups.items())]
 
 
 def episode_entries(flow: FlowReport) -> tuple[CountEntry, ...]:

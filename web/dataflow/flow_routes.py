@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import FlowId
-from astraflow.contract.plugins import PluginChange, PluginSlot
+from astraflow.contract.plugins import PluginChange, PluginKind, PluginSlot
 from astraflow.contract.reports.report import FlowReport, StreamReport
 from web.accounts.viewer import Viewer
 from web.components.layout import layout
@@ -80,7 +80,8 @@ async def resume(
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def ask_plugins(request: Request, context: RequestContextDep, flow: str) -> Response:
     """Shows the form with the active and the planned selector and filters."""
-    return _form_page(request, context, flow_form(_flow(context, flow), action=request.url.path))
+    report = _flow(context, flow)
+    return _form_page(request, context, flow_form(report, _kinds(context), action=request.url.path))
 
 
 @router.post("/flows/{flow:path}/plugins")
@@ -111,7 +112,8 @@ async def change_plugins(request: Request, context: RequestContextDep, viewer: V
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def ask_sampler(request: Request, context: RequestContextDep, policy: str) -> Response:
     """Shows the form with the sampler of a policy's stream."""
-    return _form_page(request, context, sampler_form(_stream(context, policy), action=request.url.path))
+    report = _stream(context, policy)
+    return _form_page(request, context, sampler_form(report, _kinds(context), action=request.url.path))
 
 
 @router.post("/policies/{policy:path}/sampler")
@@ -175,6 +177,10 @@ async def _fields(request: Request) -> Mapping[str, Sequence[str]]:
 
 def _reason(form: Mapping[str, Sequence[str]]) -> str:
     return "".join(form.get("reason", ())).strip()[:200] or DEFAULT_REASON
+
+
+def _kinds(context: RequestContext) -> Sequence[PluginKind]:
+    return context.state.report.plugin_kinds if context.state.report else ()
 
 
 def _flow(context: RequestContext, name: str) -> FlowReport:

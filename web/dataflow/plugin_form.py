@@ -1,4 +1,4 @@
-"""Form for changing plug-ins, prefilled with those in effect."""
+"""Form for changing plugins, prefilled with those in effect."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec
+from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSlot, PluginSpec
 from astraflow.contract.reports.report import FlowReport, StreamReport
-from web.dataflow.plugins import KINDS, options_text
+from web.dataflow.plugins import options_text
 
 MOST_FILTERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormRow:
-    """Row of one plug-in; an empty row adds one."""
+    """Row of one plugin; an empty row adds one."""
 
     kind: str
     options: str
@@ -24,13 +24,14 @@ class FormRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormSlot:
-    """Rows of one plug-in slot."""
+    """Rows of one plugin slot."""
 
     name: str
     label: str
     is_list: bool
     rows: Sequence[FormRow]
     kinds: Mapping[str, str]
+    """Summaries of the kinds that can be chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,34 +45,34 @@ class PluginForm:
     planned: Sequence[str]
 
 
-def flow_form(flow: FlowReport, *, action: str) -> PluginForm:
-    """Form of a flow: its selector and filters."""
+def flow_form(flow: FlowReport, kinds: Sequence[PluginKind], *, action: str) -> PluginForm:
+    """Returns the form of a flow: its selector and filters. kinds: plugins that can be chosen."""
     filters = [*(_row(spec) for spec in flow.filters), FormRow(kind="", options="", is_on=False)]
     return PluginForm(
-        title=f"Change the plug-ins of flow {flow.id}",
+        title=f"Change the plugins of flow {flow.id}",
         action=action,
         effective_from="when all its policies have reached the next version",
         slots=[
-            _form_slot(PluginSlot.SELECTOR, "Selector: chooses the next prompt", [_row(flow.selector)]),
-            _form_slot(PluginSlot.FILTERS, "Filters: choose the groups to keep, in this order", filters),
+            _form_slot(PluginSlot.SELECTOR, "Selector: chooses the next prompt", [_row(flow.selector)], kinds),
+            _form_slot(PluginSlot.FILTERS, "Filters: choose the groups to keep, in this order", filters, kinds),
         ],
         planned=[_planned(change) for change in flow.planned],
     )
 
 
-def sampler_form(stream: StreamReport, *, action: str) -> PluginForm:
-    """Form of a policy's stream: its sampler."""
+def sampler_form(stream: StreamReport, kinds: Sequence[PluginKind], *, action: str) -> PluginForm:
+    """Returns the form of a policy's stream: its sampler. kinds: as for a flow."""
     return PluginForm(
         title=f"Change the sampler of {stream.policy}",
         action=action,
         effective_from="with the trainer's next version",
-        slots=[_form_slot(PluginSlot.SAMPLER, "Sampler: chooses the groups of a batch", [_row(stream.sampler)])],
+        slots=[_form_slot(PluginSlot.SAMPLER, "Sampler: chooses the groups of a batch", [_row(stream.sampler)], kinds)],
         planned=[_planned(change) for change in stream.planned],
     )
 
 
 def requested_plugin(form: Mapping[str, Sequence[str]], slot: PluginSlot) -> PluginSpec | None:
-    """Requested plug-in of a slot with a single one; None if the form names none. Raises: InvalidInput."""
+    """Requested plugin of a slot with a single one; None if the form names none. Raises: InvalidInput."""
     kinds, options = _fields(form, slot)
     return _spec(kinds[0], options[0]) if kinds and kinds[0].strip() else None
 
@@ -112,7 +113,7 @@ def _fields(form: Mapping[str, Sequence[str]], slot: PluginSlot) -> tuple[Sequen
 def _spec(kind: str, options: str) -> PluginSpec:
     if not kind.strip():
         raise InvalidInput(
-            "cannot change the plug-ins: an enabled one has no kind; choose a kind", code="plugins.kind_missing"
+            "cannot change the plugins: an enabled one has no kind; choose a kind", code="plugins.kind_missing"
         )
     try:
         value: Any = json.loads(options) if options.strip() else {}
@@ -129,8 +130,14 @@ def _spec(kind: str, options: str) -> PluginSpec:
     return {"kind": kind.strip(), **value}
 
 
-def _form_slot(slot: PluginSlot, label: str, rows: Sequence[FormRow]) -> FormSlot:
-    return FormSlot(name=slot.value, label=label, is_list=slot is PluginSlot.FILTERS, rows=rows, kinds=KINDS[slot])
+def _form_slot(slot: PluginSlot, label: str, rows: Sequence[FormRow], kinds: Sequence[PluginKind]) -> FormSlot:
+    return FormSlot(
+        name=slot.value,
+        label=label,
+        is_list=slot is PluginSlot.FILTERS,
+        rows=rows,
+        kinds={known.kind: known.summary for known in kinds if known.slot is slot},
+    )
 
 
 def _row(spec: PluginSpec) -> FormRow:

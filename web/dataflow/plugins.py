@@ -1,35 +1,12 @@
 """Data plugins of flows and policies: description, effect so far, and planned changes."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec
-from astraflow.contract.reports.report import FlowReport, StreamReport
+from astraflow.contract.reports.report import Report
 from web.components import formats
-
-KINDS: Mapping[PluginSlot, Mapping[str, str]] = {
-    PluginSlot.SELECTOR: {
-        "uniform": "all prompts are equally likely",
-        "sequential": "every prompt once before any repeats",
-        "greso": "skips prompts without recent learning signal; retries some of them",
-        "curriculum": "prefers prompts whose recent mean reward is near a target",
-    },
-    PluginSlot.FILTERS: {
-        "keep_all": "accepts every group",
-        "informative": "drops groups whose members all scored alike",
-        "length": "drops groups with too many truncated, short or long answers",
-        "repetition": "drops groups whose answers repeat themselves",
-        "off_policy": "drops groups with too many tokens of older versions",
-        "route": "rules decide which policies' streams receive a group",
-    },
-    PluginSlot.SAMPLER: {
-        "fresh": "every group once",
-        "priority": "every group once; widest reward spread, highest reward or a rule's priority first",
-        "replay": "replays groups, up to a share of each batch",
-    },
-}
-"""Descriptions of the built-in plugins; other packages may register more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,38 +37,34 @@ class PlannedRow:
     href: str
 
 
-def plugin_rows(
-    flows: Sequence[FlowReport], streams: Sequence[StreamReport], paths: Mapping[str, str]
-) -> list[PluginRow]:
+def plugin_rows(report: Report, paths: Mapping[str, str]) -> list[PluginRow]:
     """Returns a row per selector, filter and sampler. paths: pages to change them, by `flow NAME` or `policy NAME`."""
     rows = []
-    for flow in flows:
+    summaries = {(known.slot, known.kind): known.summary for known in report.plugin_kinds}
+    for flow in report.flows:
         finished = flow.admitted + sum(flow.dropped.values())
         owner = f"flow {flow.id}"
         effect = f"chose {formats.several(flow.issued, 'group')}"
-        rows.append(_row(owner, PluginSlot.SELECTOR, flow.selector, effect, flow.plugins, paths[owner]))
+        rows.append(_row(owner, PluginSlot.SELECTOR, flow.selector, effect, flow.plugins, summaries, paths[owner]))
         for spec in flow.filters or ({},):
             dropped = flow.dropped.get(_kind(spec), 0)
             share = f" ({formats.percent(dropped / finished)})" if finished else ""
             effect = f"dropped {formats.count(dropped)} of {formats.several(finished, 'group')}{share}"
-            rows.append(
-                _row(owner, PluginSlot.FILTERS, spec, effect if spec else "drops nothing", flow.plugins, paths[owner])
-            )
-    for stream in streams:
+            effect = effect if spec else "drops nothing"
+            rows.append(_row(owner, PluginSlot.FILTERS, spec, effect, flow.plugins, summaries, paths[owner]))
+    for stream in report.streams:
         owner = f"policy {stream.policy}"
         effect = f"made {formats.count(stream.steps)} batch{'' if stream.steps == 1 else 'es'}"
         if stream.replayed:
             effect += f"; {formats.several(stream.replayed, 'group')} trained again"
-        rows.append(_row(owner, PluginSlot.SAMPLER, stream.sampler, effect, stream.plugins, paths[owner]))
+        rows.append(_row(owner, PluginSlot.SAMPLER, stream.sampler, effect, stream.plugins, summaries, paths[owner]))
     return rows
 
 
-def planned_rows(
-    flows: Sequence[FlowReport], streams: Sequence[StreamReport], paths: Mapping[str, str]
-) -> list[PlannedRow]:
+def planned_rows(report: Report, paths: Mapping[str, str]) -> list[PlannedRow]:
     """Returns the changes that take effect with the next version."""
-    changes = [(f"flow {flow.id}", planned) for flow in flows for planned in flow.planned]
-    changes += [(f"policy {stream.policy}", planned) for stream in streams for planned in stream.planned]
+    changes = [(f"flow {flow.id}", planned) for flow in report.flows for planned in flow.planned]
+    changes += [(f"policy {stream.policy}", planned) for stream in report.streams for planned in stream.planned]
     return [_planned(owner, planned, paths[owner]) for owner, planned in changes]
 
 
@@ -102,7 +75,13 @@ def options_text(spec: PluginSpec) -> str:
 
 
 def _row(
-    owner: str, slot: PluginSlot, spec: PluginSpec, effect: str, measured: Mapping[str, float], href: str
+    owner: str,
+    slot: PluginSlot,
+    spec: PluginSpec,
+    effect: str,
+    measured: Mapping[str, float],
+    summaries: Mapping[tuple[PluginSlot, str], str],
+    href: str,
 ) -> PluginRow:
     kind = _kind(spec)
     own_figures = {name: value for name, value in measured.items() if name.partition(".")[0] == kind}
@@ -112,7 +91,7 @@ def _row(
         slot={PluginSlot.SELECTOR: "selector", PluginSlot.FILTERS: "filter", PluginSlot.SAMPLER: "sampler"}[slot],
         kind=kind or ("none" if slot is PluginSlot.FILTERS else "unknown"),
         options=options_text(spec),
-        description=KINDS[slot].get(kind, "from another package" if kind else ""),
+        description=summaries.get((slot, kind), ""),
         effect=effect,
         figures=" · ".join(figures),
         href=href,

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
+from astraflow.contract.plugins import PluginKind
 from astraflow.contract.reports.report import FlowReport, Report
 from web.components import formats
 from web.components.downloads import Sheet
+from web.components.drop_reasons import DATAFLOW_REASONS, drop_meaning
 from web.components.group_counts import (
     CountBalance,
     CountEntry,
@@ -19,21 +21,10 @@ from web.components.group_counts import (
 from web.dataflow import sankey
 from web.dataflow.plugins import PlannedRow, PluginRow, planned_rows, plugin_rows
 from web.dataflow.stream_cards import StreamView, stream_view
-from web.state.dataflow_graph import FAILED, DataflowCounts, DataflowGraph, Stage, StageEdge, build_graph
+from web.state.dataflow_graph import DataflowCounts, DataflowGraph, Stage, StageEdge, build_graph
 
 PERIODS = {"run": "Since the start", "minute": "Last minute"}
 """Periods that the widths of the diagram can show."""
-
-REASONS = {
-    "informative": ("filtered as uninformative", "all members scored alike: nothing to learn"),
-    "failed": ("dropped because too many members failed", "too many members failed"),
-    "length": ("filtered for their length", "too many answers were cut off, too short or too long"),
-    "repetition": ("filtered as repetitive", "too many answers repeat themselves"),
-    "off_policy": ("filtered as off-policy", "too many tokens come from older versions"),
-    "stale": ("dropped as too stale", "older than max_staleness allows"),
-    "full": ("dropped at a full buffer", "the buffer was full while this policy's trainer was stalled"),
-}
-"""For each known reason of a drop: end of the finding's sentence, and its meaning."""
 
 TITLES = {
     "prompts": "Prompts",
@@ -136,14 +127,14 @@ def dataflow_view(report: Report, earlier: DataflowCounts | None, *, period: str
         height=diagram.height,
         stages=[_stage(stage, graph, diagram.boxes[stage.key], period, report, run_id) for stage in graph.stages],
         bands=[_band(band, graph) for band in diagram.bands],
-        rows=[_row(edge, graph) for edge in graph.edges],
+        rows=[_row(edge, graph, report.plugin_kinds) for edge in graph.edges],
         flows=[_flow(flow) for flow in report.flows],
         streams=[stream_view(stream, report) for stream in report.streams],
-        plugins=plugin_rows(report.flows, report.streams, paths),
-        planned=planned_rows(report.flows, report.streams, paths),
+        plugins=plugin_rows(report, paths),
+        planned=planned_rows(report, paths),
         balances=[
-            *(flow_balance(flow) for flow in report.flows),
-            *(stream_balance(stream) for stream in report.streams),
+            *(flow_balance(flow, report.plugin_kinds) for flow in report.flows),
+            *(stream_balance(stream, report.plugin_kinds) for stream in report.streams),
             *(partial_rollout_balance(flow) for flow in report.flows if flow.partial_rollouts.get("handed_back")),
         ],
         episodes=[(flow.id, episode_entries(flow)) for flow in report.flows],
@@ -173,8 +164,9 @@ def finding(graph: DataflowGraph, period: str) -> str:
     reason, number = max(drops.items(), key=lambda item: item[1], default=("", 0))
     if number / finished < MIN_FINDING_SHARE:
         return f"Nearly every group reaches its trainer{suffix}"
-    description = REASONS.get(reason, (f"filtered by {reason}", ""))[0]
-    return f"{formats.percent(number / finished)} of groups are {description}{suffix}"
+    meaning = DATAFLOW_REASONS.get(reason)
+    cause = f"dropped ({meaning})" if meaning else f"dropped by the filter {reason}"
+    return f"{formats.percent(number / finished)} of groups are {cause}{suffix}"
 
 
 def dataflow_sheet(report: Report, earlier: DataflowCounts | None) -> Sheet:
@@ -188,7 +180,7 @@ def dataflow_sheet(report: Report, earlier: DataflowCounts | None) -> Sheet:
             edge.recent_groups if edge.per_s is not None else None,
             None if edge.per_s is None else round(edge.per_s, 4),
             _share(edge, graph),
-            _meaning(graph.stage(edge.target)),
+            _meaning(graph.stage(edge.target), report.plugin_kinds),
         )
         for edge in graph.edges
     ]
@@ -266,7 +258,7 @@ def _share(arrow: StageEdge, graph: DataflowGraph) -> float | None:
     return round(arrow.groups / total, 6) if total else None
 
 
-def _row(arrow: StageEdge, graph: DataflowGraph) -> EdgeRow:
+def _row(arrow: StageEdge, graph: DataflowGraph, kinds: Sequence[PluginKind]) -> EdgeRow:
     target = graph.stage(arrow.target)
     return EdgeRow(
         source=stage_name(graph.stage(arrow.source)),
@@ -275,14 +267,14 @@ def _row(arrow: StageEdge, graph: DataflowGraph) -> EdgeRow:
         recent_groups=formats.MISSING if arrow.per_s is None else formats.count(arrow.recent_groups),
         rate=formats.rate(arrow.per_s),
         share=formats.percent(_share(arrow, graph)),
-        meaning=_meaning(target),
+        meaning=_meaning(target, kinds),
     )
 
 
-def _meaning(target: Stage) -> str:
+def _meaning(target: Stage, kinds: Sequence[PluginKind]) -> str:
     if target.kind != "dropped":
         return ""
-    return REASONS.get(target.subject, ("", "" if target.subject == FAILED else "rejected by this filter"))[1]
+    return drop_meaning(target.subject, kinds) or "rejected by this filter"
 
 
 def _flow(flow: FlowReport) -> FlowRow:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_origin
 from pydantic import TypeAdapter
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.plugins import PlannedPlugins, PluginSlot
+from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSlot
 from astraflow.contract.reports.report import Event, FlowReport, Pace, Report, StreamReport
 from astraflow.runtime.logs import get_logger
 
@@ -37,6 +37,7 @@ class RecordedReport:
     flows: tuple[FlowReport, ...]
     streams: tuple[StreamReport, ...]
     events: tuple[Event, ...] = ()
+    plugin_kinds: tuple[PluginKind, ...] = ()
 
 
 _REPORT = TypeAdapter(Report)
@@ -68,6 +69,7 @@ def report_from_json(text: str) -> RecordedReport:
         flows=_read_tables(_flow, content.get("flows")),
         streams=_read_tables(_stream, content.get("streams")),
         events=_read_tables(lambda table: _with_defaults(Event, table), content.get("events")),
+        plugin_kinds=_read_tables(_plugin_kind, content.get("plugin_kinds")),
     )
 
 
@@ -115,6 +117,10 @@ def _stream(content: dict[str, Any]) -> StreamReport:
         "pace": None if pace is None else _with_defaults(Pace, pace),
     }
     return _with_defaults(StreamReport, numbers | more)
+
+
+def _plugin_kind(content: dict[str, Any]) -> PluginKind:
+    return PluginKind(slot=PluginSlot(content["slot"]), kind=str(content["kind"]), summary=str(content["summary"]))
 
 
 def _planned(content: dict[str, Any]) -> tuple[PlannedPlugins, ...]:

@@ -155,6 +155,7 @@ def run_view(record: RunRecord, past: RunHistory, *, policy: str, live: Report |
     recorded = report_from_json(record.report_json)
     streams = live.streams if live else recorded.streams
     flows = live.flows if live else recorded.flows
+    kinds = live.plugin_kinds if live else recorded.plugin_kinds
     stream = next((stream for stream in streams if stream.policy == policy), streams[0] if streams else None)
     window = _window(past, record, is_live=live is not None)
     annotations = [annotation for annotation in past.annotations if window.start <= annotation.at <= window.end]
@@ -171,9 +172,9 @@ def run_view(record: RunRecord, past: RunHistory, *, policy: str, live: Report |
         policies=tuple(stream.policy for stream in streams),
         facts=_facts(record, recorded, live, stream, dataflow),
         balances=(
-            *(flow_balance(flow) for flow in flows),
+            *(flow_balance(flow, kinds) for flow in flows),
             *(partial_rollout_balance(flow) for flow in flows if flow.partial_rollouts.get("handed_back")),
-            *(stream_balance(stream) for stream in streams),
+            *(stream_balance(stream, kinds) for stream in streams),
         ),
         episodes=tuple((flow.id, episode_entries(flow)) for flow in flows if flow.episodes),
         drawings={

@@ -173,6 +173,6 @@ def _to_response(samples: RunSamples, sample: SampledTrajectory) -> dict[str, An
     return TrajectoryResponse.values_of(
         sample,
         node_name=samples.node_names.get(sample.node, sample.node),
-        why=outcome_sentence(sample),
+        why=outcome_sentence(sample, samples.plugin_kinds),
         staleness=staleness_of(sample),
     )

@@ -1,12 +1,14 @@
 """Page of one sampled trajectory: its turns, the versions that wrote them, and the outcome of its group."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from astraflow.contract.plugins import PluginKind
 from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.spans import Ending
 from web.components import formats
+from web.components.drop_reasons import drop_meaning
 from web.components.texts import TextCutter, visible
 from web.trajectories.episodes import name_of
 from web.trajectories.tokens import TOKENS_PER_PAGE, TokenWindow, has_tokens
@@ -20,7 +22,6 @@ OUTCOME_TEXTS = {
     "stale": "Its group was dropped: it started with a version older than the staleness bound allows in a batch.",
     "failed": "Its group was dropped: too many of its members failed.",
     "full": "Its group was dropped: its policy's buffer was full while the trainer was stalled.",
-    "informative": "The filter informative dropped its group: all members scored alike: nothing to learn.",
     "unrecorded": "The outcome of its group is unknown: the service was killed before it could record it.",
 }
 """Sentence for each outcome of a group."""
@@ -94,10 +95,15 @@ class Conversation:
 
 
 def conversation(
-    sample: SampledTrajectory, names: Mapping[str, str], *, is_complete: bool = False, first_token: int | None = None
+    sample: SampledTrajectory,
+    names: Mapping[str, str],
+    *,
+    kinds: Sequence[PluginKind] = (),
+    is_complete: bool = False,
+    first_token: int | None = None,
 ) -> Conversation:
-    """Builds the view. names: node names by node id. is_complete: all texts are requested. first_token: of the token
-    view; None for the text view."""
+    """Builds the view. names: node names by node id. kinds: known plugins, for the filter that dropped its group.
+    is_complete: all texts are requested. first_token: of the token view; None for the text view."""
     failure = sample.failure
     cutter = TextCutter(is_complete=is_complete)
     tokens = None if first_token is None or not has_tokens(sample) else _token_page(sample, first_token)
@@ -116,7 +122,7 @@ def conversation(
         member=sample.member,
         reward=formats.MISSING if failure else formats.reward(sample.reward),
         tone="bad" if failure else tone_of(sample.reward, best=1.0, worst=0.0),
-        outcome_sentence=outcome_sentence(sample),
+        outcome_sentence=outcome_sentence(sample, kinds),
         facts=_facts(sample, names.get(sample.node, sample.node)),
         ending=sample.ending.label if sample.ending else "",
         ending_tone=ENDING_TONES.get(sample.ending, "warn") if sample.ending else "",
@@ -150,11 +156,15 @@ def _token_page(sample: SampledTrajectory, first: int) -> TokenPage:
     )
 
 
-def outcome_sentence(sample: SampledTrajectory) -> str:
-    """Returns the outcome of a trajectory's group as a sentence."""
+def outcome_sentence(sample: SampledTrajectory, kinds: Sequence[PluginKind]) -> str:
+    """Returns the outcome of a trajectory's group as a sentence. kinds: as for `conversation`."""
     if sample.step is not None:
         return f"{OUTCOME_TEXTS['trained'][:-1]} in step {sample.step}."
-    return OUTCOME_TEXTS.get(sample.outcome, f"The filter {sample.outcome} dropped its group.")
+    if sample.outcome in OUTCOME_TEXTS:
+        return OUTCOME_TEXTS[sample.outcome]
+    summary = drop_meaning(sample.outcome, kinds)
+    description = f" Its description: {summary}." if summary else ""
+    return f"The filter {sample.outcome} dropped its group.{description}"
 
 
 def staleness_of(sample: SampledTrajectory) -> int | None:

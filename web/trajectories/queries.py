@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,11 +10,13 @@ from typing import Protocol
 
 from astraflow.client.offline_run import OfflineRun
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
+from astraflow.contract.plugins import PluginKind
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.queries import RewardHistogram, RewardQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.runtime.folders.run_folders import RunFolder
 from web.database.tables import RunRecord
+from web.history.report_json import report_from_json
 from web.requests.context import RequestContext
 from web.requests.run_lookup import is_live, require_record, showing
 from web.trajectories.filters import SampleFilter
@@ -48,6 +50,8 @@ class RunSamples:
     """Node names by node id."""
     record_note: str
     """Note about a recorded run; empty for a live run."""
+    plugin_kinds: Sequence[PluginKind] = ()
+    """Known plugins; their filters are among the outcomes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,13 +183,23 @@ async def samples_of_run(context: RequestContext, run_id: int) -> RunSamples:
         context = showing(context, run_id)
         report = context.state.report
         names = {str(node.id): node.facts.name for node in report.nodes} if report else {}
-        return RunSamples(source=context.control, node_names=names, record_note="")
+        return RunSamples(
+            source=context.control,
+            node_names=names,
+            record_note="",
+            plugin_kinds=report.plugin_kinds if report else (),
+        )
     location = str(context.settings.run_dir or "") if context.settings.is_read_only else record.folder
     folder = await asyncio.to_thread(_run_folder, location, record.name)
     last_report = f"{datetime.fromtimestamp(record.last_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
     is_over = not folder.is_active
     state = f"the run ended at {last_report}" if is_over else f"the run is not connected, last report at {last_report}"
-    return RunSamples(source=OfflineRun(folder.path), node_names=_node_names(record), record_note=f"Recorded; {state}.")
+    return RunSamples(
+        source=OfflineRun(folder.path),
+        node_names=_node_names(record),
+        record_note=f"Recorded; {state}.",
+        plugin_kinds=report_from_json(record.report_json).plugin_kinds,
+    )
 
 
 def _run_folder(location: str, name: str) -> RunFolder:

@@ -150,7 +150,9 @@ async def show_item(
         layout=layout(context.state, context.settings),
         head=head,
         filters=sample_filter,
-        view=conversation(sample, samples.node_names, is_complete=all_texts, first_token=token),
+        view=conversation(
+            sample, samples.node_names, kinds=samples.plugin_kinds, is_complete=all_texts, first_token=token
+        ),
         levels=LEGEND,
         episode=episode_tree(members, sample.ordinal),
         calls=call_list(members, sample.ordinal, outcome=outcome_named(calls), number=open_call),

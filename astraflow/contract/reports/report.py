@@ -8,7 +8,7 @@ from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts
-from astraflow.contract.plugins import PlannedPlugins, PluginSpec
+from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSpec
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
 from astraflow.contract.rollouts.failures import Failure
@@ -315,6 +315,8 @@ class Report:
     """Latest versions of each policy; in a one-minute point of the history, the versions published in that minute."""
     completion: Completion | None = None
     """Absent until the stop condition is met."""
+    plugin_kinds: tuple[PluginKind, ...] = ()
+    """Plugins that can be used; empty in the history, since they do not change."""
 
     def lag(self, node: NodeReport) -> Mapping[PolicyId, int]:
         """Returns the versions by which a node is behind each trainer; policies it does not serve yet are absent."""

@@ -29,8 +29,8 @@ _NODE_BYTES = 1000
 class History:
     """Stores every report of the last minutes, and one point per minute of the run (see `minutes`).
 
-    Reports are stored without events and node errors, which repeat from report to report. The sequence is in the
-    journal, which is never behind what watchers saw; the reports themselves are in the archive.
+    Reports are stored without events, node errors and kinds of plugins, which repeat from report to report. The
+    sequence is in the journal, which is never behind what watchers saw; the reports themselves are in the archive.
     """
 
     def __init__(self, journal: Journal, archive: Archive, *, seconds: int, minutes: int) -> None:
@@ -205,4 +205,4 @@ def _message(body: bytes) -> pb.Report:
 
 def _slim(report: Report) -> Report:
     nodes = tuple(replace(node, errors=()) if node.errors else node for node in report.nodes)
-    return replace(report, events=(), nodes=nodes)
+    return replace(report, events=(), nodes=nodes, plugin_kinds=())

@@ -14,6 +14,7 @@ from astraflow.contract.rollouts.agent_calls import MAX_REPORTED_SESSIONS, LiveS
 from astraflow.contract.weight_reports import WeightsReport
 from astraflow.dataflow.activity import PolicyActivity
 from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.plugin_changes import plugin_kinds
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
@@ -60,6 +61,7 @@ def build_report(
         memory_bytes=run.memory_bytes,
         recommendations=recommendations,
         completion=run.stop_condition.completion,
+        plugin_kinds=plugin_kinds(),
     )
 
 

@@ -719,6 +719,34 @@ class Pace(_message.Message):
 Global___Pace: _TypeAlias = Pace  # noqa: Y015
 
 @_typing.final
+class PluginKind(_message.Message):
+    """A plugin that a run can use."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    slot: _builtins.str
+    kind: _builtins.str
+    summary: _builtins.str
+    """First sentence of its documentation."""
+    def __init__(
+        self,
+        *,
+        slot: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        summary: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "slot", b"slot", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PluginKind: _TypeAlias = PluginKind  # noqa: Y015
+
+@_typing.final
 class PlannedPlugins(_message.Message):
     """Plugins that take effect with the next version."""
 
@@ -812,6 +840,7 @@ class Report(_message.Message):
     RECOMMENDATIONS_FIELD_NUMBER: _builtins.int
     COMPLETION_FIELD_NUMBER: _builtins.int
     IS_WITHOUT_NODES_FIELD_NUMBER: _builtins.int
+    PLUGIN_KINDS_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     sequence: _builtins.int
     at: _builtins.float
@@ -847,6 +876,10 @@ class Report(_message.Message):
     def completion(self) -> Global___Completion:
         """Absent until the stop condition is met."""
 
+    @_builtins.property
+    def plugin_kinds(self) -> _containers.RepeatedCompositeFieldContainer[Global___PluginKind]:
+        """Plugins that can be used; empty in the history."""
+
     def __init__(
         self,
         *,
@@ -869,10 +902,11 @@ class Report(_message.Message):
         recommendations: _abc.Iterable[Global___PoolRecommendation] | None = ...,
         completion: Global___Completion | None = ...,
         is_without_nodes: _builtins.bool = ...,
+        plugin_kinds: _abc.Iterable[Global___PluginKind] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "completion", b"completion", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "is_without_nodes", b"is_without_nodes", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "problems", b"problems", "recommendations", b"recommendations", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "completion", b"completion", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "is_without_nodes", b"is_without_nodes", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "plugin_kinds", b"plugin_kinds", "pools", b"pools", "problems", b"problems", "recommendations", b"recommendations", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -141,11 +141,11 @@ def test_counts_balance_and_an_unbalanced_one_is_marked() -> None:
     report = SyntheticRun().report(150)
     flow, stream = report.flows[0], report.streams[0]
 
-    assert flow_balance(flow).is_balanced
-    assert stream_balance(stream).is_balanced
-    broken = stream_balance(dataclasses.replace(stream, trained=stream.trained - 1))
+    assert flow_balance(flow, report.plugin_kinds).is_balanced
+    assert stream_balance(stream, report.plugin_kinds).is_balanced
+    broken = stream_balance(dataclasses.replace(stream, trained=stream.trained - 1), report.plugin_kinds)
     assert not broken.is_balanced
-    assert broken.sentence != stream_balance(stream).sentence
+    assert broken.sentence != stream_balance(stream, report.plugin_kinds).sentence
     assert next(entry.label for entry in episode_entries(flow)) == "accepted"
     handed_back = partial_rollout_balance(flow)
     assert handed_back.is_balanced

@@ -19,7 +19,7 @@ from tests.web.page_elements import notice_after, parsed
 from web.dataflow.plugin_form import changes_plugins, requested_filters
 from web.dataflow.sankey import WIDTH, StageLink, StagePosition, diagram_layout
 from web.dataflow.stream_cards import pressure
-from web.dataflow.views import REASONS, dataflow_view, finding
+from web.dataflow.views import dataflow_view, finding
 from web.state.dataflow_graph import DataflowGraph, RecentCounts, build_graph
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -58,7 +58,7 @@ def test_rates_are_over_the_last_minute_and_unknown_with_one_report() -> None:
 
 def test_the_finding_names_the_largest_loss_of_groups() -> None:
     report = SyntheticRun().report(150)
-    assert finding(graph(report), "run") == "20\u202f% of groups are filtered as uninformative"
+    assert finding(graph(report), "run") == "20\u202f% of groups are dropped by the filter informative"
     flow = report.flows[0]
     balanced_report = replace(report, flows=(replace(flow, dropped={}, issued=flow.open + flow.admitted),))
     balanced_report = replace(balanced_report, streams=(replace(report.streams[0], dropped={}),))
@@ -179,7 +179,8 @@ async def test_the_diagram_its_table_and_its_files_have_the_same_edges(web: Runn
     assert len(page.all("path.band")) == len(sheet) == len(rows) == 10
     assert part.has("path.band")
     assert not part.has("html")
-    assert REASONS["informative"][1] in {row["reason"] for row in rows}
+    summaries = {kind.kind: kind.summary for kind in SyntheticRun().report(150).plugin_kinds}
+    assert summaries["informative"] in {row["reason"] for row in rows}
     assert rows[0]["from"] == "Prompts (train)"
     assert rows[0]["per_s"] > 0
 

@@ -16,7 +16,7 @@ class KeepAllOptions(Config):
 
 @filters.register("keep_all", options=KeepAllOptions)
 class KeepAll:
-    """Filter that keeps every group."""
+    """Keeps every group."""
 
     def __init__(self, options: KeepAllOptions) -> None:
         pass

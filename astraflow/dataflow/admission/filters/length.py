@@ -34,7 +34,10 @@ class LengthOptions(Config):
 
 @filters.register("length", options=LengthOptions)
 class Length:
-    """Drops groups that are mostly truncated: the reward of a truncated answer is noise."""
+    """Drops groups with too many truncated, too short or too long answers.
+
+    The reward of a truncated answer is noise.
+    """
 
     def __init__(self, options: LengthOptions) -> None:
         self._options = options

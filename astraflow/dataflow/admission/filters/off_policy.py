@@ -1,4 +1,4 @@
-"""Drops groups written mostly by old versions. (Trajectories of several versions: AReaL, arXiv:2505.24298)"""
+"""Drops groups with too many tokens of old versions. (Trajectories of several versions: AReaL, arXiv:2505.24298)"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ class OffPolicyOptions(Config):
 
 @filters.register("off_policy", options=OffPolicyOptions)
 class OffPolicy:
-    """Drops groups written mostly by old versions.
+    """Drops groups with too many tokens of old versions.
 
     Weighs every token; finer than the staleness bound, which uses a group's first token only.
     """

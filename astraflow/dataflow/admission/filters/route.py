@@ -39,8 +39,10 @@ class RouteOptions(Config):
 
 @filters.register("route", options=RouteOptions)
 class Route:
-    """Decides for each policy's trajectories of a group. Trajectories never enter the stream of another policy: its
-    staleness bound counts versions of its own weights."""
+    """Decides by rules which policies' streams receive a group.
+
+    Trajectories never enter the stream of another policy: its staleness bound counts versions of its own weights.
+    """
 
     def __init__(self, options: RouteOptions) -> None:
         self._rules = options.rules

@@ -44,10 +44,11 @@ class GresoOptions(Config):
 
 @selectors.register("greso", options=GresoOptions)
 class Greso:
-    """Epochs over the data from which prompts are skipped at random, the more likely the longer their streak.
+    """Skips prompts without recent spread of rewards at random, the more likely the longer their streak.
 
-    The row of a prompt is its streak of groups without spread: positive for easy groups, negative for hard ones. With
-    several policies a group has spread when any of them can learn from it, and is easy when all policies succeed.
+    The other prompts follow epochs over the data. The row of a prompt is its streak of groups without spread: positive
+    for easy groups, negative for hard ones. With several policies a group has spread when any of them can learn from
+    it, and is easy when all policies succeed.
     """
 
     def __init__(self, options: GresoOptions, size: int, seed: int) -> None:

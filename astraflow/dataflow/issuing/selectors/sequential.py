@@ -20,7 +20,8 @@ class SequentialOptions(Config):
 
 @selectors.register("sequential", options=SequentialOptions)
 class Sequential:
-    """Chooses prompts in epochs. Choice n depends on the seed and n alone, so the state is one number."""
+    """Chooses every prompt once before any is repeated. Choice n depends on the seed and n alone, so the state is one
+    number."""
 
     def __init__(self, options: SequentialOptions, size: int, seed: int) -> None:
         self._size = size

@@ -17,7 +17,7 @@ class UniformOptions(Config):
 
 @selectors.register("uniform", options=UniformOptions)
 class Uniform:
-    """Draws prompts uniformly. Draw n depends on the seed and n alone, so the state is one number."""
+    """Draws every prompt with equal probability. Draw n depends on the seed and n alone, so the state is one number."""
 
     def __init__(self, options: UniformOptions, size: int, seed: int) -> None:
         self._size = size
