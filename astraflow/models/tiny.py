@@ -23,7 +23,7 @@ from astraflow.runtime.folders.run_folders import HOME, home
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_REVISION = 2
+_REVISION = 3
 """Increased when the code makes another model from the same options, so that outdated cached models are not used;
 `tests/models/test_warm_start_examples.py` fails until it is."""
 

@@ -19,6 +19,7 @@ from astraflow.models.base import EpisodeOptions, Transcript
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.trainer.demonstrations import demonstrations
 from astraflow.workflows.scripted.experts import Situation, expert_named, fixed_turns
+from astraflow.workflows.solve_and_verify import parse_verification_prompt
 from tests.errors import raises_code
 
 SUMS = datasets.build({"kind": "arithmetic"}, 0)
@@ -103,6 +104,24 @@ def test_a_verifier_sees_right_and_wrong_answers(tokenizer: ChatTokenizer) -> No
 
     verdicts = [written(transcript, tokenizer) for transcript in transcripts]
     assert 0.3 < sum("approve" in verdict for verdict in verdicts) / len(verdicts) < 0.7
+
+
+def test_several_plays_show_a_verifier_right_and_wrong_answers_to_the_same_question(tokenizer: ChatTokenizer) -> None:
+    sums = datasets.build({"kind": "arithmetic", "digits": 1}, 0)
+    transcripts = played(sums, tokenizer, 100 * 12, policy="verifier", plays=12, **VERIFICATION)
+
+    requests = [parse_verification_prompt(tokenizer.decode(item.tokens)) for item in transcripts]
+    answers = [
+        (request.question.rpartition("\n")[2], int(request.answer)) for request in requests if request is not None
+    ]
+    errors: dict[str, set[int]] = {}
+    for question, answer in answers:
+        left, right = question.removesuffix("=").split("+")
+        errors.setdefault(question, set()).add(answer - int(left) - int(right))
+    assert len(errors) == 100
+    assert sum(0 in some and len(some) > 3 for some in errors.values()) >= 95
+    assert sum(bool(some & {1, -1}) for some in errors.values()) >= 50, "near mistakes are the hard ones"
+    assert min(answer for _, answer in answers) >= 0
 
 
 @pytest.mark.anyio

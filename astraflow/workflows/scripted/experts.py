@@ -98,11 +98,20 @@ def shopper(situation: Situation) -> Reply:
 
 
 def fallible_solver(situation: Situation) -> Reply:
-    """Answers correctly, except for one mistake in three of four episodes: the answer to another prompt, as the first
-    reply in two of them and as the second reply in one. Mistakes are not examples."""
+    """Answers correctly, except for one mistake in three of four episodes: as the first reply in two of them and as the
+    second reply in one. A mistake is the answer to another prompt, or every second time a number near the right one,
+    where that is a whole number, since those are what a verifier finds hard. Mistakes are not examples."""
     is_mistake = (0, 0, 1, None)[situation.number % 4] == situation.turn
-    prompt = situation.other if is_mistake else situation.prompt
-    return Reply(text=str(prompt.fields[ANSWER]), is_example=not is_mistake)
+    answer = str(situation.prompt.fields[ANSWER])
+    return Reply(text=_mistake(answer, situation) if is_mistake else answer, is_example=not is_mistake)
+
+
+def _mistake(answer: str, situation: Situation) -> str:
+    rounds = situation.number // 4
+    if rounds % 2 and re.fullmatch(r"\d+", answer):
+        near = int(answer) + (1, -1, 2, -2, 3, -3)[rounds // 2 % 6]
+        return str(near if near >= 0 else 2 * int(answer) - near)
+    return str(situation.other.fields[ANSWER])
 
 
 def verifier(situation: Situation) -> Reply:
