@@ -77,14 +77,11 @@ gpu: $(VENV)/.installed-dev ## run tests and benchmarks on a GPU, and write buil
 containers: $(VENV)/.installed-dev ## test docker-compose.yml in a separate Docker Engine, with faults: needs root on Debian
 	$(BIN)/python -m tests.containers $(ARGS)
 
-check: $(VENV)/.installed-dev ## run all static checks
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
-	$(BIN)/codespell
-	$(BIN)/djlint --lint --quiet web
-	$(BIN)/bandit --quiet --recursive --severity-level high astraflow web maintainer recipes
+CHECKS = "ruff check ." "ruff format --check ." mypy "lint-imports --no-cache" codespell "djlint --lint --quiet web" \
+	"bandit --quiet --recursive --severity-level high astraflow web maintainer recipes"
+
+check: $(VENV)/.installed-dev ## run all static checks; those after one that fails run too
+	@status=0; for tool in $(CHECKS); do echo "$$tool"; $(BIN)/$$tool || status=1; done; exit $$status
 
 audit: $(AUDIT)/.made ## check constraints.txt for known vulnerabilities; needs internet access to PyPI
 	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt

@@ -1,6 +1,6 @@
 """Plugins: data algorithms of a run and their changes while it is active, and results of the checks of a plugin."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -96,3 +96,15 @@ class CheckResult:
 def broken_promises(results: Sequence[CheckResult]) -> list[str]:
     """Returns a line for each broken promise."""
     return [f"{result.promise}: {result.detail}" for result in results if result.outcome is Outcome.FAILED]
+
+
+def plugin_labels(specs: Iterable[PluginSpec]) -> list[str]:
+    """Returns the labels under which a slot's plugins are counted, in order: their kinds, the second of a kind with its
+    number, as `length 2`."""
+    kinds: list[str] = []
+    labels: list[str] = []
+    for spec in specs:
+        kind = str(spec.get("kind", ""))
+        labels.append(f"{kind} {kinds.count(kind) + 1}" if kind in kinds else kind)
+        kinds.append(kind)
+    return labels

@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
-from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec
+from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec, plugin_labels
 from astraflow.contract.values import Json
 from astraflow.dataflow.storage.prompt_rows import RowProvider
 
@@ -124,12 +124,9 @@ class SlotPlugins(Generic[P]):
             ) from None
 
     def _build_all(self, specs: Iterable[PluginSpec]) -> dict[str, P]:
-        plugins: dict[str, P] = {}
-        for spec in specs:
-            plugin, kind = self._build(spec), str(spec["kind"])
-            duplicates = sum(label.partition(" ")[0] == kind for label in plugins)
-            plugins[f"{kind} {duplicates + 1}" if duplicates else kind] = plugin
-        return plugins
+        specs = tuple(specs)
+        plugins = [self._build(spec) for spec in specs]
+        return dict(zip(plugin_labels(specs), plugins, strict=True))
 
     def _transfer_state(self, label: str, previous: P) -> str | None:
         """Transfers the state as a restart does; returns the cause if the new plugin rejects it."""

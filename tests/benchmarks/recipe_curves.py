@@ -150,6 +150,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg-folder", type=Path)
     arguments = parser.parse_args()
+    if arguments.svg_folder:
+        arguments.svg_folder.mkdir(parents=True, exist_ok=True)  # before minutes of runs
     outcomes: list[RunOutcome] = []
     for name in arguments.recipes or tiny_recipes():
         runs = [run_once(name, seed, limit_s=arguments.limit_s) for seed in range(arguments.seeds)]

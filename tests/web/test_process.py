@@ -6,7 +6,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -116,20 +116,28 @@ async def test_stored_files_are_private_including_those_of_an_earlier_release(tm
     assert set(modes.values()) == {0o600}
 
 
+async def printed_by(command: Sequence[str]) -> tuple[str, str]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    out, err = await process.communicate()
+    return out.decode().strip(), err.decode().strip()
+
+
 @pytest.mark.anyio
 async def test_a_login_link_is_in_no_output_and_a_command_creates_another(tmp_path: Path) -> None:
     fake = FakeControlPlane(sequence=30)
     async with fake.serving() as dataflow, started("--dataflow", dataflow, "--directory", str(tmp_path)) as process:
         first = await ready(process, tmp_path)
         command = (sys.executable, "-m", "astraflow.cli.main", "login-link", str(tmp_path))
-        command_process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        second = (await command_process.communicate())[0].decode().strip()
+        second, note = await printed_by(command)
         async with httpx.AsyncClient() as client:
             opened = [(await client.get(link)).status_code for link in (first, second)]
             again = (await client.get(second)).status_code
         process.send_signal(signal.SIGTERM)
         output = b"".join(await process.communicate()).decode()
+        _, later_note = await printed_by(command)
 
+    assert (note, "nothing answers" in later_note) == ("", True)
     assert second.startswith(first.partition("token=")[0])
     assert opened == [303, 303]
     assert again != 500

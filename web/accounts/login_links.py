@@ -3,9 +3,11 @@
 import argparse
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime.clock import SystemClock
@@ -18,6 +20,10 @@ from web.security.roles import Role
 
 LINK_FILE = "login-link"
 """File with the current login link, mode 0600, in the page's directory."""
+
+
+CONNECT_S = 2.0
+"""Time limit of the check that the page answers, in seconds."""
 
 
 def write_link(directory: Path, link: str) -> None:
@@ -69,13 +75,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         database = open_database(directory, os.environ.get(DATABASE_URL_VARIABLE, ""))
         try:
-            print(asyncio.run(new_link(directory, database)))  # noqa: T201 (the command's output)
+            link = asyncio.run(new_link(directory, database))
+            print(link)  # noqa: T201 (the command's output)
         finally:
             database.close()
     except AstraFlowError as problem:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (for a person)
         return exit_code(problem)
+    if not _answers(address_of(link)):
+        note = "note: nothing answers at this address now; the link works once the page runs there (astraflow runs)"
+        print(note, file=sys.stderr)  # noqa: T201 (for a person)
     return 0
+
+
+def _answers(address: str) -> bool:
+    """Returns whether a server accepts a connection at the address of a link."""
+    url = urlsplit(address)
+    try:
+        with socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), CONNECT_S):
+            return True
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec
+from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec, plugin_labels
 from astraflow.contract.reports.report import Report
 from web.components import formats
 
@@ -45,19 +45,26 @@ def plugin_rows(report: Report, paths: Mapping[str, str]) -> list[PluginRow]:
         finished = flow.admitted + sum(flow.dropped.values())
         owner = f"flow {flow.id}"
         effect = f"chose {formats.several(flow.issued, 'group')}"
-        rows.append(_row(owner, PluginSlot.SELECTOR, flow.selector, effect, flow.plugins, summaries, paths[owner]))
-        for spec in flow.filters or ({},):
-            dropped = flow.dropped.get(_kind(spec), 0)
+        selector = _kind(flow.selector)
+        rows.append(
+            _row(owner, PluginSlot.SELECTOR, flow.selector, selector, effect, flow.plugins, summaries, paths[owner])
+        )
+        filters = flow.filters or ({},)
+        for label, spec in zip(plugin_labels(filters), filters, strict=True):
+            dropped = flow.dropped.get(label, 0)
             share = f" ({formats.percent(dropped / finished)})" if finished else ""
             effect = f"dropped {formats.count(dropped)} of {formats.several(finished, 'group')}{share}"
             effect = effect if spec else "drops nothing"
-            rows.append(_row(owner, PluginSlot.FILTERS, spec, effect, flow.plugins, summaries, paths[owner]))
+            rows.append(_row(owner, PluginSlot.FILTERS, spec, label, effect, flow.plugins, summaries, paths[owner]))
     for stream in report.streams:
         owner = f"policy {stream.policy}"
         effect = f"made {formats.count(stream.steps)} batch{'' if stream.steps == 1 else 'es'}"
         if stream.replayed:
             effect += f"; {formats.several(stream.replayed, 'group')} trained again"
-        rows.append(_row(owner, PluginSlot.SAMPLER, stream.sampler, effect, stream.plugins, summaries, paths[owner]))
+        sampler = _kind(stream.sampler)
+        rows.append(
+            _row(owner, PluginSlot.SAMPLER, stream.sampler, sampler, effect, stream.plugins, summaries, paths[owner])
+        )
     return rows
 
 
@@ -78,13 +85,14 @@ def _row(
     owner: str,
     slot: PluginSlot,
     spec: PluginSpec,
+    label: str,
     effect: str,
     measured: Mapping[str, float],
     summaries: Mapping[tuple[PluginSlot, str], str],
     href: str,
 ) -> PluginRow:
     kind = _kind(spec)
-    own_figures = {name: value for name, value in measured.items() if name.partition(".")[0] == kind}
+    own_figures = {name: value for name, value in measured.items() if name.partition(".")[0] == label}
     figures = (f"{name.partition('.')[2].replace('_', ' ')} {value:.4g}" for name, value in own_figures.items())
     return PluginRow(
         owner=owner,

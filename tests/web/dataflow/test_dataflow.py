@@ -17,9 +17,10 @@ from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, shown_secret
 from tests.web.page_elements import notice_after, parsed
 from web.dataflow.plugin_form import changes_plugins, requested_filters
+from web.dataflow.plugins import plugin_rows
 from web.dataflow.sankey import WIDTH, StageLink, StagePosition, diagram_layout
 from web.dataflow.stream_cards import pressure
-from web.dataflow.views import dataflow_view, finding
+from web.dataflow.views import dataflow_view, finding, owner_paths
 from web.state.dataflow_graph import DataflowGraph, RecentCounts, build_graph
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -183,6 +184,21 @@ async def test_the_diagram_its_table_and_its_files_have_the_same_edges(web: Runn
     assert summaries["informative"] in {row["reason"] for row in rows}
     assert rows[0]["from"] == "Prompts (train)"
     assert rows[0]["per_s"] > 0
+
+
+def test_two_filters_of_a_kind_have_a_row_each_with_their_own_numbers() -> None:
+    report = SyntheticRun().report(150)
+    flow = replace(
+        report.flows[0],
+        filters=({"kind": "length", "max_tokens": 9}, {"kind": "informative"}, {"kind": "length"}),
+        dropped={"length": 30, "length 2": 4},
+        plugins={"length.truncated": 7.0, "length 2.truncated": 1.0},
+    )
+    report = replace(report, flows=(flow,))
+    rows = [row for row in plugin_rows(report, owner_paths(report)) if row.slot == "filter"]
+    assert [row.kind for row in rows] == ["length", "informative", "length"]
+    assert [row.effect.split(" of ")[0] for row in rows] == ["dropped 30", "dropped 0", "dropped 4"]
+    assert [row.figures for row in rows] == ["truncated 7", "", "truncated 1"]
 
 
 @pytest.mark.anyio
