@@ -20,20 +20,23 @@ class BackendThread:
     """Runs blocking calls in its own thread, in order. Use as a `with`; exit does not wait for a running call.
 
     A long optimizer step cannot be interrupted, and threads of `asyncio.to_thread` are joined when the process ends, so
-    the step would delay the exit. This thread is not joined. It must not run native code during the interpreter's
-    shutdown, where it would abort the process, so a process that ends during a call exits at once: with exit code 0
-    when the call was given up on purpose (`abandon`), else 1.
+    the step would delay the exit. A process that ends during a call exits at once instead: with exit code 0 when the
+    call was given up on purpose (`abandon`), else 1. Between calls the thread is joined: one that has used torch and
+    wakes during the interpreter's shutdown, even only to end, aborts the process.
     """
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._lock = threading.Lock()
+        """Guards the two flags: no call begins once the process ends."""
         self._is_busy = False
+        self._is_ending = False
         self._exit_code = 1
 
     def __enter__(self) -> Self:
         self._thread.start()
-        atexit.register(self._exit_if_busy)
+        atexit.register(self._end)
         return self
 
     def __exit__(
@@ -62,17 +65,27 @@ class BackendThread:
         self._exit_code = 0
 
     def _run(self) -> None:
-        while (work := self._calls.get()) is not None:
-            self._is_busy = True
+        while (work := self._calls.get()) is not None and self._begins():
             work()
+            del work  # frees what it holds while the call still counts as running
             self._is_busy = False
-        atexit.unregister(self._exit_if_busy)
 
-    def _exit_if_busy(self) -> None:
-        if self._is_busy:
+    def _begins(self) -> bool:
+        with self._lock:
+            self._is_busy = not self._is_ending
+            return self._is_busy
+
+    def _end(self) -> None:
+        """Ends the process during a call, else the thread."""
+        with self._lock:
+            self._is_ending = True
+            is_busy = self._is_busy
+        if is_busy:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self._exit_code)
+        self._calls.put(None)
+        self._thread.join()
 
 
 def _resolve(

@@ -66,5 +66,37 @@ def test_a_process_can_end_during_a_call(is_abandoned: bool, code: int) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "end of the program\n", "")
 
 
+ENDINGS = """
+import asyncio, collections, os, sys
+import torch
+from astraflow.trainer.worker import BackendThread
+
+async def main(number):
+    with BackendThread("test") as worker:
+        async def work():
+            while True:
+                await worker.call(lambda: torch.randn(64, 64) @ torch.randn(64, 64))
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0.005 + 0.0007 * number)
+        task.cancel()
+        worker.abandon()
+
+torch.set_num_threads(1)
+codes = collections.Counter()
+for number in range(20):
+    child = os.fork()
+    if child == 0:
+        asyncio.run(main(number))
+        sys.exit(0)
+    codes[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])] += 1
+print(dict(codes))
+"""
+
+
+def test_a_process_that_ends_between_calls_of_torch_does_not_abort() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDINGS], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["{0: 20}"]), ended.stderr[-2000:]
+
+
 def _thread_name() -> str:
     return threading.current_thread().name

@@ -90,9 +90,11 @@ class _Rank:
         }
 
     def run(self) -> None:
-        for work in (self._receive, self._beat, lambda: self._serve(WRITE_LANE)):
-            threading.Thread(target=work, daemon=True).start()
+        writer = threading.Thread(target=self._serve, args=(WRITE_LANE,), daemon=True)
+        for thread in (writer, *(threading.Thread(target=work, daemon=True) for work in (self._receive, self._beat))):
+            thread.start()
         self._serve("main")
+        writer.join()  # a thread that has used torch and ends during the interpreter's shutdown aborts the process
         log.info("rank_closed", rank=self._place.rank)
 
     def _receive(self) -> None:
