@@ -58,7 +58,9 @@ def plugin_figures(flows: Sequence[FlowReport], streams: Sequence[StreamReport])
 
 
 def _figures(of: str, plugins: Mapping[str, float]) -> list[PluginFigure]:
-    return [PluginFigure(of=of, name=name.replace("_", " "), value=f"{value:.4g}") for name, value in plugins.items()]
+    return [
+        PluginFigure(of=of, name=name.replace("_", " "), value=formats.figure(value)) for name, value in plugins.items()
+    ]
 
 
 def flow_balance(flow: FlowReport, kinds: Sequence[PluginKind]) -> CountBalance:

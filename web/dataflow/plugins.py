@@ -93,7 +93,9 @@ def _row(
 ) -> PluginRow:
     kind = _kind(spec)
     own_figures = {name: value for name, value in measured.items() if name.partition(".")[0] == label}
-    figures = (f"{name.partition('.')[2].replace('_', ' ')} {value:.4g}" for name, value in own_figures.items())
+    figures = (
+        f"{name.partition('.')[2].replace('_', ' ')} {formats.figure(value)}" for name, value in own_figures.items()
+    )
     return PluginRow(
         owner=owner,
         slot={PluginSlot.SELECTOR: "selector", PluginSlot.FILTERS: "filter", PluginSlot.SAMPLER: "sampler"}[slot],
