@@ -1,12 +1,18 @@
 """Counts of groups and episodes of a run, and whether they balance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from astraflow.contract.plugins import PluginKind
+from astraflow.contract.plugins import PluginKind, PluginSlot
 from astraflow.contract.reports.report import FlowReport, StreamReport
 from web.components import formats
-from web.components.drop_reasons import DATAFLOW_REASONS, drop_meaning
+
+DATAFLOW_REASONS = {
+    "failed": "too many members failed",
+    "stale": "older than max_staleness allows",
+    "full": "the buffer was full while this policy's trainer was stalled",
+}
+"""Meaning of each reason that is no filter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,17 @@ class PluginFigure:
     of: str
     name: str
     value: str
+
+
+def drop_meaning(reason: str, kinds: Iterable[PluginKind]) -> str:
+    """Returns the meaning of a reason in `dropped` of a flow or a stream; empty for a filter without a description.
+
+    reason: one of the dataflow's, or the label of a filter (`length`, or `length 2` for the second one).
+    """
+    if reason in DATAFLOW_REASONS:
+        return DATAFLOW_REASONS[reason]
+    name = reason.partition(" ")[0]
+    return next((kind.summary for kind in kinds if kind.slot is PluginSlot.FILTERS and kind.kind == name), "")
 
 
 def plugin_figures(flows: Sequence[FlowReport], streams: Sequence[StreamReport]) -> tuple[PluginFigure, ...]:

@@ -8,11 +8,12 @@ from astraflow.contract.plugins import PluginKind
 from astraflow.contract.reports.report import FlowReport, Report
 from web.components import formats
 from web.components.downloads import Sheet
-from web.components.drop_reasons import DATAFLOW_REASONS, drop_meaning
 from web.components.group_counts import (
+    DATAFLOW_REASONS,
     CountBalance,
     CountEntry,
     PluginFigure,
+    drop_meaning,
     episode_entries,
     flow_balance,
     partial_rollout_balance,

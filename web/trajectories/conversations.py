@@ -8,7 +8,7 @@ from astraflow.contract.plugins import PluginKind
 from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.spans import Ending
 from web.components import formats
-from web.components.drop_reasons import drop_meaning
+from web.components.group_counts import drop_meaning
 from web.components.texts import TextCutter, visible
 from web.trajectories.episodes import name_of
 from web.trajectories.tokens import TOKENS_PER_PAGE, TokenWindow, has_tokens
