@@ -16,6 +16,7 @@ from astraflow.contract.reports.report import Report
 from astraflow.dataflow.history import history as history_module
 from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.history.history import History
+from astraflow.dataflow.plugin_changes import plugin_kinds
 from astraflow.dataflow.storage.journal import Journal
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2
@@ -53,6 +54,15 @@ async def test_reports_are_stored_completely_except_for_node_errors(tmp_path: Pa
         reply = await history.page_after(0, limit=10, resolution_s=0)
         assert from_message(reply.reports[0], Report) == replace(full_report, nodes=(replace(node, errors=()),))
         assert history.latest == full_report
+
+
+async def test_kinds_of_plugins_are_in_no_stored_report(tmp_path: Path) -> None:
+    async with opened(tmp_path) as history:
+        for second in (1, 2, 62):
+            history.add(replace(report(second), at=6000.0 + second, plugin_kinds=plugin_kinds()))
+        pages = [await history.page_after(0, limit=10, resolution_s=resolution_s) for resolution_s in (0, 60)]
+        assert [[bool(stored.plugin_kinds) for stored in page.reports] for page in pages] == [[False] * 3, [False]]
+        assert history.latest is not None and history.latest.plugin_kinds
 
 
 async def test_the_latest_reports_are_returned_oldest_first(tmp_path: Path) -> None:

@@ -63,8 +63,9 @@ class History:
         """Stores a report and wakes the watchers."""
         self._sequence = report.sequence
         self._journal.touch()
-        self._store("seconds", _slim(report))
-        self._count(report)
+        stored = _slim(report)
+        self._store("seconds", stored)
+        self._count(stored)
         self._latest = report
         self._changed.set()
         self._changed = asyncio.Event()
