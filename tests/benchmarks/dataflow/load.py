@@ -60,6 +60,8 @@ class Job:
     """Sequences of a push; 0 fills it up to `PUSH_BYTES`."""
     rate: float = 0.0
     """Sequences a second; 0 for no limit."""
+    warm_up_s: float = 0.0
+    """Calls that begin before it are not in the latencies: processes and connections start. Seconds."""
     version_file: str = ""
     """File to which the trainer writes its version, in place of the weight plane."""
 
@@ -152,6 +154,7 @@ class LoadNode:
         )
         self._node = (await self._client.join(facts)).node
         self.figures.began_at = time.time()
+        self._measured_from = time.perf_counter() + self._job.warm_up_s
         async with asyncio.TaskGroup() as group:
             leasing = group.create_task(self._lease())
             beating = group.create_task(self._beat())
@@ -183,7 +186,7 @@ class LoadNode:
             began = time.perf_counter()
             capacity = self._per_push if self._job.rate else room
             lease = await self._client.lease(self._node, capacity, wait_s=10.0, versions=self._served())
-            self.figures.lease_ms.append(1000 * (time.perf_counter() - began))
+            self._record(self.figures.lease_ms, began)
             self._tasks.extend(lease.tasks)
             self._held.update(task.id for task in lease.tasks)
             self._notify()
@@ -201,11 +204,15 @@ class LoadNode:
             episodes = [self._sequences.episode(task, self._node, version=version) for task in tasks]
             began = time.perf_counter()
             outcomes = await self._client.push(self._node, episodes)
-            self.figures.push_ms.append(1000 * (time.perf_counter() - began))
+            self._record(self.figures.push_ms, began)
             if set(outcomes) != {"accepted"}:
                 raise SystemExit(f"refused: {set(outcomes)}")
             self._held.difference_update(task.id for task in tasks)
             self.figures.sequences += len(outcomes)
+
+    def _record(self, latencies: list[float], began: float) -> None:
+        if began >= self._measured_from:
+            latencies.append(1000 * (time.perf_counter() - began))
 
     def _served(self) -> dict[PolicyId, Version]:
         return {POLICY: self._version.get()}
