@@ -356,5 +356,5 @@ def test_the_demo_has_settings_for_an_engine_server(folder: Path, kind: str, dev
     settings = server_settings(kind, has_consent=False)
     recipe = load_recipe(DEMO, [f"nodes.engine.kind={kind}", *settings])
     assert models.build(recipe.policies["solver"].model).architecture().config.head_dim == head_size
-    assert (recipe.nodes.engine, recipe.nodes.count) == ({"kind": kind}, 1)
+    assert (recipe.nodes.engine["kind"], recipe.nodes.count) == (kind, 1)
     assert not recipe.evaluations["progress"].at_start

@@ -15,9 +15,9 @@ _PREFIX = "generate-tokens-"
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Returns the options of a start; exits for an unknown one."""
+    """Returns the options of a start; exits for an unknown one. The first argument is the launcher."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("-m", required=True, choices=["vllm.entrypoints.openai.api_server"], dest="program")
+    parser.add_argument("program")
     parser.add_argument("--model", required=True)
     parser.add_argument("--served-model-name", required=True)
     parser.add_argument("--load-format", choices=["dummy"], required=True)
@@ -39,7 +39,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--max-lora-rank", type=int)
     parser.add_argument("--enforce-eager", action="store_true")
     parser.add_argument("--gpu-memory-utilization", type=float)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not options.program.endswith("in_server/astraflow_vllm.py"):
+        parser.error(f"unknown program {options.program}")
+    return options
 
 
 def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Frontend:

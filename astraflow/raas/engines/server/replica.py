@@ -10,11 +10,12 @@ when a process of the server has ended, and after `stall_s` seconds without a ne
 
 import asyncio
 import os
+import re
 import secrets
 import socket
 import tempfile
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +40,8 @@ GAUGES_EVERY_S = 1.0
 MISSES = 2
 """Probes without an answer after which a server counts as hung."""
 _PROBE_TOKENS = np.array([1, 2, 3], dtype=np.int32)
+_ERROR = re.compile(r"\b\w*(Error|Exception)\b")
+_LONGEST_ERROR = 200
 _PASSED_VARIABLES = (
     "PATH",
     "HOME",
@@ -261,7 +264,7 @@ class Replica:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if self._declared.done():
                 return self._declared.result()
-            return f"the server exited with code {exited.result()}" if exited.done() else hung.result()
+            return exit_reason(exited.result(), process.log_tail) if exited.done() else hung.result()
         finally:
             exited.cancel()
             hung.cancel()
@@ -347,6 +350,15 @@ class Replica:
             f"cannot start the {self._dialect.kind} server: {cause}; its last lines, of {self._log_file}:\n{tail}",
             code="engine.not_started",
         )
+
+
+def exit_reason(code: int, log_tail: Sequence[str]) -> str:
+    """Returns why a server was lost that ended by itself, with the last error of its log.
+
+    The code says little: a server whose worker failed often ends with 0 (SGLang, vLLM).
+    """
+    error = next((line.strip() for line in reversed(log_tail) if _ERROR.search(line)), "")
+    return f"the server exited with code {code}" + (f" ({error[:_LONGEST_ERROR]})" if error else "")
 
 
 def _free_port() -> int:

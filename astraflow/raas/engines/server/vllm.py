@@ -105,6 +105,7 @@ class VllmDialect:
             variables |= {
                 "VLLM_CPU_KVCACHE_SPACE": f"{options.cache_gib or 1.0:g}",
                 "OMP_NUM_THREADS": str(options.threads),
+                "ASTRAFLOW_SLEEPING_WAITS": "1",
                 # The worker's threads wait actively. On all cores they starve the frontend, which then answers neither
                 # a pause nor an abort for seconds.
                 "VLLM_CPU_NUM_OF_RESERVED_CPU": str(min(1, (os.cpu_count() or 1) - 1)),
@@ -113,8 +114,8 @@ class VllmDialect:
             flags["--gpu-memory-utilization"] = str(options.memory_share)
             variables["CUDA_VISIBLE_DEVICES"] = devices
         arguments = [part for flag, value in flags.items() for part in (flag, value) if part is not None]
-        program = ("-m", "vllm.entrypoints.openai.api_server")
-        return Launch(argv=(str(environment.python), *program, *arguments, *options.arguments), variables=variables)
+        program = str(_IN_SERVER / "astraflow_vllm.py")
+        return Launch(argv=(str(environment.python), program, *arguments, *options.arguments), variables=variables)
 
     async def is_up(self, client: ServerClient) -> bool:
         """Returns whether the server answers control requests."""

@@ -1,9 +1,31 @@
-"""Worker extension inside vLLM's environment (`--worker-extension-cls astraflow_vllm.WeightLoader`), called through
-`POST /collective_rpc`. Runs in every worker; `self` is the worker.
+"""Launcher and worker extension inside vLLM's environment.
+
+    VLLM_API_KEY=<key> python astraflow_vllm.py <arguments of vllm.entrypoints.openai.api_server>
+
+The extension (`--worker-extension-cls astraflow_vllm.WeightLoader`) runs in every worker and is called through
+`POST /collective_rpc`; `self` is the worker.
+
+vLLM's core and workers wait for each other by yielding the processor in a loop for up to a second, which takes most of
+a core from the other processes of a small host. With ASTRAFLOW_SLEEPING_WAITS they sleep between two looks. Its waits
+without a loop are no way out: they miss notifications in quick succession, and then last for seconds (0.32.0).
+
+On a CPU, vLLM starts its processes with `spawn`, which runs the module level of this file again in each of them.
 """
+
+import functools
+import os
+import time
 
 from astraflow_placements import CannotPatch, Placements
 from safetensors.torch import load_file
+
+WAIT_S = 0.0002
+"""Sleep of a process between two looks. A step of a small model on a CPU takes 10 ms. Seconds."""
+
+if os.environ.get("ASTRAFLOW_SLEEPING_WAITS"):
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    shm_broadcast.sched_yield = functools.partial(time.sleep, WAIT_S)
 
 
 class WeightLoader:
@@ -40,3 +62,9 @@ def _pack_tied_head(model: object) -> None:
     layers = (getattr(model, "lm_head", None), getattr(getattr(model, "model", None), "embed_tokens", None))
     for layer in {id(layer): layer for layer in layers if hasattr(layer, "cpu_linear")}.values():
         dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
+
+
+if __name__ == "__main__":
+    from vllm.entrypoints.launchers.api_server.entry import main
+
+    main()
