@@ -5,9 +5,9 @@
 The extension (`--worker-extension-cls astraflow_vllm.WeightLoader`) runs in every worker and is called through
 `POST /collective_rpc`; `self` is the worker.
 
-vLLM's core and workers wait for each other by yielding the processor in a loop for up to a second, which takes most of
-a core from the other processes of a small host. With ASTRAFLOW_SLEEPING_WAITS they sleep between two looks. Its waits
-without a loop are no way out: they miss notifications in quick succession, and then last for seconds (0.32.0).
+vLLM's core and workers wait for each other by yielding the processor in a loop for up to a second, which takes half a
+core from the other processes of a small host. With ASTRAFLOW_SLEEPING_WAITS they sleep between two looks. vLLM's waits
+without a loop are not used: they miss notifications in quick succession, and then last for seconds (0.32.0).
 
 On a CPU, vLLM starts its processes with `spawn`, which runs the module level of this file again in each of them.
 """
