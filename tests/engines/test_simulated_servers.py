@@ -15,9 +15,9 @@ from astraflow.client.model_server import ServerClient, ServerRefused
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
-from astraflow.raas.engines.base import Engine, PauseMode
+from astraflow.raas.engines.base import Engine, EngineGauges, PauseMode
 from astraflow.raas.engines.server import replica
-from astraflow.raas.engines.server.dialect import Dialect
+from astraflow.raas.engines.server.dialect import Dialect, ServerLoad
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.sglang import SglangDialect, SglangOptions
@@ -385,6 +385,44 @@ async def test_a_server_that_answers_everything_but_generations_is_restarted(kin
         environment.heal()
 
         assert_served(engine, 0, await engine.score(PROMPT, 1), PROMPT, 1)
+    finally:
+        await engine.close()
+
+
+@pytest.mark.anyio
+async def test_a_server_that_generates_is_not_taken_for_hung(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeEnvironment(kind)
+    engine = server(kind)
+    clock, probes, generated = engine._clock, 0, 0.0
+    assert isinstance(clock, JumpingClock)
+
+    async def misses_probe(*_: object, **__: object) -> None:
+        nonlocal probes
+        probes += 1
+        raise TimeoutError("starved")
+
+    async def generates(*_: object) -> ServerLoad:
+        nonlocal generated
+        generated += 1
+        return ServerLoad(gauges=EngineGauges(), tokens_total=generated)
+
+    async def generates_nothing(*_: object) -> ServerLoad:
+        return ServerLoad(gauges=EngineGauges(), tokens_total=generated)
+
+    try:
+        await engine.load(version(0))
+        monkeypatch.setattr(engine._dialect, "score", misses_probe)
+        monkeypatch.setattr(engine._dialect, "load", generates)
+        async with asyncio.timeout(GIVE_UP_S):
+            while probes <= 2 * replica.MISSES:
+                clock.jump(HANG_S)
+                await asyncio.sleep(0.05)
+            assert engine.servers[0].restarts == 0
+
+            monkeypatch.setattr(engine._dialect, "load", generates_nothing)
+            while not engine.servers[0].restarts:
+                clock.jump(HANG_S)
+                await asyncio.sleep(0.05)
     finally:
         await engine.close()
 

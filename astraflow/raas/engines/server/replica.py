@@ -2,10 +2,12 @@
 
     starting ──up──► empty ──load──► serving ──exit or hang──► starting ...   (restart budget) ──► failed
 
-A server counts as hung when two probes in a row get no answer in time. The probe scores two tokens, which takes the
-path of a request through all processes of the server; the servers' own `/health` answers while an inner process is
-stopped (vLLM) and fails while generation is paused (SGLang), so it is not used. The probe runs at an interval, at once
-when a process of the server has ended, and after `stall_s` seconds without a new token while requests are in flight.
+A server counts as hung when two probes in a row get no answer in time and no token is generated meanwhile: on a host
+without free cores a server may be too slow for the probe, and a restart would not help. The probe scores two tokens,
+which takes the path of a request through all processes of the server; the servers' own `/health` answers while an inner
+process is stopped (vLLM) and fails while generation is paused (SGLang), so it is not used. The probe runs at an
+interval, at once when a process of the server has ended, and after `stall_s` seconds without a new token while requests
+are in flight.
 """
 
 import asyncio
@@ -290,7 +292,7 @@ class Replica:
                 continue
             if not is_stalled and not has_ended and not misses and now - probed_at < self._options.probe_every_s:
                 continue
-            misses = 0 if await self._probe() else misses + 1
+            misses = 0 if await self._probe() or 0 <= tokens < await self._observe_load() else misses + 1
             probed_at = progressed_at = self._clock.now()
             has_ended = False
             if misses >= MISSES:

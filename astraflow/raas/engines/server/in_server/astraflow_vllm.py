@@ -14,6 +14,7 @@ On a CPU, vLLM starts its processes with `spawn`, which runs the module level of
 
 import functools
 import os
+import runpy
 import time
 
 from astraflow_placements import CannotPatch, Placements
@@ -65,6 +66,4 @@ def _pack_tied_head(model: object) -> None:
 
 
 if __name__ == "__main__":
-    from vllm.entrypoints.launchers.api_server.entry import main
-
-    main()
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
