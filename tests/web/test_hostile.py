@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from astraflow.contract.plugins import PlannedPlugins, PluginSlot
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.web.all_pages import ServedSite, served_site
+from tests.web.launches.test_launching import until
 from tests.web.live.test_live import next_message, socket
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli")]
@@ -43,6 +45,9 @@ async def test_hostile_strings_stay_text_in_pages_parts_files_and_the_live_feed(
         walked.fleet.problems = (HOSTILE,)
         walked.admin.headers["user-agent"] = HOSTILE
         answers = await walked.answers()
+        for address in SHOWN:  # problems come with the next status, and a busy machine may have lost a connection
+            shown = partial(_showing, walked.admin, address)
+            answers[address] = await until(shown, what=f"the hostile text at {address}")
         for name, path, params in (
             ("audit asked", "/audit", {"text": HOSTILE, "actor": HOSTILE}),
             ("decisions asked", "/decisions", {"text": HOSTILE, "pool": HOSTILE}),
@@ -66,12 +71,7 @@ async def test_hostile_strings_stay_text_in_pages_parts_files_and_the_live_feed(
         assert not re.search(r'(?:href|src|action)="(?!/(?!/)|\?|#|https?://|")', text), f"{address} leads elsewhere"
         assert "49" not in text.partition("onerror")[2][:20], address
     escaped_at = {address for address, text in markup.items() if TELLS in text}
-    assert {"/", "/nodes", "/dataflow", "/weights", "/decisions", "/pools/eu", "/audit", "/settings"} <= escaped_at
-    missing = PARTS - escaped_at
-    replies = {
-        address: (answers[address].status_code, answers[address].text[:500]) for address in missing & set(answers)
-    }
-    assert not missing, f"these parts do not show the hostile text; they answered {replies}"
+    assert escaped_at >= SHOWN
     assert {f"{FEED}{name}" for name in ("events", "problems")} <= escaped_at
     assert any(address.startswith("/pools/eu/plans/") for address in escaped_at)
     assert any(address.startswith("/decisions/") for address in escaped_at)
@@ -84,8 +84,15 @@ FEED = "live feed, "
 JSON = ("application/json", "application/problem+json")
 
 CALL = "/runs/1/trajectories/385/calls/1"
+PAGES = {"/", "/nodes", "/dataflow", "/weights", "/decisions", "/pools/eu", "/audit", "/settings"}
 PARTS = {CALL, "/nodes/rows", "/dataflow/live", "/weights/tables", "/pools/table", "/pools/eu/now"}
-"""Some of the page parts that open pages request."""
+SHOWN = PAGES | PARTS
+"""Pages, and page parts that open pages request, that show the text."""
+
+
+async def _showing(admin: httpx.AsyncClient, address: str) -> httpx.Response | None:
+    answer = await admin.get(address)
+    return answer if TELLS in answer.text else None
 
 
 async def _frames(walked: ServedSite) -> list[dict[str, Any]]:
