@@ -59,7 +59,7 @@ class ServerOptions(Config):
     probe_every_s: float = Field(default=30.0, gt=0)
     """Interval of the probe while a server is idle, in seconds."""
     probe_timeout_s: float = Field(default=20.0, gt=0)
-    """Seconds for a probe; two misses in a row without a new token mean that the server hangs."""
+    """Seconds for a probe; two misses in a row, six while it generates, mean that the server hangs."""
     restarts: int = Field(default=3, ge=0)
     """Restarts within `restart_window_s`; when they are used up, the node drains."""
     restart_window_s: float = Field(default=600.0, gt=0)

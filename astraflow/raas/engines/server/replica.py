@@ -2,12 +2,12 @@
 
     starting ──up──► empty ──load──► serving ──exit or hang──► starting ...   (restart budget) ──► failed
 
-A server counts as hung when two probes in a row get no answer in time and no token is generated meanwhile: on a host
-without free cores a server may be too slow for the probe, and a restart would not help. The probe scores two tokens,
-which takes the path of a request through all processes of the server; the servers' own `/health` answers while an inner
-process is stopped (vLLM) and fails while generation is paused (SGLang), so it is not used. The probe runs at an
-interval, at once when a process of the server has ended, and after `stall_s` seconds without a new token while requests
-are in flight.
+A server counts as hung when two probes in a row get no answer in time, or six while it generates tokens: on a host
+without free cores a server may be too slow for the probe, and a restart would not help; but a server whose answers no
+longer leave it also generates for a while. The probe scores two tokens, which takes the path of a request through all
+processes of the server; the servers' own `/health` answers while an inner process is stopped (vLLM) and fails while
+generation is paused (SGLang), so it is not used. The probe runs at an interval, at once when a process of the server
+has ended, and after `stall_s` seconds without a new token while requests are in flight.
 """
 
 import asyncio
@@ -41,6 +41,8 @@ _T = TypeVar("_T")
 GAUGES_EVERY_S = 1.0
 MISSES = 2
 """Probes without an answer after which a server counts as hung."""
+MISSES_WHILE_GENERATING = 6
+"""The same for a server that generates tokens meanwhile."""
 _PROBE_TOKENS = np.array([1, 2, 3], dtype=np.int32)
 _ERROR = re.compile(r"\b\w*(Error|Exception)\b")
 _LONGEST_ERROR = 200
@@ -292,11 +294,12 @@ class Replica:
                 continue
             if not is_stalled and not has_ended and not misses and now - probed_at < self._options.probe_every_s:
                 continue
-            misses = 0 if await self._probe() or 0 <= tokens < await self._observe_load() else misses + 1
+            misses = 0 if await self._probe() else misses + 1
+            is_generating = bool(misses) and 0 <= tokens < await self._observe_load()
             probed_at = progressed_at = self._clock.now()
             has_ended = False
-            if misses >= MISSES:
-                return f"the server hangs: no answer to {MISSES} probes of {self._options.probe_timeout_s:g} s"
+            if misses >= (MISSES_WHILE_GENERATING if is_generating else MISSES):
+                return f"the server hangs: no answer to {misses} probes of {self._options.probe_timeout_s:g} s"
 
     async def _probe(self) -> bool:
         """Returns whether the server scores two tokens in time; True while it is paused or loads meanwhile."""
