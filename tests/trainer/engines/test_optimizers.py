@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from astraflow.trainer.engines.moment_codes import CodedMoment
+from astraflow.trainer.engines.moment_codes import CodedMoment, _lookup
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.update_rules import orthogonalise
 from tests.trainer.engines.optimizer_ranks import EMBEDDING, SHAPES, gradients_at, parameters, train
@@ -326,3 +326,16 @@ def test_sharded_and_replicated_weights_are_updated_as_whole_ones(kind: str, tmp
             for name, value in coded.items():
                 if value.dtype == torch.float32:
                     torch.testing.assert_close(saved[name], value, rtol=0.15, atol=1e-2, msg=name)
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_the_table_of_codes_gives_the_codes_of_a_binary_search(is_signed: bool) -> None:
+    lookup = _lookup(is_signed, torch.device("cpu"))
+    values, last = lookup.values, len(lookup.values) - 1
+    prefixes = torch.arange(1 << 16, dtype=torch.int32) << 16
+    bits = [prefixes, prefixes | 0xFFFF, prefixes | 0x8000, prefixes | 0x1234]
+    neighbours = [values, values.nextafter(torch.tensor(-2.0)), values.nextafter(torch.tensor(2.0))]
+    shares = torch.cat([*(part.view(torch.float32) for part in bits), *neighbours])
+    shares = shares[~shares.isnan()]  # the scale of their block is NaN too, whatever the code
+    expected = torch.bucketize(shares, values, out_int32=True).clamp_(max=last)
+    torch.testing.assert_close(lookup.codes_at_or_above(shares), expected, rtol=0, atol=0)
