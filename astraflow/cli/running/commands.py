@@ -28,7 +28,7 @@ SERVER_SETTINGS = (
 CPU_SETTINGS = {
     # On a CPU a server works some milliseconds for each request, so the demo learns from half as many a step.
     "vllm": ("policies.solver.batch_groups=16",),
-    # Answers have five tokens. By default SGLang computes one or two prompts whenever an answer ends.
+    # Answers have five tokens. By default SGLang computes new prompts whenever an answer ends, often one or two.
     "sglang": ("policies.solver.batch_groups=16", 'nodes.engine.arguments=["--min-free-slots-delay", "32"]'),
 }
 """Further changes for servers on a CPU, by engine."""
