@@ -103,11 +103,14 @@ class FsdpEngine:
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
             matrix_shapes=matrix_shapes(parts or {}),
+            is_compiled=compile_blocks,
             shares_parameters=rounds_when_gathered,
         )
         self._optimizers = {ModelRole.POLICY: self._optimizer}
         if critic is not None:
-            self._optimizers[ModelRole.CRITIC] = value_optimizer(trained[ModelRole.CRITIC], critic, parts)
+            self._optimizers[ModelRole.CRITIC] = value_optimizer(
+                trained[ModelRole.CRITIC], critic, parts, is_compiled=compile_blocks
+            )
 
     def _scorer(self, stored: StoredModel) -> Any:
         """Returns what computes scores with a model that is not sharded yet."""

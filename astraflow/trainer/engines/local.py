@@ -62,10 +62,13 @@ class LocalEngine:
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
             matrix_shapes=matrix_shapes(parts or {}),
+            is_compiled=compile_blocks,
         )
         self._optimizers = {ModelRole.POLICY: self._optimizer}
         if critic is not None:
-            self._optimizers[ModelRole.CRITIC] = value_optimizer(self._scorers[ModelRole.CRITIC], critic, parts)
+            self._optimizers[ModelRole.CRITIC] = value_optimizer(
+                self._scorers[ModelRole.CRITIC], critic, parts, is_compiled=compile_blocks
+            )
         if needs_reference:
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if adapters is None else policy
         if teacher is not None:

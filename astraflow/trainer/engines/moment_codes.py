@@ -44,8 +44,7 @@ class CodedMoment:
     def read(self, name: str, rows: slice) -> Tensor:
         """Returns these rows as float32 `[rows, columns]`."""
         codes = _as_rows(self.codes[name])[rows]
-        lookup = _lookup(self._is_signed, codes.device)
-        values = lookup.values.index_select(0, codes.int().view(-1)).view(codes.shape)
+        values = self.codebook(codes.device).decode(codes)
         scales = self.scales[name][rows].repeat_interleave(BLOCK_ELEMENTS, dim=1)
         return values.mul_(scales[:, : values.shape[1]])
 
@@ -54,28 +53,44 @@ class CodedMoment:
         rounded up. They repeat along the elements."""
         count, columns = values.shape
         blocks = pad(values, (0, -columns % BLOCK_ELEMENTS)).view(count, _blocks(columns), BLOCK_ELEMENTS)
-        scales = blocks.abs().amax(-1)
-        parts = (blocks / torch.where(scales > 0, scales, 1.0)[..., None]).view(-1)
-        lookup = _lookup(self._is_signed, values.device)
-        above = lookup.codes_at_or_above(parts)
-        below = (above - 1).clamp_(min=0)
-        low, high = (lookup.values.index_select(0, codes) for codes in (below, above))
-        needed = thresholds.repeat(math.ceil(len(parts) / len(thresholds)))[: len(parts)]
-        codes = below + (parts - low > needed * (high - low))
-        if not self._is_signed:  # a square that became 0 would make its element's next step huge
-            codes = torch.where(parts > 0, codes.clamp(min=1), codes)
-        _as_rows(self.codes[name])[rows] = codes.view(count, -1)[:, :columns].to(torch.uint8)
+        needed = thresholds.repeat(math.ceil(blocks.numel() / len(thresholds)))[: blocks.numel()].view_as(blocks)
+        codes, scales = self.codebook(values.device).encode(blocks, needed)
+        _as_rows(self.codes[name])[rows] = codes.view(count, -1)[:, :columns]
         self.scales[name][rows] = scales
+
+    def codebook(self, device: torch.device) -> "Codebook":
+        """Returns the codes' values on a device."""
+        return _codebook(self._is_signed, device)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Lookup:
-    """Tables of the codes on one device."""
+class Codebook:
+    """Codes of signed or unsigned values on one device, without the scales of blocks."""
 
+    is_signed: bool
     values: Tensor
     """Value of each code as a share of the scale, ascending. float32 `[256]`."""
     first_codes: Tensor
     """By the upper 16 bits of a float32: the lowest code at or above any float with these bits. int32 `[65536]`."""
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Returns the codes' values, float32 in the same shape."""
+        return self.values.index_select(0, codes.int().view(-1)).view(codes.shape)
+
+    def encode(self, blocks: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns codes, uint8 in the shape of the blocks, and their scales, float32 `[...]`.
+
+        blocks: float32 `[..., BLOCK_ELEMENTS]`. thresholds: in the same shape, as for `CodedMoment.write`.
+        """
+        scales = blocks.abs().amax(-1)
+        shares = blocks / torch.where(scales > 0, scales, 1.0)[..., None]
+        above = self.codes_at_or_above(shares.view(-1))
+        below = (above - 1).clamp_(min=0)
+        low, high = (self.values.index_select(0, codes).view(shares.shape) for codes in (below, above))
+        codes = below.view(shares.shape) + (shares - low > thresholds * (high - low))
+        if not self.is_signed:  # a square that became 0 would make its element's next step huge
+            codes = torch.where(shares > 0, codes.clamp(min=1), codes)
+        return codes.to(torch.uint8), scales
 
     def codes_at_or_above(self, shares: Tensor) -> Tensor:
         """Returns the lowest code whose value is at least each share, or the last code. int32, as `torch.bucketize`.
@@ -88,12 +103,12 @@ class _Lookup:
 
 
 @cache
-def _lookup(is_signed: bool, device: torch.device) -> _Lookup:
+def _codebook(is_signed: bool, device: torch.device) -> Codebook:
     values = _values(is_signed=is_signed)
     lowest = torch.arange(1 << 16, dtype=torch.int32) << 16
     ends = torch.stack([lowest, lowest | 0xFFFF]).view(torch.float32)
     first_codes = torch.bucketize(ends, values, out_int32=True).amin(0).clamp_(max=len(values) - 1)
-    return _Lookup(values=values.to(device), first_codes=first_codes.to(device))
+    return Codebook(is_signed=is_signed, values=values.to(device), first_codes=first_codes.to(device))
 
 
 def row_chunks(master: Tensor, *, elements: int) -> Iterator[slice]:

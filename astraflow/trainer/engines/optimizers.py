@@ -99,11 +99,12 @@ class MasterOptimizer:
         not_matrices: Collection[str] = (),
         matrix_shapes: Mapping[str, tuple[int, ...]] | None = None,
         shares_parameters: bool = False,
+        is_compiled: bool = False,
     ) -> None:
         """not_matrices: names of embeddings and output head, which Muon leaves to AdamW. matrix_shapes: shape of the
         matrices that a parameter consists of, where it is not one matrix or a stack of its last two dimensions.
         shares_parameters: float32 parameters are the masters, because the engine rounds them whenever it gathers
-        them."""
+        them. is_compiled: as for `AdamW`."""
         self.updates = 0
         """Optimizer steps since the run began, skipped ones included."""
         self._options = options
@@ -129,6 +130,7 @@ class MasterOptimizer:
             betas=options.betas,
             epsilon=options.epsilon,
             moments=moments,
+            is_compiled=is_compiled,
         )
         self._muon = Muon(by_muon, momentum=options.muon_momentum, moments=moments, matrix_shapes=matrix_shapes or {})
         self._write_back()

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim.adamw import adamw
 
+from astraflow.trainer.engines.compiled_update import has_whole_blocks, step_rates, update_coded
 from astraflow.trainer.engines.moment_codes import CodedMoment, row_chunks
 
 _CPU_CHUNK_ELEMENTS = 1 << 16
@@ -57,9 +59,17 @@ class AdamW:
     """
 
     def __init__(
-        self, masters: Mapping[str, Tensor], *, betas: tuple[float, float], epsilon: float, moments: torch.dtype
+        self,
+        masters: Mapping[str, Tensor],
+        *,
+        betas: tuple[float, float],
+        epsilon: float,
+        moments: torch.dtype,
+        is_compiled: bool = False,
     ) -> None:
-        self._options = {
+        """is_compiled: 8-bit moments of matrices whose rows are whole blocks are updated in one compiled pass."""
+        self._is_compiled = is_compiled
+        self._options: dict[str, Any] = {
             "beta1": betas[0],
             "beta2": betas[1],
             "eps": epsilon,
@@ -124,9 +134,18 @@ class AdamW:
                 )
                 continue
             thresholds = ((self._thresholds + applied * _GOLDEN_STEP) & 0xFFFF).to(device, torch.int32)
+            if is_coded:
+                thresholds = thresholds / (1 << 16)
+                rates = step_rates(options, gradient_scale=gradient_scale, applied=applied, device=device)
             for name in names:
-                step = self._step_coded if is_coded else self._step_rounded
-                step(name, masters[name], gradients[name], applied, thresholds, options)
+                master, gradient = masters[name], gradients[name]
+                if not is_coded:
+                    self._step_rounded(name, master, gradient, applied, thresholds, options)
+                elif self._is_compiled and has_whole_blocks(master):
+                    moments = (self._coded_first, self._coded_second)
+                    update_coded(name, master, gradient, moments, rates=rates, thresholds=thresholds)
+                else:
+                    self._step_coded(name, master, gradient, applied, thresholds, options)
 
     def _step_rounded(
         self,
@@ -155,14 +174,13 @@ class AdamW:
         thresholds: Tensor,
         options: Mapping[str, object],
     ) -> None:
-        """Updates one master, with its moments decoded some rows at a time."""
-        shares = thresholds / (1 << 16)
+        """Updates one master, with its moments decoded some rows at a time. thresholds: from 0 to below 1."""
         weights, slopes = (value.view(len(value), math.prod(value.shape[1:])) for value in (master, gradient))
         for rows in row_chunks(master, elements=_chunk_elements(master.device)):
             first, second = (moment.read(name, rows) for moment in (self._coded_first, self._coded_second))
             _adamw([weights[rows]], [slopes[rows]], [first], [second], applied=applied, options=options)
-            self._coded_first.write(name, rows, first, shares)
-            self._coded_second.write(name, rows, second, shares)
+            self._coded_first.write(name, rows, first, thresholds)
+            self._coded_second.write(name, rows, second, thresholds)
 
 
 class Muon:

@@ -53,10 +53,12 @@ def _value_scores(head: Any, hidden: Tensor, _inputs: PackInputs, _temperature: 
     return TokenScores.of_values(head(hidden.float())[:, 0])
 
 
-def value_optimizer(scorer: PackScorer, options: OptimizerOptions, parts: PublishedParts | None) -> MasterOptimizer:
+def value_optimizer(
+    scorer: PackScorer, options: OptimizerOptions, parts: PublishedParts | None, *, is_compiled: bool
+) -> MasterOptimizer:
     """Returns the optimizer of a value scorer, whose weights are rounded only to the element type they compute in.
 
-    parts: published parts of the policy's parameters.
+    parts: published parts of the policy's parameters. is_compiled: as for `AdamW`.
     """
     weights = named_weights(scorer.model)
     return MasterOptimizer(
@@ -66,6 +68,7 @@ def value_optimizer(scorer: PackScorer, options: OptimizerOptions, parts: Publis
         not_matrices=embedding_names(scorer.model),
         matrix_shapes=matrix_shapes(parts or {}),
         shares_parameters=all(weight.dtype == torch.float32 for weight in weights.values()),
+        is_compiled=is_compiled,
     )
 
 

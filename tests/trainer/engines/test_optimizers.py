@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from astraflow.trainer.engines.moment_codes import CodedMoment, _lookup
+from astraflow.trainer.engines.moment_codes import CodedMoment
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.update_rules import orthogonalise
+from tests.trainer.engines.compiled_updates import check_compiled_update
 from tests.trainer.engines.optimizer_ranks import EMBEDDING, SHAPES, gradients_at, parameters, train
 
 ADAMW = {"learning_rate": 1e-2, "weight_decay": 0.1, "grad_clip": 0.5}
@@ -202,6 +203,13 @@ def test_codes_are_rounded_without_bias_and_decoded_values_keep_theirs(is_signed
     torch.testing.assert_close(moment.read("w", slice(None)), stored, rtol=1e-6, atol=0)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, where the compiler is imported
+def test_the_compiled_update_of_8_bit_moments_is_that_of_single_operations() -> None:
+    check_compiled_update(torch.device("cpu"))
+
+
 def test_8_bit_moments_of_muon_are_refused() -> None:
     with pytest.raises(ValidationError):
         OptimizerOptions(optimizer="muon", moments_dtype="uint8")
@@ -330,12 +338,12 @@ def test_sharded_and_replicated_weights_are_updated_as_whole_ones(kind: str, tmp
 
 @pytest.mark.parametrize("is_signed", [True, False])
 def test_the_table_of_codes_gives_the_codes_of_a_binary_search(is_signed: bool) -> None:
-    lookup = _lookup(is_signed, torch.device("cpu"))
-    values, last = lookup.values, len(lookup.values) - 1
+    codebook = CodedMoment({}, is_signed=is_signed).codebook(torch.device("cpu"))
+    values, last = codebook.values, len(codebook.values) - 1
     prefixes = torch.arange(1 << 16, dtype=torch.int32) << 16
     bits = [prefixes, prefixes | 0xFFFF, prefixes | 0x8000, prefixes | 0x1234]
     neighbours = [values, values.nextafter(torch.tensor(-2.0)), values.nextafter(torch.tensor(2.0))]
     shares = torch.cat([*(part.view(torch.float32) for part in bits), *neighbours])
     shares = shares[~shares.isnan()]  # the scale of their block is NaN too, whatever the code
     expected = torch.bucketize(shares, values, out_int32=True).clamp_(max=last)
-    torch.testing.assert_close(lookup.codes_at_or_above(shares), expected, rtol=0, atol=0)
+    torch.testing.assert_close(codebook.codes_at_or_above(shares), expected, rtol=0, atol=0)
