@@ -14,8 +14,8 @@ from torch import Tensor
 
 from astraflow.trainer.engines.moment_codes import BLOCK_ELEMENTS, Codebook, CodedMoment
 
-_MAX_ELEMENTS = 1 << 30
-"""Elements of one pass: whole blocks, whose offsets fit into 32 bits."""
+_MAX_ELEMENTS = 1 << 28
+"""Elements of one pass: whole blocks. Bounds what torch copies while it tries variants of the first pass: 1.6 GB."""
 
 
 def has_whole_blocks(master: Tensor) -> bool:
@@ -23,9 +23,7 @@ def has_whole_blocks(master: Tensor) -> bool:
     return math.prod(master.shape[1:]) % BLOCK_ELEMENTS == 0
 
 
-def step_rates(
-    options: Mapping[str, Any], *, gradient_scale: float, applied: int, device: torch.device
-) -> Tensor:
+def step_rates(options: Mapping[str, Any], *, gradient_scale: float, applied: int, device: torch.device) -> Tensor:
     """Returns the numbers of a step for `update_coded`, float32 `[7]`: as a tensor, so that others need no compilation.
 
     options: as those of torch's functional AdamW. gradient_scale: factor of the gradient. applied: earlier updates.
