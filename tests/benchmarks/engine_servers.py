@@ -151,7 +151,7 @@ async def _throughput(kind: str, model: dict[str, Any], rounds: int) -> dict[str
             RolloutRecorder(()),
             NodeCounters(),
         )
-        policy._served.is_serving = True
+        policy._served.version = Version(0)
         sampling = Sampling(max_new_tokens=NEW_TOKENS)
         await asyncio.gather(*(policy.generate(prompt, sampling) for prompt in prompts(IN_FLIGHT, seed=0)))
         node, bare = [], []

@@ -37,6 +37,9 @@ class FakeEngine:
         self.answers_at_most: int | None = None
         """Requests beyond this number wait until they are cut short."""
         self.loads: list[VerifiedWeights] = []
+        self.load_gate = asyncio.Event()
+        """A load waits for it, and the engine has no version meanwhile."""
+        self.load_gate.set()
         self.load_problem: Callable[[VerifiedWeights], Exception | None] = lambda weights: None
         self.score_error: Callable[[FakeEngine], float] = lambda engine: 0.0
         self.is_paused = False
@@ -103,6 +106,8 @@ class FakeEngine:
         if problem is not None:
             raise problem
         self.loads.append(weights)
+        self.version = None
+        await self.load_gate.wait()
         self.version = weights.manifest.version
         return LoadTimings(pause_s=0.0625, apply_s=0.125, resume_s=0.0625)
 

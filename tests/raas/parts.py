@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.client.data_plane import NodeDataClient
-from astraflow.contract.ids import NodeId, PolicyId, PoolId
+from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import NodeFacts
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.builders import build_flow
@@ -48,7 +48,7 @@ def serving(engine: Engine, *, judge: Engine | None = None, is_ready: bool = Tru
     engines = {SOLVER: engine} | ({} if judge is None else {JUDGE: judge})
     policies = ServedPolicies({name: ServedPolicy(name, served, ByteTokenizer()) for name, served in engines.items()})
     for name in engines:
-        policies.set_serving(name, is_ready)
+        policies.set_version(name, Version(0) if is_ready else None)
     return policies
 
 

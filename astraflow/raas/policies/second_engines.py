@@ -68,7 +68,7 @@ class SecondEngines:
         """Builds engines that are missing and loads the versions. Raises: UnknownVersion; errors of the engine."""
         policies = ServedPolicies({policy: await self._policy_at(policy, pinned[policy]) for policy in pinned})
         for policy in policies:
-            policies.set_serving(policy, True)
+            policies.set_version(policy, pinned[policy])
         return policies
 
     async def check(self) -> None:

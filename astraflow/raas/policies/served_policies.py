@@ -38,9 +38,15 @@ class ServedPolicy:
         self.policy = policy
         self.engine = engine
         self.tokenizer = tokenizer
-        self.is_serving = False
+        self.version: Version | None = None
+        """Verified version in service. Stays while the engine loads the next one, when the engine has none."""
         self.reprefill = ReprefillCheck(engine)
         """Gets the generations of tasks; the weight loop runs it."""
+
+    @property
+    def is_serving(self) -> bool:
+        """True while a verified version is in service."""
+        return self.version is not None
 
     async def close(self) -> None:
         """Closes the engine within the time limit; logs a failure."""
@@ -69,9 +75,9 @@ class ServedPolicies(Mapping[PolicyId, ServedPolicy]):
     def __len__(self) -> int:
         return len(self._policies)
 
-    def set_serving(self, policy: PolicyId, is_serving: bool) -> None:
-        """Sets whether the policy serves: its version was verified, or failed the verification."""
-        self._policies[policy].is_serving = is_serving
+    def set_version(self, policy: PolicyId, version: Version | None) -> None:
+        """Sets the version that the policy serves after its verification; None after a failed one."""
+        self._policies[policy].version = version
         self.changed.set()
         if all(served.is_serving for served in self._policies.values()):
             self.ready.set()
@@ -80,11 +86,7 @@ class ServedPolicies(Mapping[PolicyId, ServedPolicy]):
 
     def versions(self) -> dict[PolicyId, Version]:
         """Returns the served version of each policy, without policies that serve no verified version."""
-        return {
-            policy: served.engine.version
-            for policy, served in self._policies.items()
-            if served.is_serving and served.engine.version is not None
-        }
+        return {policy: served.version for policy, served in self._policies.items() if served.version is not None}
 
     def for_task(
         self, task: Task, recorder: RolloutRecorder, counters: NodeCounters, turns: TurnTimes | None = None

@@ -234,7 +234,7 @@ class WeightLoop:
         self._source.commit(weights)
         self._manifest = weights.manifest
         if is_accepted:
-            self._policies.set_serving(self._served.policy, True)
+            self._policies.set_version(self._served.policy, weights.manifest.version)
             log.info("version_served", policy=self._served.policy, version=weights.manifest.version)
         else:
             await self._withhold()
@@ -285,7 +285,7 @@ class WeightLoop:
 
     async def _withhold(self) -> None:
         """Aborts requests on unverified weights and accepts none until a version passes."""
-        self._policies.set_serving(self._served.policy, False)
+        self._policies.set_version(self._served.policy, None)
         self._is_withheld = True
         await self._served.engine.pause(PauseMode.ABORT)
 

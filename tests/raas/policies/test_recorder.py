@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish, Sampling
 from astraflow.contract.rollouts.partial_rollouts import RecordedGeneration
@@ -38,7 +38,7 @@ KEY = request_key(SOLVER, PROMPT, SAMPLING)
 
 def port(recorder: RolloutRecorder, engine: FakeEngine, counters: NodeCounters | None = None) -> TaskPolicy:
     served = ServedPolicy(SOLVER, engine, ByteTokenizer())
-    served.is_serving = True
+    served.version = Version(0)
     return TaskPolicy(served, make.task(), recorder, counters or NodeCounters())
 
 
@@ -175,7 +175,7 @@ async def test_tokens_of_withheld_weights_are_not_returned() -> None:
     engine_port = port(recorder, engine)
     asking = asyncio.create_task(engine_port.generate(PROMPT, SAMPLING))
     await engine.until_requested(1)
-    engine_port._served.is_serving = False
+    engine_port._served.version = None
     await engine.pause(PauseMode.ABORT)
     await recorder.stop()
     with pytest.raises(RolloutFailed) as broke:

@@ -165,6 +165,22 @@ async def test_versions_are_loaded_measured_and_served() -> None:
     assert node.counters.gauges()["logprob_gap"] == pytest.approx(5e-4, rel=1e-3)
 
 
+async def test_the_old_version_counts_as_served_while_the_next_one_is_loaded() -> None:
+    async with following() as node:
+        node.source.publish(0)
+        await settle()
+        node.engine.load_gate.clear()
+        node.source.publish(1, base=0)
+        await settle()
+        assert node.engine.version is None
+        assert node.policies.versions() == {SOLVER: 0}
+        assert node.is_ready
+        node.engine.load_gate.set()
+        await settle()
+
+    assert node.policies.versions() == {SOLVER: 1}
+
+
 async def test_a_gap_that_a_full_load_repairs_is_counted_and_the_version_served() -> None:
     async with following() as node:
         node.source.publish(0)

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from astraflow.contract.ids import Version
 from astraflow.contract.rollouts import partial_rollouts
 from astraflow.contract.rollouts.failures import Boundary
 from tests import make
@@ -112,9 +113,9 @@ async def test_nothing_is_leased_before_every_policy_is_served() -> None:
     async with working(dataflow, engine, is_ready=False) as node:
         await asyncio.sleep(0.1)
         assert not dataflow.asked
-        node.policies.set_serving(SOLVER, True)
+        node.policies.set_version(SOLVER, Version(0))
         await dataflow.until(lambda: len(dataflow.episodes) == 1)
-        node.policies.set_serving(SOLVER, False)
+        node.policies.set_version(SOLVER, None)
         dataflow.add([make.task(group=1)])
         await dataflow.until(lambda: len(dataflow.episodes) == 2)  # the lease request that was already sent
         dataflow.add([make.task(group=2)])
