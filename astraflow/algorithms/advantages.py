@@ -1,12 +1,16 @@
 """Advantages: how much better each trajectory is than its group or its batch."""
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from astraflow.algorithms.base import advantages
-from astraflow.algorithms.masks import group_counts, group_means, group_stds, masked_mean, masked_std
+from astraflow.algorithms.masks import group_counts, group_deviations, group_means, group_stds, masked_mean, masked_std
 from astraflow.algorithms.tokens import RowData
 from astraflow.runtime.config.base import Config
+
+_ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}
+"""Share of the largest value that a sum of thousands of values may be off by, by its element type."""
 
 
 class GroupOptions(Config):
@@ -75,7 +79,7 @@ def group_centred(values: Tensor, groups: Tensor, weights: Tensor) -> Tensor:
 
     Source: Dr. GRPO, arXiv:2503.20783.
     """
-    return (values - group_means(values, groups, weights)).where(weights > 0, 0.0)
+    return group_deviations(values, groups, weights)
 
 
 def leave_one_out(values: Tensor, groups: Tensor, weights: Tensor) -> Tensor:
@@ -90,10 +94,14 @@ def leave_one_out(values: Tensor, groups: Tensor, weights: Tensor) -> Tensor:
 def batch_whitened(values: Tensor, weights: Tensor, *, epsilon: float = 1e-4) -> Tensor:
     """Returns values minus the batch mean, divided by the batch's standard deviation; all episodes weigh the same.
 
+    A mean that is a rounding error counts as 0: after a comparison within groups the mean is 0, and rows without signal
+    must keep the advantage 0, which losses and metrics test for.
     Source: REINFORCE++, arXiv:2501.03262.
     """
-    whitened = (values - masked_mean(values, weights)) / (masked_std(values, weights) + epsilon)
-    return whitened.where(weights > 0, 0.0)
+    mean = masked_mean(values, weights)
+    largest = values.where(weights > 0, 0.0).abs().max() if len(values) else mean
+    mean = mean.where(mean.abs() > _ROUNDING[values.dtype] * largest, 0.0)
+    return ((values - mean) / (masked_std(values, weights) + epsilon)).where(weights > 0, 0.0)
 
 
 def maxrl(values: Tensor, groups: Tensor, weights: Tensor, *, epsilon: float = 1e-6) -> Tensor:

@@ -25,6 +25,8 @@ def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] |
     _check_loss(config)
     if isinstance(options, PolicyOptions):
         _check_corrections(options, str(config.loss["kind"]))
+        _check_anchor(options, config)
+    _check_advantages(config)
     _check_token_advantages(config)
     for flow, temperature in (temperatures or {}).items():
         if temperature != config.temperature:
@@ -68,6 +70,26 @@ def _check_loss(config: AlgorithmConfig) -> None:
             f"cannot use the loss 'dpo' with {config.minibatches} minibatches: they would separate the rows of a pair; "
             "set minibatches = 1",
             code="algorithm.pairs_divided",
+        )
+
+
+def _check_anchor(options: PolicyOptions, config: AlgorithmConfig) -> None:
+    if getattr(options, "anchor", None) == "current" and config.minibatches > 1:
+        raise InvalidInput(
+            f"cannot use the anchor 'current' with {config.minibatches} minibatches: the ratio is 1 in each, so the "
+            "loss does not notice that earlier ones changed the weights; use the anchor 'proximal' or 'behaviour', or "
+            "set minibatches = 1",
+            code="algorithm.anchor_of_each_minibatch",
+        )
+
+
+def _check_advantages(config: AlgorithmConfig) -> None:
+    kinds = [str(spec["kind"]) for spec in config.advantages]
+    before = kinds[: kinds.index("overlong_penalty")] if "overlong_penalty" in kinds else []
+    if relative := [kind for kind in before if kind in _RELATIVE_ADVANTAGES]:
+        raise InvalidInput(
+            f"cannot use the advantage 'overlong_penalty' after {relative[0]!r}: it changes the reward; put it first",
+            code="algorithm.penalty_not_first",
         )
 
 
@@ -118,6 +140,8 @@ def _check_token_advantages(config: AlgorithmConfig) -> None:
         )
     if "turn_returns" in kinds:
         _check_turn_returns(config, kinds)
+    if "distillation" in kinds[1:]:
+        _check_distillation(config.token_advantages[kinds.index("distillation")], kinds[0])
     if ("gae" in kinds) != (config.critic is not None):
         raise InvalidInput(
             "cannot use the token advantage 'gae' without a critic, or a critic without 'gae'; set critic = {} and "
@@ -127,6 +151,16 @@ def _check_token_advantages(config: AlgorithmConfig) -> None:
     _check_teacher(config, is_needed="distillation" in kinds)
     if config.critic is not None:
         _check_critic(config, config.critic)
+
+
+def _check_distillation(spec: Mapping[str, object], first: str) -> None:
+    if not spec.get("reward_coefficient"):
+        raise InvalidInput(
+            f"cannot use the token advantage 'distillation' after {first!r}: without reward_coefficient only the "
+            f"teacher counts, so the result of {first!r} would be discarded; set reward_coefficient of 'distillation', "
+            f"or remove {first!r}",
+            code="algorithm.unused_before_distillation",
+        )
 
 
 def _check_teacher(config: AlgorithmConfig, *, is_needed: bool) -> None:

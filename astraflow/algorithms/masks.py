@@ -44,6 +44,19 @@ def group_means(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
     return _totals(_weighted(values, mask), groups)[groups] / group_counts(groups, mask).clamp(min=1)
 
 
+def group_deviations(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
+    """Returns the values minus the mean of their group: `[n]`. Exactly 0 in a group of equal values, whose sum divided
+    by their number would differ from them in its last bits; 0 for elements that are not counted.
+
+    >>> group_deviations(torch.tensor([0.1, 0.1, 0.1]), torch.tensor([0, 0, 0]), torch.tensor([True, True, True]))
+    tensor([0., 0., 0.])
+    """
+    count = int(groups.max()) + 1 if len(groups) else 0
+    least = values.new_full((count,), torch.inf).scatter_reduce(0, groups, values.where(mask > 0, torch.inf), "amin")
+    above_least = (values - least[groups]).where(mask > 0, 0.0)
+    return (above_least - group_means(above_least, groups, mask)).where(mask > 0, 0.0)
+
+
 def group_stds(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
     """Returns the sample standard deviation of each element's group over the counted members: `[n]`; 0 for fewer than
     two.
@@ -51,7 +64,7 @@ def group_stds(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
     >>> group_stds(torch.tensor([1.0, 3.0, 7.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, True]))
     tensor([1.4142, 1.4142, 0.0000])
     """
-    squares = _weighted((values - group_means(values, groups, mask)).square(), mask)
+    squares = _weighted(group_deviations(values, groups, mask).square(), mask)
     return (_totals(squares, groups)[groups] / (group_counts(groups, mask) - 1).clamp(min=1)).sqrt()
 
 

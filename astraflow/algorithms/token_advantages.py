@@ -158,7 +158,8 @@ class Distillation:
     """On-policy distillation: each token's advantage is how much more likely the teacher finds it.
 
     Minimizes the divergence from policy to teacher on the policy's own samples. A dropped token has advantage 0; so has
-    a token without recorded logprob, which the loss drops too.
+    a token without recorded logprob, which the loss drops too, and one whose teacher's logprob is not a finite number.
+    With several optimizer steps per batch the policy is that at the start of the batch in all of them.
     Formula: l_teacher - l_p, dropped where p_p - p_b < -max_decrease.
     Source: arXiv:2306.13649; dropped tokens: prime-rl.
     """
@@ -173,7 +174,7 @@ class Distillation:
         options, proximal = self._options, tokens.result(Pass.PROXIMAL)
         is_kept = proximal.exp() - tokens.behaviour_logprobs.exp() >= -options.max_decrease
         gain = options.coefficient * (tokens.result(Pass.TEACHER) - proximal)
-        advantages = (gain + options.reward_coefficient * tokens.advantages).where(is_kept, 0.0)
+        advantages = (gain + options.reward_coefficient * tokens.advantages).where(is_kept & gain.isfinite(), 0.0)
         return replace(tokens, advantages=advantages)
 
 
@@ -221,11 +222,10 @@ def _last_tokens(*indices: Tensor) -> Tensor:
 def _mean_returns(returns: Tensor, tokens: TokenData, groups: Tensor, ranks: Ranks) -> Tensor:
     """Returns the mean return of each row's group, `[rows]`: over the trajectories that have tokens on any rank, each
     with the mean of its turns."""
-    ends = _last_tokens(tokens.row_indices, tokens.turn_indices).to(returns.dtype)
-    sums, turns = returns.new_zeros(2, len(groups)).index_add_(
-        1, tokens.row_indices, torch.stack([returns, ends]) * ends
-    )
-    means, has_tokens = sums / turns.clamp(min=1), (turns > 0).to(returns.dtype)
+    exact = returns.double()  # in which sums of equal float32 values stay equal, so that their advantage is 0
+    ends = _last_tokens(tokens.row_indices, tokens.turn_indices).to(exact.dtype)
+    sums, turns = exact.new_zeros(2, len(groups)).index_add_(1, tokens.row_indices, torch.stack([exact, ends]) * ends)
+    means, has_tokens = sums / turns.clamp(min=1), (turns > 0).to(exact.dtype)
     count = int(groups.max()) + 1 if len(groups) else 0
-    totals = ranks.sum(returns.new_zeros(2, count).index_add_(1, groups, torch.stack([means, has_tokens])))
-    return (totals[0] / totals[1].clamp(min=1))[groups]
+    totals = ranks.sum(exact.new_zeros(2, count).index_add_(1, groups, torch.stack([means, has_tokens])))
+    return (totals[0] / totals[1].clamp(min=1))[groups].to(returns.dtype)

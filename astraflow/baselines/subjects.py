@@ -88,7 +88,7 @@ async def folder_subject(
     served = {policy: await served_folder(policy, folder, engine, resources) for policy, folder in folders.items()}
     policies = ServedPolicies(served)
     for policy in served:
-        policies.set_serving(policy, True)
+        policies.set_version(policy, served[policy].engine.version)
     counters = NodeCounters()
     return Subject(
         policies=policies,

@@ -83,9 +83,9 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
         ("reward_mean", "Reward of the batch", MetricUnit.NUMBER, "Mean reward of the trained trajectories."),
         (
             "signal_fraction",
-            "Rows with a signal",
+            "Tokens with a signal",
             MetricUnit.SHARE,
-            "Share of trajectories whose advantage is not zero; the others have no gradient.",
+            "Share of trained tokens whose advantage is not zero; the others have no gradient but that of penalties.",
         ),
         ("loss", "Loss", MetricUnit.NUMBER, "Loss of the batch, as the algorithm defines it."),
         (
@@ -375,7 +375,7 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "m2po_second_moment",
             "Second moment",
             MetricUnit.NUMBER,
-            "Second moment of the log ratios inside that range (M2PO).",
+            "Mean squared log ratio of the tokens that leave the trust region, before they are clipped (M2PO).",
         ),
         (
             "drift",

@@ -54,6 +54,7 @@ class TrainingSetup:
         is_half = compute == "bfloat16" or (compute == "auto" and is_gpu)
         lora = backend.get("lora")
         targets = (lora or {}).get("target_modules")
+        loss = algorithm.get("loss", {})
         return cls(
             ranks=ranks,
             shards=ranks // int(backend.get("replicas", 1)),
@@ -68,7 +69,7 @@ class TrainingSetup:
             micro_batch_tokens=int(backend.get("micro_batch_tokens", _DEFAULT_PACK_TOKENS)),
             is_offloaded=bool(backend.get("cpu_offload", False)),
             has_ranks=has_ranks,
-            needs_reference=float(algorithm.get("loss", {}).get("kl_coefficient", 0.0)) > 0,
+            needs_reference=loss.get("kind") == "dpo" or float(loss.get("kl_coefficient", 0.0)) > 0,
             has_critic=algorithm.get("critic") is not None,
             has_teacher=algorithm.get("teacher") is not None,
         )

@@ -96,8 +96,8 @@ class TrainerSession:
         self._thread.start()
         try:
             self._call(self._connect())
-        except BaseException:
-            self._end()
+        except BaseException as problem:
+            self.__exit__(type(problem), problem, problem.__traceback__)
             raise
         return self
 

@@ -111,9 +111,28 @@ def test_whitened_advantages_match_a_loop(group_members: Members) -> None:
     assert_close(result, expected)
 
 
-def test_a_group_of_equal_rewards_has_zero_advantages() -> None:
-    for kind in GROUP_KINDS:
-        assert not advantages.build({"kind": kind})(torch.ones(8), row_data([0] * 8, [True] * 8)).any()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", GROUP_KINDS)
+@given(reward=st.floats(-9, 9, width=32), size=st.integers(1, 33))
+def test_a_group_of_equal_rewards_has_zero_advantages(dtype: torch.dtype, kind: str, reward: float, size: int) -> None:
+    values = torch.full((size,), reward / 3, dtype=dtype)
+
+    assert not advantages.build({"kind": kind})(values, row_data([0] * size, [True] * size)).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(correct=st.lists(st.integers(0, 8), min_size=1, max_size=64))
+def test_whitening_after_a_comparison_of_groups_leaves_rows_without_signal_at_zero(
+    dtype: torch.dtype, correct: list[int]
+) -> None:
+    """Their sign would make them candidates of M2PO, although they have no gradient."""
+    values = torch.tensor([float(index < count) for count in correct for index in range(8)], dtype=dtype)
+    rows = row_data([group for group in range(len(correct)) for _ in range(8)], [True] * len(values))
+
+    for kind in ("group_relative", "batch_whitened"):
+        values = advantages.build({"kind": kind})(values, rows)
+
+    assert (values == 0).tolist() == [count in (0, 8) for count in correct for _ in range(8)]
 
 
 def test_an_excluded_member_does_not_affect_the_others() -> None:

@@ -54,6 +54,25 @@ REFUSED: list[tuple[str, AlgorithmConfig]] = [
         "algorithm.teacher_temperature",
         config({"kind": "ppo"}, teacher_endpoint=ENDPOINT, temperature=0.7, **DISTILLATION),
     ),
+    ("algorithm.anchor_of_each_minibatch", config({"kind": "ppo", "anchor": "current"}, minibatches=2)),
+    ("algorithm.anchor_of_each_minibatch", config({"kind": "gspo", "anchor": "current"}, minibatches=4)),
+    (
+        "algorithm.penalty_not_first",
+        config(
+            {"kind": "ppo"}, advantages=[{"kind": "group_relative"}, {"kind": "overlong_penalty", "max_tokens": 9000}]
+        ),
+    ),
+    (
+        "algorithm.unused_before_distillation",
+        config(
+            {"kind": "ppo"},
+            advantages=[],
+            token_advantages=[{"kind": "gae"}, {"kind": "distillation"}],
+            critic={},
+            teacher={"kind": "tiny"},
+        ),
+    ),
+    ("config.invalid", config({"kind": "ppo", "kl_unbiased": True})),
     ("config.invalid", config({"kind": "cispo", "dual_clip": 3.0})),
     ("config.invalid", config({"kind": "dpo", "corrections": [{"kind": "tis"}]})),
     ("config.invalid", config({"kind": "decoupled_ppo", "anchor": "behaviour"})),
@@ -91,6 +110,11 @@ def test_an_invalid_combination_is_refused(code: str, algorithm: AlgorithmConfig
         ),
         config({"kind": "reinforce"}, teacher={"kind": "tiny"}, **DISTILLATION),
         config({"kind": "reinforce"}, teacher_endpoint=ENDPOINT, **DISTILLATION),
+        config(
+            {"kind": "reinforce"},
+            teacher={"kind": "tiny"},
+            token_advantages=[{"kind": "whitened"}, {"kind": "distillation", "reward_coefficient": 0.5}],
+        ),
     ],
     ids=str,
 )

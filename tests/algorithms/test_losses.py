@@ -198,6 +198,18 @@ def test_the_divergence_penalty_matches_its_estimator(estimator: str, is_unbiase
     check(losses.build({**spec, "kl_unbiased": is_unbiased}), near, term)
 
 
+@pytest.mark.parametrize("kind", ["reinforce", "ppo", "gspo", "decoupled_ppo", "sapo"])
+def test_the_unbiased_divergence_is_weighted_by_the_sampling_policy_whatever_the_anchor(kind: str) -> None:
+    token = Token(behaviour=-2.0, advantage=0.0, reference=-1.5)
+    spec = {"kind": kind, "kl_coefficient": 1.0, "kl_unbiased": True, "kl_estimator": "k1"}
+
+    result = outcome(losses.build(spec), batch_of([[token]]))
+
+    ratio, difference = math.exp(token.logprob - token.behaviour), token.logprob - token.reference
+    assert result.loss == pytest.approx(ratio * difference)
+    assert result.logprob_grad.item() == pytest.approx(ratio * (difference + 1))
+
+
 @pytest.mark.parametrize(
     ("estimator", "value", "slope"), [("k1", 20, 0), ("k2", 200, 0), ("k3", 10, 0), ("k3+", 10, 0)]
 )
@@ -365,14 +377,25 @@ def test_sapo_reports_the_slope_of_its_gate() -> None:
     assert close(result.metrics["gate_slope"], 4 * gate * (1 - gate) + 1.0)
 
 
-@pytest.mark.parametrize(("mode", "cut"), [("truncate", 0), ("mask", 1)])
-def test_decoupled_ppo_reports_its_weight(mode: str, cut: int) -> None:
+@pytest.mark.parametrize(("mode", "total"), [("truncate", 6.0), ("mask", 1.0)])
+def test_decoupled_ppo_reports_its_weight_and_the_tokens_above_the_cap(mode: str, total: float) -> None:
     batch = batch_of([[Token(proximal=-1.0, behaviour=-3.0), Token()]])
 
     result = outcome(losses.build({"kind": "decoupled_ppo", "weight_mode": mode}), batch)
 
-    assert result.metrics["decoupled_cut"] == cut
-    assert close(result.metrics["decoupled_mean"], 1.0 if cut else 6.0)
+    assert result.metrics["decoupled_cut"] == 1
+    assert close(result.metrics["decoupled_mean"], total)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "m2po"])
+def test_tokens_beyond_the_dual_clip_are_counted(kind: str) -> None:
+    batch = batch_of([[Token(behaviour=-3.0, advantage=-1.0), Token(behaviour=-1.5, advantage=-1.0)]])
+
+    result = outcome(losses.build({"kind": kind, "dual_clip": 3.0}), batch)
+
+    assert result.metrics["clip_fraction"] == 1
+    assert result.logprob_grad.tolist()[0] == 0
+    assert outcome(losses.build({"kind": kind}), batch).metrics["clip_fraction"] == 0
 
 
 def test_sft_reports_the_negative_log_likelihood() -> None:

@@ -232,6 +232,12 @@ def test_distillation_can_add_to_the_reward_and_drops_unrecorded_tokens() -> Non
     assert_close(result.advantages, [2 * 0.5 + 0.5, 0.0])
 
 
+def test_a_token_that_the_teacher_cannot_write_has_no_advantage() -> None:
+    token_rows = [[Token(reference=-math.inf), Token(reference=math.nan), Token(reference=-0.5)]]
+
+    assert_close(applied(token_rows, kind="distillation").advantages, [0.0, 0.0, 0.5])
+
+
 def test_token_advantages_declare_their_passes() -> None:
     assert token_advantages.build({"kind": "gae"}).needs == {Pass.VALUES}
     assert token_advantages.build({"kind": "distillation"}).needs == {Pass.TEACHER, Pass.PROXIMAL}

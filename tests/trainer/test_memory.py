@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from astraflow.algorithms.tokens import TokenScores
+from astraflow.algorithms.losses import losses
+from astraflow.algorithms.tokens import Pass, TokenScores
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import cast
 from astraflow.models.shapes import KNOWN_MODELS, ModelShape
@@ -96,6 +97,15 @@ def test_a_trainer_holds_exactly_the_estimated_bytes(moments: str, lora: int) ->
     assert held["rounded weights"] == base
     assert bytes_of(*model.parameters()) == base + (held["float32 weights"] if lora else 0)
     assert ("frozen models" in held) == (not lora)
+
+
+@pytest.mark.parametrize("spec", [{"kind": "dpo"}, {"kind": "ppo", "kl_coefficient": 0.1}], ids=str)
+def test_a_loss_that_reads_the_reference_needs_another_model(spec: dict[str, Any]) -> None:
+    setup = TrainingSetup.of({"kind": "local"}, {"loss": spec}, is_gpu=False)
+
+    assert losses.build(spec).needs >= {Pass.REFERENCE}
+    assert setup.needs_reference
+    assert not TrainingSetup.of({"kind": "local"}, {"loss": {"kind": "ppo"}}, is_gpu=False).needs_reference
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

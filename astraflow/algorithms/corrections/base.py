@@ -54,5 +54,9 @@ class Correction(Protocol):
     def is_weight(self) -> bool:
         """True for factors that contain the ratio itself, False for masks of 0 and 1."""
 
+    @property
+    def cap(self) -> float | None:
+        """Value that larger factors are reduced to; None when none are."""
+
     def __call__(self, mismatch: TokenMismatch) -> Tensor:
         """Returns the factors `[tokens]`, without gradient; 0 cuts the token."""

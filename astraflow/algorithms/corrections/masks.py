@@ -29,6 +29,7 @@ class GeometricMask:
 
     is_weight = False
     level: Level = "sequence"
+    cap: float | None = None
 
     def __init__(self, options: GeometricMaskOptions) -> None:
         self._options = options
@@ -58,6 +59,7 @@ class Opsm:
 
     is_weight = False
     level: Level = "sequence"
+    cap: float | None = None
 
     def __init__(self, options: OpsmOptions) -> None:
         self._delta = options.delta

@@ -37,12 +37,12 @@ class Tis:
     def __init__(self, options: TisOptions) -> None:
         self.level: Level = options.level
         default = _TOKEN_CAP if options.level == "token" else _SEQUENCE_CAP
-        self._cap = default if options.cap is None else options.cap
+        self.cap: float | None = default if options.cap is None else options.cap
 
     def __call__(self, mismatch: TokenMismatch) -> Tensor:
         """Returns the factors `[tokens]`."""
         log_ratios = mismatch.log_ratios
-        return bounded_exp(log_ratios if self.level == "token" else mismatch.row_sums(log_ratios)).clamp(max=self._cap)
+        return bounded_exp(log_ratios if self.level == "token" else mismatch.row_sums(log_ratios)).clamp(max=self.cap)
 
 
 class IcePopOptions(Config):
@@ -71,6 +71,7 @@ class IcePop:
 
     is_weight = True
     level: Level = "token"
+    cap: float | None = None
 
     def __init__(self, options: IcePopOptions) -> None:
         self._options = options
@@ -99,6 +100,7 @@ class Mis:
 
     is_weight = True
     level: Level = "sequence"
+    cap: float | None = None
 
     def __init__(self, options: MisOptions) -> None:
         self._cap = options.cap

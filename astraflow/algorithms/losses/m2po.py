@@ -11,7 +11,7 @@ from torch import Tensor
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.options import PolicyOptions
 from astraflow.algorithms.losses.policy_gradient import Objective, PolicyGradient, PolicyTokens
-from astraflow.algorithms.losses.ppo import clipped_objective
+from astraflow.algorithms.losses.ppo import clipped_objective, is_clipped
 from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, TokenData
 
 
@@ -67,7 +67,7 @@ class M2po(PolicyGradient[M2poOptions]):
         high = largest_gap.clamp(max=math.log(1 + options.max_increase))
         clipped = tokens.log_ratio.clamp(low, high)
         advantages = tokens.advantages
-        is_clipped = ((advantages > 0) & (tokens.log_ratio > high)) | ((advantages < 0) & (tokens.log_ratio < low))
+        dual = None if options.dual_clip is None else math.log(options.dual_clip)
         metrics = {
             "m2po_ratio_low": low.exp(),
             "m2po_ratio_high": high.exp(),
@@ -75,7 +75,7 @@ class M2po(PolicyGradient[M2poOptions]):
         }
         return Objective(
             gain=clipped_objective(tokens.ratio, clipped.exp(), advantages, dual=options.dual_clip),
-            is_clipped=is_clipped,
+            is_clipped=is_clipped(tokens.log_ratio, advantages, low=low, high=high, dual=dual),
             metrics={name: value.expand_as(advantages) for name, value in metrics.items()},
         )
 

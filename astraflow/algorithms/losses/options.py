@@ -55,8 +55,8 @@ class PolicyOptions(AggregationOptions):
     log ratio, whose gradient is that of the divergence. `k3`: unbiased value that is never negative. `k3+`: value of
     k3, gradient of k2. (J. Schulman, "Approximating KL divergence"; verl)"""
     kl_unbiased: bool = False
-    """Multiplies the estimate by the policy ratio, with gradient, so that the gradient is that of the divergence also
-    for tokens of older versions. (DeepSeek-V3.2, arXiv:2512.02556)"""
+    """Multiplies the estimate by the ratio to the recorded logprob, with gradient, so that the gradient is that of the
+    divergence also for tokens of older versions. (DeepSeek-V3.2, arXiv:2512.02556)"""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     entropy_target: float | None = Field(default=None, gt=0)
@@ -68,6 +68,8 @@ class PolicyOptions(AggregationOptions):
     def _check_policy_options(self) -> "PolicyOptions":
         if self.entropy_target is not None and self.entropy_coefficient == 0:
             raise ValueError("entropy_target has no effect without a bonus; set entropy_coefficient, such as 0.01")
+        if self.kl_unbiased and self.kl_coefficient == 0:
+            raise ValueError("kl_unbiased has no effect without a penalty; set kl_coefficient, such as 0.001")
         for spec in self.corrections:
             corrections.check(spec)
         return self

@@ -44,6 +44,11 @@ class PolicyTokens:
         """Current minus behaviour logprobs, with gradient."""
         return self.logprobs - self.behaviour_logprobs
 
+    @property
+    def behaviour_ratio(self) -> Tensor:
+        """Policy ratio to the behaviour policy."""
+        return bounded_exp(self.behaviour_log_ratio)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
@@ -117,9 +122,9 @@ class PolicyGradient(ABC, Generic[Options]):
         policy_tokens = self._policy_tokens(scores.logprobs, tokens, batch)
         is_valid = policy_tokens.mismatch.is_valid
         result = self.objective(policy_tokens, state.objective)
-        factors = [(name, correction(policy_tokens.mismatch)) for name, correction in self._corrections]
+        factors = [(name, correction, correction(policy_tokens.mismatch)) for name, correction in self._corrections]
         gain = result.gain
-        for _, factor in factors:
+        for _, _, factor in factors:
             gain = gain * factor
         if result.penalty is not None:
             gain = gain - result.penalty
@@ -163,7 +168,8 @@ class PolicyGradient(ABC, Generic[Options]):
     def _divergence(self, policy_tokens: PolicyTokens, tokens: TokenData) -> Tensor:
         reference = tokens.result(Pass.REFERENCE)
         divergence = kl(policy_tokens.logprobs, reference, estimator=self.options.kl_estimator)
-        return policy_tokens.ratio * divergence if self.options.kl_unbiased else divergence
+        # The tokens are samples of the behaviour policy, whatever the anchor of the objective.
+        return policy_tokens.behaviour_ratio * divergence if self.options.kl_unbiased else divergence
 
     def _entropy_coefficient(self, tokens: TokenData, ranks: Ranks) -> float | Tensor:
         options = self.options
@@ -186,7 +192,12 @@ def _ratio_metrics(tokens: PolicyTokens, result: Objective) -> dict[str, Tensor]
     }
 
 
-def _correction_metrics(factors: list[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def _correction_metrics(factors: list[tuple[str, Correction, Tensor]]) -> dict[str, Tensor]:
     """Returns for each correction the share of tokens that it cuts, and the mean of its factors."""
-    cuts = {f"{name}_cut": (factor == 0).to(factor.dtype) for name, factor in factors}
-    return cuts | {f"{name}_mean": factor for name, factor in factors}
+    metrics: dict[str, Tensor] = {}
+    for name, correction, factor in factors:
+        is_cut = factor == 0
+        if correction.cap is not None:
+            is_cut = is_cut | (factor >= correction.cap)
+        metrics |= {f"{name}_cut": is_cut.to(factor.dtype), f"{name}_mean": factor}
+    return metrics

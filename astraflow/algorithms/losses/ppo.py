@@ -41,7 +41,7 @@ class ClippedRatio(PolicyGradient[Clip]):
         ratio = tokens.ratio
         return Objective(
             gain=clipped_objective(ratio, ratio.clamp(low, high), tokens.advantages, dual=options.dual_clip),
-            is_clipped=is_clipped(ratio, tokens.advantages, low=low, high=high),
+            is_clipped=is_clipped(ratio, tokens.advantages, low=low, high=high, dual=options.dual_clip),
         )
 
 
@@ -67,6 +67,9 @@ def clipped_objective(ratio: Tensor, clipped_ratio: Tensor, advantages: Tensor, 
     return torch.where(advantages < 0, torch.maximum(gain, dual * advantages), gain)
 
 
-def is_clipped(ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """Returns True for tokens outside the range of ratios, which have no gradient."""
-    return ((advantages > 0) & (ratio > high)) | ((advantages < 0) & (ratio < low))
+def is_clipped(
+    ratio: Tensor, advantages: Tensor, *, low: float | Tensor, high: float | Tensor, dual: float | None = None
+) -> Tensor:
+    """Returns True for tokens outside the range of ratios, which have no gradient. All may be logarithms instead."""
+    is_outside = ((advantages > 0) & (ratio > high)) | ((advantages < 0) & (ratio < low))
+    return is_outside if dual is None else is_outside | ((advantages < 0) & (ratio > dual))

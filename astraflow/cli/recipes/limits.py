@@ -56,10 +56,10 @@ def _batch_problems(recipe: Recipe, name: str) -> Iterator[InvalidInput]:
                 code="recipe.groups_of_one",
             )
     rows = policy.batch_groups * min(flow.group_size for flow in recipe.flows.values())
-    if policy.algorithm.minibatches > rows:
+    if policy.algorithm.minibatches > policy.batch_groups:
         yield InvalidInput(
-            f"cannot divide the batches of {name!r}: {policy.algorithm.minibatches} minibatches, {rows} rows; lower "
-            f"policies.{name}.algorithm.minibatches",
+            f"cannot divide the batches of {name!r}: {policy.algorithm.minibatches} minibatches of whole groups, "
+            f"{policy.batch_groups} groups; lower policies.{name}.algorithm.minibatches, or raise batch_groups",
             code="recipe.too_many_minibatches",
         )
     ranks = setup_of(policy, is_gpu=True).data_ranks

@@ -16,7 +16,7 @@ class Config(BaseModel):
     """Frozen model that rejects unknown keys. Every field has a working default, unless only the user can know its
     value."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, where: str, origin: ValueOrigin | None = None) -> Self:

@@ -215,9 +215,10 @@ class LocalBackend:
         state = self._engine.state_tensors()
         saved = sharded_state.read_shards(folder, state)
         random_file = folder / _RANDOM
-        random = state_files.random_state(self._device)
         if random_file.exists():  # several ranks save none
-            random = state_files.read_tensors(random_file, random)
+            random = state_files.read_random_state(random_file, self._device)
+        else:
+            random = state_files.random_state(self._device)
         numbers = StepState.read(folder)
         for name, value in state.items():
             value.copy_(saved[name])

@@ -90,8 +90,9 @@ class FsdpEngine:
             )
             for role, scorer in {**trained, **frozen}.items()
         }
-        for role in {ModelRole.POLICY, ModelRole.TEACHER} & roots.keys():
-            self._check(roots[role], {**trained, **frozen}[role])
+        for role, root in roots.items():  # in the same order on every rank, since a check gathers weights
+            if role in (ModelRole.POLICY, ModelRole.TEACHER):
+                self._check(root, {**trained, **frozen}[role])
         apply_options({**trained, **frozen}, trained, recompute=recompute, compile_blocks=compile_blocks, float8=float8)
         self._trained = {role: roots[role] for role in trained}
         self._frozen = {role: roots[role] for role in frozen}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -13,6 +13,8 @@ from torch.distributed.tensor import DTensor
 from astraflow.runtime.config.base import Config
 from astraflow.trainer.engines.base import UpdateResult
 from astraflow.trainer.engines.update_rules import AdamW, Muon, chunks, local_shard, with_sharding
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerOptions(Config):
@@ -31,7 +33,7 @@ class OptimizerOptions(Config):
     """Optimizer steps since the run began, warm-up included, at which the learning rate is lowest; then it stays."""
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
     """Lowest learning rate of `linear` and `cosine` as a share of the highest."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay of AdamW's moments per step."""
     epsilon: float = Field(default=1e-8, gt=0)
     """Term of the denominator of AdamW that avoids divisions by zero."""

@@ -32,7 +32,6 @@ def step_metrics(
         "tokens_mean": len(columns.logprobs) / max(len(columns), 1),
         "truncated_fraction": _mean(columns.is_truncated),
         **_update_metrics(result),
-        **_signal(plan, result),
         "tokens_per_s": all_tokens / duration_s,
         "computed_tokens_per_s": facts.width / duration_s,
         "trained_tokens": float(facts.tokens),
@@ -61,13 +60,6 @@ def _update_metrics(result: StepResult) -> dict[str, float]:
         metrics["grad_norm"] = _mean([update.grad_norm for update in result.updates])
         metrics["learning_rate"] = result.updates[-1].learning_rate
     return metrics
-
-
-def _signal(plan: Plan, result: StepResult) -> dict[str, float]:
-    """Returns the share of rows with an advantage; nothing with a critic, by which every token has one."""
-    if result.critic:
-        return {}
-    return {"signal_fraction": float((plan.shares[0].row_advantages != 0).float().mean())}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -67,7 +67,7 @@ class StepPlanner:
         facts = row_data(
             rows, is_excluded=[self._algorithm.mask_truncated and truncated for truncated in columns.is_truncated]
         )
-        values = torch.tensor(columns.rewards, dtype=torch.float32)
+        values = torch.tensor(columns.rewards, dtype=torch.float64)  # so that sums of equal rewards stay equal
         for advantage in self._advantages:
             values = advantage(values, facts)
         plan = plan_step(
@@ -153,6 +153,8 @@ class StepRunner:
         for advantage in self._token_advantages:
             tokens = advantage(tokens, rows, engine.ranks)
         sums.tokens = sum(int(batch.lengths.sum()) for batch in share.optimizer_batches)
+        if self._reads_recorded and ModelRole.CRITIC not in self._losses:  # by whose values nearly every token has one
+            sums.add({"signal_fraction": (tokens.advantages != 0).sum()})
         trained = [role for role in self._losses if role is ModelRole.CRITIC or share.version >= self._critic_steps]
         end = 0
         for number, batch in enumerate(share.optimizer_batches):
@@ -299,7 +301,7 @@ class _StepSums:
             }
             if critic
             else {},
-            token_means={name: total / self.tokens for name, total in zip(self._sums, totals, strict=True)},
+            token_means={name: total / max(self.tokens, 1) for name, total in zip(self._sums, totals, strict=True)},
             mismatch={} if self._mismatch is None else self._mismatch.over(ranks).metrics(),
             seconds=seconds,
             passes=self.passes,

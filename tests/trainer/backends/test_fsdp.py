@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -296,6 +297,37 @@ def test_a_rank_holds_its_shards_and_one_block_while_it_starts(
     elements = json.loads(line.removeprefix("elements"))
     shards = elements["policy"]  # two halves: of the policy, and of the reference
     assert shards <= elements["peak"] <= 1.05 * (shards + 1.5 * elements["part"]) < 1.5 * elements["policy"], elements
+
+
+DISTILLATION = {
+    "advantages": [],
+    "token_advantages": [{"kind": "distillation"}],
+    "teacher": {**make_torch.TINY, "layers": 1, "seed": 1},
+    "max_mismatch": None,
+}
+DISTILLED = """
+import json
+from tests.trainer.backends.test_fsdp import *
+if __name__ == "__main__":
+    launch.RANK_COMMAND = ("env", "PYTHONHASHSEED=2", *launch.RANK_COMMAND)
+    backend = fsdp(algorithm=DISTILLATION, ranks=2)
+    print("loss", backend.step(batch())["loss"])
+    backend.close()
+"""
+
+
+def test_ranks_with_other_hash_seeds_train_with_a_teacher_as_one_process() -> None:
+    """Every rank checks and gathers the models in the same order, which must not be that of a set."""
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", DISTILLED], capture_output=True, text=True, check=False, timeout=240, env=environment
+    )
+
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("loss"))
+    expected = local(DISTILLATION, learning_rate=LEARNING_RATE).step(batch())["loss"]
+    assert float(line.removeprefix("loss")) == pytest.approx(expected, rel=1e-4)
 
 
 def test_ranks_exchange_no_pickles(pair: FsdpBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

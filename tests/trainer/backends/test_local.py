@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from astraflow.contract.batches import Batch, Row
-from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Trajectory
@@ -21,6 +21,8 @@ from astraflow.models.precision import bits_of, torch_dtype_of, values_of
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend
 from astraflow.trainer.backends.local import LocalBackend
+from astraflow.trainer.backends.state import files as state_files
+from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from tests import make_torch
 from tests.errors import raises_code
 from tests.snapshots import Snapshot, snapshot_of
@@ -274,7 +276,10 @@ def test_a_batch_without_a_signal_changes_no_weights_and_counts(loss: str) -> No
 
 def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
     backend, training_batch = local({"advantages": [{"kind": "group_centred"}]}), batch()
-    rows = tuple(replace(row, trajectory=replace(row.trajectory, reward=3e38)) for row in training_batch.rows)
+    rows = tuple(
+        replace(row, trajectory=replace(row.trajectory, reward=-3e38 if index % 4 else 3e38))
+        for index, row in enumerate(training_batch.rows)
+    )  # whose distance from the mean exceeds float32
     training_batch = replace(training_batch, rows=rows)
     before = snapshot_of(backend)
 
@@ -312,11 +317,34 @@ def test_state_of_another_model_is_refused(tmp_path: Path) -> None:
     other = backends.build({"kind": "local"}, {**make_torch.TINY, "layers": 1}, {}, seed=0)
     before = snapshot_of(other)
 
-    with pytest.raises(CorruptData) as caught:
+    with raises_code(InvalidInput, "checkpoint.shape_mismatch"):
         other.load(tmp_path)
-    assert caught.value.code == "checkpoint.shape_mismatch"
 
     assert_same(snapshot_of(other), before)
+
+
+@pytest.mark.parametrize("options", [{"moments_dtype": "bfloat16"}, {"optimizer": "muon"}], ids=str)
+def test_a_checkpoint_of_other_options_is_refused_as_such_and_not_as_damaged(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    identity = CheckpointIdentity(policy=PolicyId("solver"), model=make_torch.TINY, backend="local")
+    checkpoints = Checkpoints(tmp_path, identity, keep=2)
+    progress = TrainingProgress(run="run", step=1, report=None)
+    checkpoints.save(progress, local().capture().write, published={})
+
+    with raises_code(InvalidInput, "checkpoint.shape_mismatch", "moments_dtype"):
+        checkpoints.load(local(**options).load)
+    assert checkpoints.load(local().load) == progress
+
+
+def test_a_checkpoint_without_the_random_state_of_a_device_keeps_the_current_one(tmp_path: Path) -> None:
+    device, state = torch.device("cpu"), state_files.random_state(torch.device("cpu"))
+    state_files.write_tensors(tmp_path / "random.safetensors", {"device": torch.zeros(16, dtype=torch.uint8)})
+
+    restored = state_files.read_random_state(tmp_path / "random.safetensors", device)
+
+    assert restored.keys() == {"host"}
+    assert torch.equal(restored["host"], state["host"])
 
 
 def test_an_unknown_algorithm_key_is_refused_with_the_nearest() -> None:

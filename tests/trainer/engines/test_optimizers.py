@@ -210,6 +210,18 @@ def test_the_compiled_update_of_8_bit_moments_is_that_of_single_operations() -> 
     check_compiled_update(torch.device("cpu"))
 
 
+@pytest.mark.parametrize("betas", [(0.9, 1.0), (-0.1, 0.9), (1.5, 0.9), (math.nan, 0.9)])
+def test_betas_outside_of_their_range_are_refused(betas: tuple[float, float]) -> None:
+    with pytest.raises(ValidationError):
+        OptimizerOptions(betas=betas)
+
+
+@pytest.mark.parametrize("rate", [math.inf, math.nan])
+def test_a_learning_rate_that_is_not_finite_is_refused(rate: float) -> None:
+    with pytest.raises(ValidationError):
+        OptimizerOptions(learning_rate=rate)
+
+
 def test_8_bit_moments_of_muon_are_refused() -> None:
     with pytest.raises(ValidationError):
         OptimizerOptions(optimizer="muon", moments_dtype="uint8")

@@ -106,33 +106,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             file.write(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
-def read_tensors(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors that `write_tensors` wrote, on the host.
-
-    Raises: CorruptData, naming the file, unless names, types and shapes are equal to those in `like`.
-    """
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as problem:
-        raise CorruptData(
-            f"cannot read {str(path)!r}: {problem}; use another checkpoint", code="checkpoint.unreadable_state"
-        ) from problem
-    for name in sorted(tensors.keys() ^ like.keys()):
-        raise CorruptData(
-            f"cannot restore {str(path)!r}: tensor {name!r} is either not in the file or not in this model; use a "
-            "checkpoint of this model",
-            code="checkpoint.shape_mismatch",
-        )
-    for name, value in like.items():
-        if tensors[name].shape != value.shape or tensors[name].dtype != value.dtype:
-            raise CorruptData(
-                f"cannot restore {str(path)!r}: tensor {name!r} is {tensors[name].dtype} {tuple(tensors[name].shape)}, "
-                f"the model has {value.dtype} {tuple(value.shape)}; use a checkpoint of this model",
-                code="checkpoint.shape_mismatch",
-            )
-    return tensors
-
-
 def write_numbers(path: Path, numbers: Mapping[str, Any]) -> None:
     """Writes a JSON object."""
     path.write_text(json.dumps(numbers))
@@ -160,6 +133,20 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     if device.type == "cuda":
         states["device"] = torch.cuda.get_rng_state(device)
     return states
+
+
+def read_random_state(path: Path, device: torch.device) -> dict[str, Tensor]:
+    """Returns what `random_state` returned when it was saved; the current state of a device that had none.
+
+    Raises: CorruptData.
+    """
+    try:
+        saved = load_file(path)
+    except (OSError, SafetensorError) as problem:
+        raise CorruptData(
+            f"cannot read {str(path)!r}: {problem}; use another checkpoint", code="checkpoint.unreadable_state"
+        ) from problem
+    return {name: saved.get(name, current) for name, current in random_state(device).items()}
 
 
 def restore_random_state(states: Mapping[str, Tensor], device: torch.device) -> None:

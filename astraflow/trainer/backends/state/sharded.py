@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from astraflow.contract.errors import CorruptData
+from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.trainer.backends.shards import Box, LocalShard, held_shard
 from astraflow.trainer.backends.state.files import read_numbers
 
@@ -54,7 +54,8 @@ def joined_index(indices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def read_shards(folder: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns on the host what this rank holds of each tensor: of a DTensor its shard.
 
-    Raises: CorruptData, naming the file, unless names, types and shapes equal those in `like` and no part is missing.
+    Raises: InvalidInput unless names, types and shapes equal those in `like`; CorruptData when a part is missing. Both
+    name the file.
     """
     index = _read_index(folder)
     for name in sorted(index.keys() ^ like.keys()):
@@ -82,7 +83,7 @@ class WholeTensors:
         return self._index[name].shape
 
     def read(self, name: str) -> Tensor:
-        """Returns a tensor. Raises: CorruptData, naming the file, also for another element type."""
+        """Returns a tensor. Raises: CorruptData, naming the file; InvalidInput for another element type."""
         entry = self._index[name]
         return self._reader.read(name, entry, torch.empty(entry.shape, dtype=torch.float32, device="meta"))
 
@@ -127,7 +128,11 @@ class _Reader:
             target[_within(common, held).slices] = self._read_box(name, part, _within(common, part.box))
             elements += common.elements
         if elements != held.elements:
-            raise _mismatch(self._folder / INDEX, f"{held.elements - elements} elements of tensor {name!r} are missing")
+            raise CorruptData(
+                f"cannot restore {str(self._folder / INDEX)!r}: {held.elements - elements} elements of tensor {name!r} "
+                "are missing; use another checkpoint",
+                code="checkpoint.unreadable_state",
+            )
         return target
 
     def _read_box(self, name: str, part: _Part, box: Box) -> Tensor:
@@ -177,7 +182,9 @@ def _within(box: Box, outer: Box) -> Box:
     )
 
 
-def _mismatch(path: Path, cause: str) -> CorruptData:
-    return CorruptData(
-        f"cannot restore {str(path)!r}: {cause}; use a checkpoint of this model", code="checkpoint.shape_mismatch"
+def _mismatch(path: Path, cause: str) -> InvalidInput:
+    return InvalidInput(
+        f"cannot restore {str(path)!r}: {cause}; the checkpoint is intact, but the model, the optimizer or its options "
+        "(optimizer, moments_dtype, lora, critic) were others: restore them in the recipe, or start a new run",
+        code="checkpoint.shape_mismatch",
     )
