@@ -20,6 +20,7 @@ from astraflow.raas.builders import build_policy
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.logprob_gap import STALL_S, TIMEOUT_S, measure_logprob_gap
 from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.sampling_check import SamplingCheck
 from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
 from astraflow.raas.policies.turn_times import TurnTimes
 from astraflow.workflows.base import PolicyClient, episode_seed
@@ -50,7 +51,12 @@ class EndpointPolicies(ServedPolicies):
         self._models = models
 
     def for_task(
-        self, task: Task, recorder: RolloutRecorder, counters: NodeCounters, turns: TurnTimes | None = None
+        self,
+        task: Task,
+        recorder: RolloutRecorder,
+        counters: NodeCounters,
+        turns: TurnTimes | None = None,
+        sampling_check: SamplingCheck | None = None,
     ) -> dict[PolicyId, PolicyClient]:
         """Returns the clients for the workflow of a task."""
         seed = episode_seed(task)

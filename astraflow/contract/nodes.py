@@ -79,6 +79,10 @@ class FlowSpec:
     None for a flow that is trained on."""
     attaches_texts: bool = False
     """Nodes attach the text of every trajectory, because dataflow compares the members of a group."""
+    temperatures: Mapping[PolicyId, float] = field(default_factory=dict)
+    """Temperature at which the algorithm of each policy computes logprobs, of all tokens: nodes refuse episodes that
+    would be trained on other samples. Without policies whose loss does not read recorded logprobs; empty for an
+    evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,6 +141,9 @@ class DataflowConfig(Config):
     """By policy that is trained."""
     models: Annotated[dict[str, Spec], SettableBy.RECIPE]
     """How nodes build the model of each policy."""
+    temperatures: dict[str, float] = Field(default_factory=dict)
+    """Temperature at which the algorithm of each policy computes logprobs, of all tokens: nodes refuse episodes that
+    would be trained on other samples. Without policies whose loss does not read recorded logprobs."""
     stop: StopConfig | None = None
     """Condition that completes the run; None: the run never completes."""
     engine: Annotated[Spec, SettableBy.RECIPE] = Field(default={"kind": "scripted"})

@@ -409,6 +409,7 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: N
             workflow=flow.workflow,
             reward=flow.reward,
             attaches_texts=flow.group_reward is not None,
+            temperatures={PolicyId(policy): value for policy, value in config.temperatures.items()},
         ),
         policies,
         judges=judging_policies(flow.reward),

@@ -16,16 +16,20 @@ from astraflow.raas.tasks.runner import BuiltFlow
 from astraflow.rewards import judging_policies, rewards
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
+from astraflow.workflows.components.answers import AnswerOptions
 from astraflow.workflows.reward_scorer import RewardScorer
 
 
 def build_flow(spec: FlowSpec) -> BuiltFlow:
     """Builds the workflow and reward of a flow. Raises: InvalidInput for an unknown kind or bad options."""
+    options = workflows.check(spec.workflow)
+    allows_other_samples = isinstance(options, AnswerOptions) and options.allow_truncated_sampling
     return BuiltFlow(
         workflow=workflows.build(spec.workflow),
         scorer=RewardScorer(rewards.build(spec.reward)),
         judges=judging_policies(spec.reward),
         attaches_texts=spec.attaches_texts,
+        temperatures={} if allows_other_samples else spec.temperatures,
     )
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.algorithms.losses import WITHOUT_RECORDED_LOGPROBS
 from astraflow.contract.errors import UnknownPolicy
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.stop_condition import StopConfig
@@ -137,6 +138,11 @@ def dataflow_values(recipe: Recipe) -> Values:
             if policy.is_trained
         },
         "models": {name: policy.model for name, policy in policies},
+        "temperatures": {
+            name: policy.algorithm.temperature
+            for name, policy in policies
+            if policy.is_trained and policy.algorithm.loss["kind"] not in WITHOUT_RECORDED_LOGPROBS
+        },
         "engine": recipe.nodes.engine,
         "engines": recipe.nodes.engines,
         "stop": recipe.stop,

@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, Row, StepReport, TrainerAttachment
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.decisions import Decision, InjectedFault
 from astraflow.contract.fleet.instances import Instance
@@ -30,7 +30,7 @@ from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanRequest
 from astraflow.contract.fleet.pools import FleetStatus, Pool, PoolSpec
 from astraflow.contract.fleet.preflight import PreflightCheck, PreflightResult, ProviderFacts
 from astraflow.contract.fleet.recommendations import FleetConstraints, PoolRecommendation, WhatIfAnswer, WhatIfQuestion
-from astraflow.contract.ids import NodeId
+from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatus
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginKind
 from astraflow.contract.reports.evaluations import EvaluationReport
@@ -55,6 +55,7 @@ from astraflow.wire.codecs import partial_rollouts as codec_partial_rollouts
 from astraflow.wire.codecs import weights as codec_weights
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import common_pb2, control_plane_pb2, data_plane_pb2, fleet_plane_pb2, weight_plane_pb2
+from tests import make
 from tests.wire.strategies import names, same, values_of
 
 CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
@@ -225,6 +226,20 @@ def test_a_batch_round_trips_through_pieces(batch: Batch) -> None:
     assert decoded is not None
     sent = [replace(row, trajectory=replace(row.trajectory, calls=())) for row in batch.rows]
     assert same(replace(decoded, rows=tuple(decoded.rows)), replace(batch, rows=tuple(sent)))
+
+
+def test_the_rows_of_a_batch_keep_their_order_when_groups_are_mixed() -> None:
+    rows = [
+        Row(group=GroupId(group), task=TaskId(f"{group}/0"), node=NodeId("n"), trajectory=make.trajectory())
+        for group in ("a", "b", "a", "a", "c")
+    ]
+    batch = Batch(id=BatchId("1"), policy=PolicyId("p"), version=Version(0), is_redelivered=False, rows=tuple(rows))
+
+    decoded = codec_data.decode_batch(codec_data.encode_batch(batch))
+
+    assert decoded is not None
+    assert [row.group for row in decoded.rows] == ["a", "b", "a", "a", "c"]
+    assert [row.task for row in decoded.rows] == [row.task for row in rows]
 
 
 def travelled(message: Message) -> Any:

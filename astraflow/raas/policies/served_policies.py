@@ -17,6 +17,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.policies.recorder import RolloutRecorder, request_key
 from astraflow.raas.policies.reprefill_check import ReprefillCheck
+from astraflow.raas.policies.sampling_check import SamplingCheck
 from astraflow.raas.policies.turn_times import TurnTimes
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
@@ -89,11 +90,18 @@ class ServedPolicies(Mapping[PolicyId, ServedPolicy]):
         return {policy: served.version for policy, served in self._policies.items() if served.version is not None}
 
     def for_task(
-        self, task: Task, recorder: RolloutRecorder, counters: NodeCounters, turns: TurnTimes | None = None
+        self,
+        task: Task,
+        recorder: RolloutRecorder,
+        counters: NodeCounters,
+        turns: TurnTimes | None = None,
+        sampling_check: SamplingCheck | None = None,
     ) -> dict[PolicyId, PolicyClient]:
-        """Returns the policy clients for the workflow of a task. turns: records durations of sampled groups."""
+        """Returns the policy clients for the workflow of a task. turns: records durations of sampled groups.
+        sampling_check: records the samples that must not be trained."""
         return {
-            policy: TaskPolicy(served, task, recorder, counters, turns) for policy, served in self._policies.items()
+            policy: TaskPolicy(served, task, recorder, counters, turns, sampling_check)
+            for policy, served in self._policies.items()
         }
 
 
@@ -111,12 +119,14 @@ class TaskPolicy:
         recorder: RolloutRecorder,
         counters: NodeCounters,
         turns: TurnTimes | None = None,
+        sampling_check: SamplingCheck | None = None,
     ) -> None:
         self._served = served
         self._task = task
         self._recorder = recorder
         self._counters = counters
         self._turns = turns
+        self._sampling_check = sampling_check
         self._requests = 0
 
     @property
@@ -148,6 +158,8 @@ class TaskPolicy:
                 boundary=Boundary.ENGINE,
                 code="rollout.aborted",
             )
+        if self._sampling_check is not None:
+            self._sampling_check.record(policy, sampling, generation)
         self._served.reprefill.offer(prompt, sampling, generation)
         self._recorder.record(policy, request, generation)
         await self._recorder.block_if_stopped()

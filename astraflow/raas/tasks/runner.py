@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from astraflow.contract.errors import AstraFlowError
@@ -16,6 +16,7 @@ from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.pinned_engines import PinnedEngines
 from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.sampling_check import SamplingCheck
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.policies.turn_times import TurnTimes
 from astraflow.runtime.clock import Clock
@@ -41,6 +42,8 @@ class BuiltFlow:
     """Policies that the reward asks."""
     attaches_texts: bool = False
     """Attach the text of every trajectory, not only of sampled groups."""
+    temperatures: Mapping[PolicyId, float] = field(default_factory=dict)
+    """Temperature at which each policy must be sampled for training; empty when any sampling is allowed."""
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:
@@ -129,10 +132,11 @@ class Runner:
                 code="rollout.unknown_flow",
             )
         turns = TurnTimes(self._clock) if is_sampled(task.group, self._text_share) else None
+        sampling_check = SamplingCheck(temperatures=flow.temperatures)
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 async with self._policies_for(task) as policies:
-                    clients = policies.for_task(task, recorder, self._counters, turns)
+                    clients = policies.for_task(task, recorder, self._counters, turns, sampling_check)
                     # A pinned task is judged by the versions for training: only what it evaluates is pinned.
                     judges = self._policies.for_task(task, recorder, self._counters) if task.pinned else clients
                     trajectories = tuple(await flow.workflow.run(task, clients, flow.scorer.asking(judges)))
@@ -145,6 +149,7 @@ class Runner:
                 code="rollout.timeout",
             ) from problem
         _check_trajectories(flow.workflow, trajectories)
+        sampling_check.check(trajectories)
         trajectories = _without_calls(trajectories) if turns is None else with_limited_calls(trajectories)
         if turns is None and not flow.attaches_texts:
             return trajectories

@@ -1,8 +1,7 @@
 """Codec of the data plane's contract types."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from typing import Any
 
 from astraflow.contract.batches import Batch, Rows, StepReport, stretches
@@ -203,11 +202,11 @@ def _encode_rows(rows: Rows, begin: int, parts: Sequence[Trajectories]) -> bytes
     """Rows from `begin` on, whose trajectories are in `parts` -> whole `BatchPiece`."""
     trajectories, arrays = encode_trajectories(stretches(parts), has_calls=False)
     end = begin + len(trajectories.rewards)
-    groups = Counter(rows.groups[begin:end])
+    runs = [(group, sum(1 for _ in members)) for group, members in groupby(rows.groups[begin:end])]
     nodes = {node: index for index, node in enumerate(dict.fromkeys(rows.nodes[begin:end]))}
     message = pb.BatchPiece(
-        groups=groups,
-        group_sizes=groups.values(),
+        groups=[group for group, _ in runs],
+        group_sizes=[size for _, size in runs],
         tasks=rows.tasks[begin:end],
         nodes=nodes,
         node_indices=[nodes[node] for node in rows.nodes[begin:end]],

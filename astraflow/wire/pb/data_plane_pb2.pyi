@@ -120,11 +120,32 @@ Global___PolicySpec: _TypeAlias = PolicySpec  # noqa: Y015
 class FlowSpec(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TemperaturesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     WORKFLOW_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
     EVALUATION_SHARE_FIELD_NUMBER: _builtins.int
     ATTACHES_TEXTS_FIELD_NUMBER: _builtins.int
+    TEMPERATURES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     workflow: _builtins.str
     reward: _builtins.str
@@ -132,6 +153,10 @@ class FlowSpec(_message.Message):
     """For an evaluation, the largest share of a node's capacity that it uses; absent for a flow that is trained on."""
     attaches_texts: _builtins.bool
     """The text of every trajectory is attached, because dataflow compares the members of a group."""
+    @_builtins.property
+    def temperatures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Temperature at which each trained policy must be sampled, from the whole distribution."""
+
     def __init__(
         self,
         *,
@@ -140,10 +165,11 @@ class FlowSpec(_message.Message):
         reward: _builtins.str = ...,
         evaluation_share: _builtins.float | None = ...,
         attaches_texts: _builtins.bool = ...,
+        temperatures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "evaluation_share", b"evaluation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "evaluation_share", b"evaluation_share", "id", b"id", "reward", b"reward", "workflow", b"workflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "evaluation_share", b"evaluation_share", "id", b"id", "reward", b"reward", "temperatures", b"temperatures", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluation_share: _TypeAlias = _typing.Literal["evaluation_share"]  # noqa: Y015
     _WhichOneofArgType__evaluation_share: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share"]  # noqa: Y015
@@ -842,7 +868,7 @@ class BatchPiece(_message.Message):
     def head(self) -> Global___BatchHead: ...
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Groups of the rows, and for each group the number of its rows, which are adjacent."""
+        """Groups of the rows in their order, and how many consecutive rows each has; a group may come again."""
 
     @_builtins.property
     def group_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...

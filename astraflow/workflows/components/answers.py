@@ -40,8 +40,9 @@ class AnswerOptions(Config):
     json_schema: Annotated[str, SettableBy.AGENT] = ""
     """JSON schema, as JSON, that an answer must match; the engine samples only tokens that fit. Empty: none."""
     allow_truncated_sampling: bool = False
-    """Lets a training flow sample from a part of the distribution (`top_p`, `top_k`, `min_p`, `json_schema`), although
-    the trainer recomputes logprobs over the full distribution, so that every importance ratio is biased."""
+    """Lets a training flow sample from another distribution (`top_p`, `top_k`, `min_p`, `json_schema`, or the
+    temperature of a client), although the trainer recomputes logprobs over the full distribution at the temperature of
+    the algorithm, so that every importance ratio is biased."""
 
     @field_validator("stop_strings")
     @classmethod

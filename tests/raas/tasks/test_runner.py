@@ -10,7 +10,8 @@ import pytest
 from astraflow.contract.ids import GroupId, PolicyId, Version
 from astraflow.contract.rollouts.agent_calls import MAX_EPISODE_CHARACTERS
 from astraflow.contract.rollouts.failures import Boundary, Failure
-from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.generation import Finish, Sampling
+from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
@@ -72,6 +73,45 @@ class Agent:
         return agent_trajectories()
 
 
+class SamplerOptions(Config):
+    """Sampling, and whether the trajectory has the answer or only one that was sampled as training needs it."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    json_schema: str = ""
+    is_trained: bool = True
+
+
+@workflows.register("test_sampler", options=SamplerOptions)
+class Sampler:
+    """Samples an answer as its options say, and another one from the whole distribution."""
+
+    def __init__(self, options: SamplerOptions) -> None:
+        self.policies = (SOLVER,)
+        self._options = options
+
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> tuple[Trajectory, ...]:
+        values = self._options.model_dump(exclude={"is_trained"})
+        prompt = np.arange(3, dtype=np.int32)
+        other = await policies[SOLVER].generate(prompt, Sampling(max_new_tokens=8, **values, stop_tokens=(7,)))
+        plain = await policies[SOLVER].generate(prompt, Sampling(max_new_tokens=8, stop_tokens=(9,)))
+        trained = other if self._options.is_trained else plain
+        model_spans = (Span(author=Author.MODEL, length=span.length, version=span.version) for span in trained.spans)
+        return (
+            Trajectory(
+                policy=SOLVER,
+                tokens=np.concatenate([prompt, trained.tokens]),
+                logprobs=trained.logprobs,
+                spans=(Span(author=Author.CONTEXT, length=3), *model_spans),
+                reward=1.0,
+            ),
+        )
+
+
 @rewards.register("test_broken", options=NoOptions)
 class Broken:
     """Fails to compute a score."""
@@ -123,6 +163,43 @@ async def test_failures_have_the_boundary_where_they_occurred(name: str, boundar
 
     assert problem.boundary is boundary
     assert problem.message.startswith(message)
+
+
+async def sampled(options: dict[str, Any], **changes: Any) -> Failure | None:
+    """Returns the failure of an episode of a workflow that samples so. changes: of the flow."""
+    spec = replace(flow(workflow={"kind": "test_sampler", **options}), temperatures={SOLVER: 1.0})
+    run = runner(FakeDataflow(flows=(replace(spec, **changes),)), serving(FakeEngine(version=0)), NodeCounters())
+    return (await run.run(make.task(), RolloutRecorder())).failure
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}, {"json_schema": "{}"}], ids=str
+)
+async def test_samples_of_another_distribution_are_not_trained(options: dict[str, Any]) -> None:
+    failure = await sampled(options)
+
+    assert failure is not None
+    assert failure.boundary is Boundary.WORKFLOW
+    assert "cannot train on the episode" in failure.message
+    assert all(word in failure.message for word in ("algorithm.temperature", "temperature"))
+    assert await sampled({**options, "is_trained": False}) is None, "samples for other purposes are free"
+    assert await sampled(options, temperatures={}) is None, "an evaluation, or a loss that reads no recorded logprobs"
+
+
+async def test_samples_at_the_temperature_of_the_algorithm_are_trained() -> None:
+    assert await sampled({}) is None
+    assert await sampled({"temperature": 0.7}, temperatures={SOLVER: 0.7}) is None
+    assert await sampled({}, temperatures={SOLVER: 0.7}) is not None
+
+
+async def test_a_workflow_may_allow_other_samples() -> None:
+    options = {"kind": "single_turn", "top_p": 0.8, "max_new_tokens": 8}
+    refused = await sampled({}, workflow=options)
+    allowed = await sampled({}, workflow={**options, "allow_truncated_sampling": True})
+
+    assert refused is not None
+    assert "top_p 0.8" in refused.message
+    assert allowed is None
 
 
 async def test_engine_errors_fail_at_the_engine_boundary() -> None:

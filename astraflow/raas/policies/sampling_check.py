@@ -1,0 +1,78 @@
+"""Refusal of episodes that would be trained on samples of another distribution than the trainer computes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.spans import Author
+from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
+
+_COMPARED_TOKENS = 16
+"""First tokens of a generation by which it is recognised in a trajectory, with their logprobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingCheck:
+    """Samples of one episode that must not be trained.
+
+    The trainer computes logprobs of the whole distribution at the temperature of the algorithm. A workflow may sample
+    otherwise for its own purposes, so only what is in a trajectory counts.
+    """
+
+    temperatures: Mapping[PolicyId, float]
+    """Temperature at which each trained policy must be sampled; other policies may be sampled in any way."""
+    _other: list[tuple[PolicyId, Sampling, Generation]] = field(default_factory=list)
+
+    def record(self, policy: PolicyId, sampling: Sampling, generation: Generation) -> None:
+        """Remembers a generation that was sampled from another distribution."""
+        temperature = self.temperatures.get(policy)
+        if temperature is None or (sampling.temperature == temperature and sampling.is_full_distribution):
+            return
+        if len(generation.tokens):
+            self._other.append((policy, sampling, generation))
+
+    def check(self, trajectories: Sequence[Trajectory]) -> None:
+        """Checks the trajectories of the episode. Raises: RolloutFailed at the boundary `workflow`."""
+        for policy, sampling, generation in self._other:
+            if any(trajectory.policy == policy and _contains(trajectory, generation) for trajectory in trajectories):
+                raise RolloutFailed(
+                    f"cannot train on the episode: the workflow sampled {policy!r} {_described(sampling)}, but its "
+                    f"algorithm computes logprobs of all tokens at temperature {self.temperatures[policy]:g}; sample "
+                    "so, set algorithm.temperature, or leave these tokens out of the trajectory",
+                    boundary=Boundary.WORKFLOW,
+                    code="rollout.other_distribution",
+                )
+
+
+def _contains(trajectory: Trajectory, generation: Generation) -> bool:
+    """Returns whether the model-written tokens of the trajectory have the first ones of the generation."""
+    tokens = _model_tokens(trajectory)
+    wanted = np.stack([generation.tokens[:_COMPARED_TOKENS], generation.logprobs[:_COMPARED_TOKENS]])
+    count = wanted.shape[1]
+    if len(tokens) < count:
+        return False
+    windows = sliding_window_view(np.stack([tokens, trajectory.logprobs]), count, axis=1)
+    return bool((windows == wanted[:, None]).all(axis=(0, 2)).any())
+
+
+def _model_tokens(trajectory: Trajectory) -> Int32Array:
+    parts, begin = [np.zeros(0, np.int32)], 0
+    for span in trajectory.spans:
+        if span.author is Author.MODEL:
+            parts.append(trajectory.tokens[begin : begin + span.length])
+        begin += span.length
+    return np.concatenate(parts)
+
+
+def _described(sampling: Sampling) -> str:
+    parts = [f"temperature {sampling.temperature:g}"]
+    parts += [f"{name} {value:g}" for name, value in (("top_k", sampling.top_k), ("min_p", sampling.min_p)) if value]
+    parts += [f"top_p {sampling.top_p:g}"] if sampling.top_p != 1 else []
+    parts += ["a JSON schema"] if sampling.json_schema else []
+    parts += ["a regular expression"] if sampling.regex else []
+    return f"with {', '.join(parts)}"
