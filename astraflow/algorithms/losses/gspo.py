@@ -12,7 +12,8 @@ from astraflow.algorithms.losses.ppo import clipped_objective, is_clipped
 
 
 class GspoOptions(AnchoredOptions):
-    """Clip range of the sequence ratio. The paper takes 4 minibatches from each batch."""
+    """Clip range of the sequence ratio. The paper takes 4 minibatches from each batch; with one, the ratio is 1 and
+    nothing is clipped, and the anchor `current` saves a pass."""
 
     has_sequence_ratio: ClassVar[bool] = True
 
