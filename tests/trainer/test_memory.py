@@ -48,7 +48,6 @@ def pack() -> Pack:
         segments=(Segment(begin=0, end=TOKENS),),
         predictors=torch.arange(TOKENS - 1),
         targets=ids[1:],
-        token_indices=torch.arange(TOKENS - 1),
     )
 
 

@@ -239,13 +239,26 @@ class LocalBackend:
 
     def _load_model(self, model: Mapping[str, Any]) -> PreTrainedModel:
         """Returns the model on the device, in the element type to compute in."""
-        dtype = compute_dtype_of(self._options.compute_dtype, self._device)
+        dtype = training_dtype(self._options, self._device)
         return cast(models.build(model).load(prepare_model(model)), device=self._device, dtype=dtype)
 
     def _load_teacher(self, model: Mapping[str, Any], policy: PreTrainedModel) -> PreTrainedModel:
         teacher = self._load_model(model)
         check_teacher(teacher, policy)
         return teacher
+
+
+def training_dtype(options: LocalOptions, device: torch.device) -> torch.dtype:
+    """Returns the element type that the model computes in. Raises: InvalidInput where the device has no attention in
+    it."""
+    dtype = compute_dtype_of(options.compute_dtype, device)
+    if device.type == "cuda" and dtype == torch.float32:
+        raise InvalidInput(
+            "cannot train in float32 on a GPU, whose attention over packs computes in bfloat16; set compute_dtype = "
+            "'auto', or device = 'cpu'",
+            code="trainer.float32_on_gpu",
+        )
+    return dtype
 
 
 def add_adapters(

@@ -18,11 +18,11 @@ from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Probe, SharedFile
 from astraflow.models import models
-from astraflow.models.precision import compute_dtype_of, torch_dtype_of, weights_dtype_of
+from astraflow.models.precision import torch_dtype_of, weights_dtype_of
 from astraflow.models.published import published_parts
 from astraflow.models.stored import StoredModel
 from astraflow.runtime.config.setting_permissions import SettableBy
-from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher
+from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher, training_dtype
 from astraflow.trainer.backends.probe import ProbeText, score_probe
 from astraflow.trainer.backends.publishing.sharded_weights import ShardedWeights
 from astraflow.trainer.backends.shards import local_shards
@@ -128,7 +128,7 @@ class RankTrainer:
             options,
             mesh=mesh,
             device=device,
-            compute_dtype=compute_dtype_of(options.compute_dtype, device),
+            compute_dtype=training_dtype(options, device),
             published_dtype=published_dtype,
             parts=parts,
             needs_reference=Pass.REFERENCE in losses.build(parsed.loss).needs,

@@ -74,8 +74,6 @@ class Pack:
     """int64 `[tokens]`: position in the pack that predicts the trained token."""
     targets: Tensor
     """int64 `[tokens]`: trained tokens."""
-    token_indices: Tensor
-    """int64 `[tokens]`: index of the trained token in the rank's `TokenData` of the whole batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

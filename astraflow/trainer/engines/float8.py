@@ -88,7 +88,7 @@ class _Product(torch.autograd.Function):
 
 
 def _product(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
-    """Returns `one @ other.T` of two rounded matrices with contiguous rows."""
+    """Returns `left @ right.T` of two rounded matrices with contiguous rows."""
     return torch._scaled_mm(left[0], right[0].t(), scale_a=left[1], scale_b=right[1], out_dtype=dtype)
 
 

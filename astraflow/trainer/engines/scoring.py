@@ -133,7 +133,6 @@ class PackScorer(nn.Module):
             ),
             predictors=torch.tensor([*range(middle - 1), prefix - 1, *range(middle, end - 1)]),
             targets=torch.from_numpy(np.concatenate([first[1:], second[prefix:]])),
-            token_indices=torch.arange(end - 1),
         )
         packed = self(self.inputs(pack)).logprobs
         gaps = (packed - torch.cat([alone[0], alone[1][prefix - 1 :]])).abs()

@@ -119,17 +119,14 @@ def bins_of_ranks(
     ]
 
 
-def build_pack(rows: StepRows, units: Sequence[PackUnit], *, first_token: int) -> Pack:
-    """Lays the units out in one flat pack. Without units it is an empty pack: one input token and no target.
-
-    first_token: index of the pack's first trained token among those of the rank.
-    """
+def build_pack(rows: StepRows, units: Sequence[PackUnit]) -> Pack:
+    """Lays the units out in one flat pack. Without units it is an empty pack: one input token and no target."""
     if not units:
         return _EMPTY_PACK
     layout = _Layout()
     for unit in units:
         layout.add(rows, unit)
-    return layout.pack(rows.columns.tokens, first_token)
+    return layout.pack(rows.columns.tokens)
 
 
 _EMPTY_PACK = Pack(
@@ -138,7 +135,6 @@ _EMPTY_PACK = Pack(
     segments=(Segment(begin=0, end=1),),
     predictors=torch.zeros(0, dtype=torch.int64),
     targets=torch.zeros(0, dtype=torch.int64),
-    token_indices=torch.zeros(0, dtype=torch.int64),
 )
 
 
@@ -156,7 +152,6 @@ def pack_sequences(sequences: Sequence[npt.NDArray[np.integer]], scored_from: Se
         segments=tuple(Segment(begin=int(begin), end=int(end)) for begin, end in itertools.pairwise(begins)),
         predictors=_int64(predictors),
         targets=_int64(targets),
-        token_indices=torch.arange(sum(map(len, targets))),
     )
 
 
@@ -193,16 +188,14 @@ class _Layout:
                     begin += 1
                 self._predictors.append(slice(begin + shift - 1, end + shift - 1))
 
-    def pack(self, tokens: Int32Array, first_token: int) -> Pack:
+    def pack(self, tokens: Int32Array) -> Pack:
         numbers = np.arange(self._width)
-        targets = _int64(tokens[part] for part in self._targets)
         return Pack(
             input_ids=_int64(tokens[part] for part in self._inputs),
             positions=_int64(numbers[part] for part in self._positions),
             segments=tuple(self._segments),
             predictors=_int64(numbers[part] for part in self._predictors),
-            targets=targets,
-            token_indices=torch.arange(first_token, first_token + len(targets)),
+            targets=_int64(tokens[part] for part in self._targets),
         )
 
     def _append(self, begin: int, count: int, *, position: int = 0, prefix_begin: int = 0, prefix_end: int = 0) -> None:

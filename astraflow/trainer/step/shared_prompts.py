@@ -78,8 +78,8 @@ def _ascend(path: list[_Node], depth: int) -> None:
 
 
 def _best_division(part: _Node | int, depth: int, divisions: dict[tuple[_Node, int], _Division]) -> _Division:
-    """Returns the division that saves most when joining rows save `depth` tokens each, in a cluster further up. known:
-    earlier results, without which the time would double with each level."""
+    """Returns the division that saves most when joining rows save `depth` tokens each, in a cluster further up.
+    divisions: earlier results, without which the time would double with each level."""
     if isinstance(part, int):
         return _Division(saved=depth, joining=(part,))
     if (part, depth) not in divisions:

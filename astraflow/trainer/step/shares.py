@@ -153,7 +153,6 @@ def _decode_packs(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> li
             ("segments", "segments"),
         )
     )
-    ends = np.cumsum([0, *facts["targets"]]).tolist()
     packs = []
     for index, rows in enumerate(segments):
         own = tuple(Segment(begin=a, end=b, prefix_begin=c, prefix_end=d) for a, b, c, d in rows.tolist())
@@ -164,7 +163,6 @@ def _decode_packs(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> li
                 segments=own,
                 predictors=predictors[index].long(),
                 targets=targets[index].long(),
-                token_indices=torch.arange(ends[index], ends[index + 1]),
             )
         )
     return packs
@@ -281,21 +279,16 @@ def _share(
     batches: Sequence[tuple[Sequence[Sequence[PackUnit]], Tensor]],
 ) -> Share:
     """Returns a rank's share. batches: units of its packs and trained tokens of all rows, by optimizer batch."""
-    first_token = 0
-    optimizer_batches = []
-    for bins, lengths in batches:
-        packs = []
-        for units in bins:
-            packs.append(build_pack(rows, units, first_token=first_token))
-            first_token += len(packs[-1].targets)
-        optimizer_batches.append(OptimizerBatch(packs=tuple(packs), lengths=lengths))
     return Share(
         version=int(rows.version),
         rows=facts,
         row_advantages=row_advantages.float(),
         is_own_version=torch.from_numpy(rows.is_own_version),
         **rows.turns([row for bins, _ in batches for units in bins for unit in units for row in unit.rows]),
-        optimizer_batches=tuple(optimizer_batches),
+        optimizer_batches=tuple(
+            OptimizerBatch(packs=tuple(build_pack(rows, units) for units in bins), lengths=lengths)
+            for bins, lengths in batches
+        ),
     )
 
 

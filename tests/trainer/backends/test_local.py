@@ -20,7 +20,7 @@ from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of, torch_dtype_of, values_of
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend
-from astraflow.trainer.backends.local import LocalBackend
+from astraflow.trainer.backends.local import LocalBackend, LocalOptions, training_dtype
 from astraflow.trainer.backends.state import files as state_files
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from tests import make_torch
@@ -41,7 +41,7 @@ def local(
     **options: Any,
 ) -> Backend:
     spec = {"kind": "local", "learning_rate": 1e-2, **options}
-    return backends.build(spec, model, algorithm or {}, seed=seed)
+    return backends.build(spec, model, {"max_mismatch": None, **(algorithm or {})}, seed=seed)  # logprobs are made up
 
 
 CRITIC: dict[str, Any] = {
@@ -345,6 +345,13 @@ def test_a_checkpoint_without_the_random_state_of_a_device_keeps_the_current_one
 
     assert restored.keys() == {"host"}
     assert torch.equal(restored["host"], state["host"])
+
+
+def test_float32_on_a_gpu_is_refused() -> None:
+    gpu = torch.device("cuda")
+    with raises_code(InvalidInput, "trainer.float32_on_gpu", "compute_dtype"):
+        training_dtype(LocalOptions(compute_dtype="float32"), gpu)
+    assert training_dtype(LocalOptions(), gpu) is torch.bfloat16
 
 
 def test_an_unknown_algorithm_key_is_refused_with_the_nearest() -> None:

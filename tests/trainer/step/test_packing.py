@@ -92,10 +92,7 @@ def packs_of(whole: Batch, max_tokens: int) -> list[tuple[Pack, Tokens]]:
     rows = StepRows.of(whole)
     included = [index for index in range(len(whole.rows)) if rows.trained_tokens(index)]
     bins = bins_of_units(pack_units(rows, included, max_tokens=max_tokens), max_tokens=max_tokens)
-    return [
-        (build_pack(rows, units, first_token=0), tokens_of(rows, [row for unit in units for row in unit.rows]))
-        for units in bins
-    ]
+    return [(build_pack(rows, units), tokens_of(rows, [row for unit in units for row in unit.rows])) for units in bins]
 
 
 def tokens_of(rows: StepRows, included: Sequence[int]) -> Tokens:
@@ -257,7 +254,7 @@ def test_costs_count_each_visible_pair_of_tokens() -> None:
     rows = StepRows.of(batch([members]))
 
     (unit,) = pack_units(rows, [0, 1], max_tokens=ROOMY)
-    pack = build_pack(rows, [unit], first_token=0)
+    pack = build_pack(rows, [unit])
 
     visible = sum(
         position - segment.begin + 1 + segment.prefix_end - segment.prefix_begin
@@ -290,7 +287,7 @@ def test_turns_are_numbered_and_not_split_by_a_version_change() -> None:
 def test_an_empty_pack_has_one_token_and_no_target() -> None:
     rows = StepRows.of(batch([]))
 
-    pack, tokens = build_pack(rows, [], first_token=0), tokens_of(rows, [])
+    pack, tokens = build_pack(rows, []), tokens_of(rows, [])
 
     assert (len(pack.input_ids), len(pack.targets), len(tokens["turn_rows"])) == (1, 0, 0)
 

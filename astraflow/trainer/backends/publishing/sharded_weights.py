@@ -84,7 +84,7 @@ class ShardedWeights:
 
     def _write_together(self, file: SharedFile | None, views: TensorViews | None) -> None:
         shards = self._published.local(is_first=self.is_first)
-        problem: AstraFlowError | None = None
+        problem: Exception | None = None
         sent: dict[str, LocalShard] = {}
         try:
             targets = self._map_views(file) if views is None else views
@@ -92,7 +92,7 @@ class ShardedWeights:
                 sent = shards
             else:
                 self._write(shards, targets)
-        except AstraFlowError as error:
+        except (AstraFlowError, OSError) as error:
             problem = error
         payload = json.dumps(encode_boxes(_boxes(sent))).encode() if sent else b""
         sizes = self._ranks.gather_sizes(_FAILED if problem else len(payload))
