@@ -40,6 +40,7 @@ from astraflow.wire.channel import dial
 from astraflow.wire.server import ListenOptions
 from tests import make
 from tests.dataflow import running as dataflow
+from tests.errors import raises_code
 from tests.fakes.forking import ForkingProgram
 
 POLICY, TOKEN = "policy", "a-token"
@@ -183,6 +184,23 @@ async def test_the_built_in_trainer_passes_all_checks(tmp_path: Path) -> None:
 
 def weights(step: int) -> dict[str, torch.Tensor]:
     return {"weight": torch.full((4,), float(step))}
+
+
+def test_a_session_that_cannot_begin_closes_what_it_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    async def connect(session: TrainerSession) -> None:
+        session._stack.callback(closed.append, True)
+        raise Unavailable("no dataflow", code="test.unavailable")
+
+    monkeypatch.setattr(TrainerSession, "_connect", connect)
+    session = TrainerSession("127.0.0.1:1", token=TOKEN, policy=POLICY)
+
+    with raises_code(Unavailable, "test.unavailable"), session:
+        pass
+
+    assert closed == [True]
+    assert not session._thread.is_alive()
 
 
 @pytest.mark.anyio

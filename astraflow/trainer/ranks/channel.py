@@ -8,6 +8,7 @@ import math
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +18,14 @@ import numpy.typing as npt
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 
-_LENGTH = struct.Struct("<Q")
-_MAX_FACTS_BYTES = 64 * 2**20
-_NUMBERS = frozenset("biuf")
-"""Kinds of numpy types that a message may hold."""
+_SIZES = struct.Struct("<QQ")
+"""Start of a message: bytes of its head, then bytes of all its arrays."""
+_MAX_HEAD_BYTES = 64 * 2**20
+_MAX_ARRAY_BYTES = 2**36
+"""Most bytes of all arrays of a message, more than the largest share of a batch."""
+_MAX_GREETING_BYTES = 1024
+_DTYPES = {dtype.str: dtype for dtype in map(np.dtype, "?" + np.typecodes["AllInteger"] + np.typecodes["Float"])}
+"""Types of the arrays that a message may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +41,21 @@ class Message:
 class Channel:
     """One side of the connection between the first rank and another rank. Any thread may send; one thread receives."""
 
-    def __init__(self, connection: socket.socket, *, timeout_s: float | None = None) -> None:
-        """timeout_s: longest wait of `send` and `receive`; unlimited when None."""
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        connection.settimeout(timeout_s)
+        connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, message: Message) -> None:
         """Sends a message; blocks while the other side does not read. Raises: Unavailable when it is gone."""
         arrays = {name: np.ascontiguousarray(value) for name, value in message.arrays.items()}
         shapes = {name: [value.dtype.str, list(value.shape)] for name, value in arrays.items()}
-        facts = json.dumps({"facts": message.facts, "arrays": shapes}).encode()
+        head = json.dumps({"facts": message.facts, "arrays": shapes}).encode()
+        sizes = _SIZES.pack(len(head), sum(value.nbytes for value in arrays.values()))
         try:
             with self._lock:
-                self._connection.sendall(_LENGTH.pack(len(facts)) + facts)
+                self._connection.sendall(sizes + head)
                 for value in arrays.values():
                     self._connection.sendall(value.reshape(-1).view(np.uint8).data)
         except OSError as problem:
@@ -58,20 +63,29 @@ class Channel:
 
     def receive(self) -> Message:
         """Returns the next message. Raises: Unavailable when the other side is gone; InvalidInput for other bytes."""
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size).tobytes())
-        if length > _MAX_FACTS_BYTES:
-            raise _invalid(f"its head has {length} bytes")
-        try:
-            head = json.loads(self._read(length).tobytes())
-            facts, shapes = dict(head["facts"]), dict(head["arrays"])
-            forms = {name: (np.dtype(dtype), tuple(map(int, shape))) for name, (dtype, shape) in shapes.items()}
-        except (ValueError, KeyError, TypeError) as problem:
-            raise _invalid(repr(problem)) from problem
-        return Message(facts=facts, arrays={name: self._read_array(*form) for name, form in forms.items()})
+        head_bytes, array_bytes = _SIZES.unpack(self._read(_SIZES.size).tobytes())
+        if head_bytes > _MAX_HEAD_BYTES or array_bytes > _MAX_ARRAY_BYTES:
+            raise _invalid(f"it has a head of {head_bytes} bytes and arrays of {array_bytes} bytes")
+        facts, forms = _parse(self._read(head_bytes).tobytes())
+        if (shape_bytes := sum(form.size_bytes for form in forms.values())) != array_bytes:
+            raise _invalid(f"the shapes of its arrays need {shape_bytes} bytes, but it declares {array_bytes}")
+        return Message(facts=facts, arrays={name: self._read_array(form) for name, form in forms.items()})
 
-    def set_timeout(self, timeout_s: float | None) -> None:
-        """Sets the longest wait of `send` and `receive`; unlimited when None."""
-        self._connection.settimeout(timeout_s)
+    def receive_greeting(self, *, timeout_s: float) -> Mapping[str, Any]:
+        """Returns the facts of a connection's first message, whose sender is not trusted yet: at most 1 kB, no arrays.
+
+        timeout_s: time for the whole message. Raises: Unavailable when it is late or the other side is gone;
+        InvalidInput for other bytes, or more of them.
+        """
+        deadline = time.monotonic() + timeout_s
+        head_bytes, array_bytes = _SIZES.unpack(self._read(_SIZES.size, deadline=deadline).tobytes())
+        if head_bytes > _MAX_GREETING_BYTES or array_bytes:
+            raise _invalid(f"it has a head of {head_bytes} bytes and arrays of {array_bytes} bytes")
+        facts, forms = _parse(self._read(head_bytes, deadline=deadline).tobytes())
+        if forms:
+            raise _invalid(f"it has {len(forms)} arrays")
+        self._connection.settimeout(None)
+        return facts
 
     def close(self) -> None:
         """Closes the connection; the other side's `receive` raises Unavailable."""
@@ -79,16 +93,23 @@ class Channel:
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def _read_array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        if dtype.kind not in _NUMBERS or min(shape, default=0) < 0:
-            raise _invalid(f"it has an array of type {dtype} and shape {shape}")
-        return self._read(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+    def _read_array(self, form: "_Form") -> npt.NDArray[Any]:
+        values = self._read(form.size_bytes).view(form.dtype)
+        try:
+            return values.reshape(form.shape)
+        except (ValueError, OverflowError) as problem:  # numpy limits the number of dimensions, and the size of each
+            raise _invalid(repr(problem)) from problem
 
-    def _read(self, size: int) -> npt.NDArray[np.uint8]:
+    def _read(self, size: int, *, deadline: float | None = None) -> npt.NDArray[np.uint8]:
+        """Returns the next bytes. deadline: for all of them, of `time.monotonic()`."""
         data = np.empty(size, dtype=np.uint8)
         view = data.data
         while len(view):
             try:
+                if deadline is not None:
+                    if (remaining_s := deadline - time.monotonic()) <= 0:
+                        raise TimeoutError("timed out")
+                    self._connection.settimeout(remaining_s)
                 count = self._connection.recv_into(view)
             except OSError as problem:
                 raise _gone(problem) from problem
@@ -98,9 +119,42 @@ class Channel:
         return data
 
 
-def has_token(message: Message, token: str) -> bool:
-    """Returns whether the message, the first of a connection, has the secret that ranks read from the store."""
-    return hmac.compare_digest(str(message.facts.get("token", "")), token)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """Type and shape of an array that follows."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def has_token(greeting: Mapping[str, Any], token: str) -> bool:
+    """Returns whether the greeting has the secret that ranks read from the store."""
+    sent = greeting.get("token")
+    # JSON may hold lone surrogates; text that is not ASCII cannot be compared in constant time.
+    return isinstance(sent, str) and hmac.compare_digest(sent.encode(errors="surrogatepass"), token.encode())
+
+
+def _parse(head: bytes) -> tuple[dict[str, Any], dict[str, _Form]]:
+    """Returns the facts and the forms of the arrays. Raises: InvalidInput."""
+    try:
+        parsed = json.loads(head)
+        forms = {
+            name: _Form(dtype=_DTYPES[dtype], shape=tuple(map(_dimension, shape)))
+            for name, (dtype, shape) in dict(parsed["arrays"]).items()
+        }
+        return dict(parsed["facts"]), forms
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise _invalid(repr(problem)) from problem
+
+
+def _dimension(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"an array has the dimension {value!r}")
+    return value
 
 
 def _gone(cause: object) -> Unavailable:

@@ -40,7 +40,8 @@ class Crew:
                        │ a rank's connection closes, or is silent for `timeout_s`, or its command takes that long
                        └──► Unavailable `trainer.rank_lost`, which names the rank: the trainer ends, its restart resumes
 
-    A call that is stuck in native code although a rank is lost (nccl) ends the process after `REPORT_S`.
+    A main-lane call that is stuck in native code although a rank is lost (nccl) ends the process after `REPORT_S`,
+    also when a call of another lane has raised the loss.
     """
 
     def __init__(self, rank_place: RankPlace, store: Store, *, timeout_s: float) -> None:
@@ -51,11 +52,11 @@ class Crew:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._changed = threading.Condition()
         self._number = 0
-        self._calls: set[int] = set()
-        """Numbers of the calls that have not returned."""
+        self._calls: dict[int, str] = {}
+        """Lanes of the calls that have not returned, by number. Guarded by `_changed`."""
         self._closing = threading.Event()
-        self._is_reported = threading.Event()
-        """Set when a call has raised the loss of a rank."""
+        self._is_reported = False
+        """True when a call of any lane has raised the loss of a rank. Guarded by `_changed`."""
         self.device = torch.device("cpu")
         """Device of this rank."""
 
@@ -123,23 +124,26 @@ class Crew:
         `RankWork.calls`. is_long: a rank that is alive may take any time. One call at a time in each lane.
         Raises: an error of `own`; else that of the first rank that failed; Unavailable when a rank is lost.
         """
-        number = self._send(command, messages or [Message(facts=facts or {})] * len(self._ranks), lane)
-        began_at = time.monotonic()
-        self._calls.add(number)
+        number = self._begin(lane)
         try:
-            result = own()
-            return result, self._answers(number, command, limit_s=None if is_long else self._timeout_s)
-        except (RuntimeError, Unavailable):  # of collectives: another rank has failed, is lost, or takes too long
-            self._raise_cause(number, calls(), waited_s=time.monotonic() - began_at)
-            raise
+            self._send(number, command, messages or [Message(facts=facts or {})] * len(self._ranks), lane)
+            began_at = time.monotonic()
+            try:
+                result = own()
+                return result, self._answers(number, command, limit_s=None if is_long else self._timeout_s)
+            except (RuntimeError, Unavailable):  # of collectives: another rank has failed, is lost, or takes too long
+                self._raise_cause(number, calls(), waited_s=time.monotonic() - began_at)
+                raise
         finally:
-            self._calls.discard(number)
+            self._end(number)
 
     def close(self, *, is_failed: bool = False) -> None:
         """Ends the ranks; kills those that do not exit in time, or all at once after a failure or during a call."""
         if self._closing.is_set():
             return
-        self._closing.set()
+        with self._changed:
+            self._closing.set()
+            self._changed.notify_all()
         is_failed = is_failed or bool(self._calls) or any(rank.loss for rank in self._ranks)
         for rank in self._ranks:
             if not is_failed:
@@ -178,10 +182,24 @@ class Crew:
         hosts = sorted({answer.facts["host"] for answer in answers} | {socket.gethostname()})
         log.info("ranks_joined", ranks=self.ranks, hosts=hosts, device=str(self.device))
 
-    def _send(self, command: str, messages: Sequence[Message], lane: str) -> int:
+    def _begin(self, lane: str) -> int:
+        """Returns the number of a new call. Raises: Unavailable when a rank is lost: a collective would not return."""
         with self._changed:
+            if any(rank.loss for rank in self._ranks):
+                raise self._lost()
             self._number += 1
-            number = self._number
+            self._calls[self._number] = lane
+            return self._number
+
+    def _end(self, number: int) -> None:
+        """Ends a call and discards its answers, also those that arrive later."""
+        with self._changed:
+            del self._calls[number]
+            for rank in self._ranks:
+                rank.answers.pop(number, None)
+            self._changed.notify_all()
+
+    def _send(self, number: int, command: str, messages: Sequence[Message], lane: str) -> None:
         for rank, message in zip(self._ranks, messages, strict=True):
             facts = {**message.facts, "command": command, "lane": lane, "number": number}
             try:
@@ -189,7 +207,6 @@ class Crew:
             except Unavailable as problem:
                 self._lose(rank, rank.exit_text())
                 raise self._lost() from problem
-        return number
 
     def _answers(self, number: int, command: str, *, limit_s: float | None) -> list[Message]:
         """Waits for all answers. A rank that is alive but does not answer within the limit is lost too."""
@@ -207,7 +224,7 @@ class Crew:
                             rank.loss = rank.loss or f"gave no answer to {command!r} for {self._timeout_s:g} s"
                     raise self._lost()
             self._raise_failure(number)
-            answers = [rank.answers.pop(number) for rank in self._ranks]
+            answers = [rank.answers[number] for rank in self._ranks]
         return [Message(facts=answer.facts["facts"], arrays=answer.arrays) for answer in answers]
 
     def _raise_failure(self, number: int) -> None:
@@ -217,7 +234,7 @@ class Crew:
             if error:
                 problem = decode_error(rank.number, error)
                 if isinstance(problem, Unavailable):  # the rank ends
-                    self._is_reported.set()
+                    self._is_reported = True
                 raise problem
 
     def _raise_cause(self, number: int, own_calls: int, *, waited_s: float) -> None:
@@ -246,7 +263,9 @@ class Crew:
             slowest.loss = f"did not take part in a collective operation for {self._timeout_s:g} s"
 
     def _lost(self) -> Unavailable:
-        self._is_reported.set()
+        """Returns the error for a caller, to whom it reports the lost ranks."""
+        with self._changed:
+            self._is_reported = True
         lost = "; ".join(f"rank {rank.number} {rank.loss}" for rank in self._ranks if rank.loss)
         return Unavailable(
             f"cannot go on training: {lost}; restart the trainer, as its launcher does by itself: it resumes from its "
@@ -261,9 +280,9 @@ class Crew:
                 message = rank.channel.receive()
                 with self._changed:
                     rank.heard_at = time.monotonic()
-                    if "answer" in message.facts:
-                        rank.answers[message.facts["answer"]] = message
-                    else:
+                    if (number := message.facts.get("answer")) in self._calls:
+                        rank.answers[number] = message
+                    elif number is None:  # else the call has ended before its answer
                         rank.calls = message.facts["beat"]
                     self._changed.notify_all()
         except AstraFlowError as problem:
@@ -271,7 +290,8 @@ class Crew:
                 self._lose(rank, rank.exit_text() or str(problem))
 
     def _watch(self) -> None:
-        """Records silent ranks as lost; ends the process when no call reports a lost rank in time."""
+        """Records silent ranks as lost; ends the process when no call reports a lost rank in time, or when a call of
+        the main lane does not return in time: another lane's report does not free a collective."""
         while not self._closing.wait(BEAT_S):
             with self._changed:
                 silent = [rank for rank in self._ranks if time.monotonic() - rank.heard_at > self._timeout_s]
@@ -279,9 +299,15 @@ class Crew:
                 self._lose(rank, f"sent nothing for {self._timeout_s:g} s")
             if any(rank.loss for rank in self._ranks):
                 break
-        if not self._closing.is_set() and not self._is_reported.wait(REPORT_S):
-            print_error(self._lost())
-            os._exit(EXIT_FAILED)
+        with self._changed:
+            if not any(rank.loss for rank in self._ranks) or self._changed.wait_for(self._is_handled, REPORT_S):
+                return
+        print_error(self._lost())
+        os._exit(EXIT_FAILED)
+
+    def _is_handled(self) -> bool:
+        """Returns whether the owner of the crew knows of a loss and no call of the main lane waits for a rank."""
+        return (self._is_reported or self._closing.is_set()) and "main" not in self._calls.values()
 
     def _lose(self, rank: RankLink, why: str) -> None:
         with self._changed:

@@ -20,7 +20,7 @@ log = get_logger()
 EXIT_WAIT_S = 2.0
 """Time for the exit code of a rank whose connection has closed."""
 _GREETING_S = 5.0
-"""Time in which a new connection must send its rank and the ranks' secret."""
+"""Time in which a new connection must have sent its rank and the ranks' secret."""
 
 
 @dataclass(kw_only=True)
@@ -78,7 +78,7 @@ def accept_ranks(
             _check_started(missing, processes, deadline)
             try:
                 connection, _ = listener.accept()
-            except TimeoutError:
+            except (TimeoutError, ConnectionAbortedError):
                 continue
             if (greeted := _greet(connection, token, missing)) is not None:
                 number, channel = greeted
@@ -90,14 +90,16 @@ def accept_ranks(
 
 def _greet(connection: socket.socket, token: str, missing: set[int]) -> tuple[int, Channel] | None:
     """Returns the number of a rank that sends the ranks' secret; closes any other connection."""
-    channel = Channel(connection, timeout_s=_GREETING_S)
+    channel = Channel(connection)
     try:
-        message = channel.receive()
-        number = message.facts.get("rank")
-        if has_token(message, token) and number in missing:
-            channel.set_timeout(None)
+        greeting = channel.receive_greeting(timeout_s=_GREETING_S)
+        number = greeting.get("rank")
+        if not has_token(greeting, token):
+            log.warning("connection_refused", problem="it does not have the secret of the ranks")
+        elif isinstance(number, int) and number in missing:
             return number, channel
-        log.warning("connection_refused", rank=number)
+        else:
+            log.warning("connection_refused", rank=number)
     except AstraFlowError as problem:
         log.warning("connection_refused", problem=str(problem))
     channel.close()

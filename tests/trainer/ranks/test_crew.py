@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, Unavailable
 from astraflow.runtime import logs
-from astraflow.trainer.ranks.channel import Channel, Message
+from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.crew import Crew
 from astraflow.trainer.ranks.launch import RankPlace
 from tests.fakes.forking import ForkingProgram
@@ -107,28 +107,29 @@ def test_lanes_run_concurrently(team: Team) -> None:
     assert min(ended) > summed_at
 
 
+@pytest.mark.parametrize("arrives", ["before", "after"])
+def test_answers_to_calls_that_failed_are_not_kept(team: Team, arrives: str) -> None:
+    links = team.crew._ranks
+
+    def fill_disk() -> None:
+        deadline = time.monotonic() + 60
+        while arrives == "before" and not all(link.answers for link in links):
+            assert time.monotonic() < deadline, "no answer"
+            time.sleep(0.01)
+        raise OSError(28, "No space left on device")
+
+    for _ in range(5):
+        with pytest.raises(OSError, match="No space"):
+            team.crew.call("sleep", fill_disk, facts={"s": 0.05 if arrives == "after" else 0}, lane="write")
+    team.crew.call("sleep", lambda: None, facts={"s": 0}, lane="write")  # a lane answers in order
+
+    assert [link.answers for link in links] == [{}, {}]
+
+
 def test_an_invalid_rank_environment_is_refused() -> None:
     with pytest.raises(InvalidInput):
         RankPlace.from_environment({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"})
     assert RankPlace.from_environment({}) is None
-
-
-def test_messages_with_invalid_types_are_refused() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    sender = socket.create_connection(listener.getsockname())
-    receiver = Channel(listener.accept()[0])
-    head = b'{"facts": {}, "arrays": {"x": ["|O", [1]]}}'
-    sender.sendall(len(head).to_bytes(8, "little") + head)
-
-    with pytest.raises(InvalidInput) as caught:
-        receiver.receive()
-
-    assert caught.value.code == "trainer.invalid_message"
-    sender.close()
-    with pytest.raises(Unavailable):
-        receiver.receive()
-    receiver.close()
-    listener.close()
 
 
 def run_trainer(scenario: str, python: Sequence[str] = (sys.executable,), **variables: str) -> tuple[int, str, str]:
@@ -202,6 +203,59 @@ time.sleep(60)
 
     assert code == 1
     assert "[trainer.rank_lost]" in error
+
+
+def test_a_main_call_that_is_stuck_ends_the_process_although_a_write_reported_the_loss(forked: tuple[str, ...]) -> None:
+    code, out, error = run_trainer(
+        f"""
+import astraflow.trainer.ranks.crew as crew
+crew.REPORT_S = 2
+team = started(command={forked})
+is_writing, is_reported = threading.Event(), threading.Event()
+def write():
+    try:
+        team.crew.call("sleep", is_writing.set, facts={{"s": 600}}, lane="write")
+    except Unavailable as problem:
+        print(problem.code, flush=True)
+        is_reported.set()
+def stick():
+    os.kill(*team.crew.processes.values(), signal.SIGKILL)
+    assert is_reported.wait(60)
+    time.sleep(30)  # as in a collective of nccl, which does not return
+threading.Thread(target=write, daemon=True).start()
+is_writing.wait()
+team.crew.call("pid", stick)
+"""
+    )
+
+    assert code == 1, error
+    assert out.split() == ["trainer.rank_lost"]
+    assert "[trainer.rank_lost]" in error
+    assert "Traceback" not in error
+
+
+def test_a_process_lives_on_when_a_write_reported_the_loss_and_no_main_call_is_open(
+    rank_python: ForkingProgram, forked: tuple[str, ...]
+) -> None:
+    code, out, error = run_trainer(
+        f"""
+import astraflow.trainer.ranks.crew as crew
+crew.REPORT_S = 2
+team = started(command={forked})
+for lane in ("write", "main"):
+    try:
+        team.crew.call("pid", lambda: os.kill(*team.crew.processes.values(), signal.SIGKILL), lane=lane)
+        team.crew.call("sleep", lambda: None, facts={{"s": 600}}, lane=lane)
+    except Unavailable as problem:
+        print(problem.code, flush=True)
+time.sleep(3)
+print("alive", flush=True)
+""",
+        rank_python.command,
+    )
+
+    assert code == 0, error
+    assert out.split() == ["trainer.rank_lost", "trainer.rank_lost", "alive"]
 
 
 def test_a_rank_that_does_not_start_is_reported() -> None:
