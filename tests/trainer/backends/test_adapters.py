@@ -36,7 +36,7 @@ LORA = {"rank": 4, "alpha": 8}
 
 def with_adapters(kind: str = "local", algorithm: dict[str, Any] | None = None, **options: Any) -> Backend:
     spec = {"kind": kind, "learning_rate": 1e-2, "device": "cpu", "lora": LORA, **options}
-    return backends.build(spec, make_torch.TINY, algorithm or {}, seed=0)
+    return backends.build(spec, make_torch.TINY, {"max_mismatch": None, **(algorithm or {})}, seed=0)
 
 
 class TestLocalAdapters(BackendSuite):

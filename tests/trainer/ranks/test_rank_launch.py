@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ def command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def environment(process: subprocess.Popen[bytes]) -> dict[str, str]:
+    deadline = time.monotonic() + 60
+    while b"time.sleep(600)" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():  # it is forked, but not replaced
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     variables = Path(f"/proc/{process.pid}/environ").read_bytes().decode().split("\0")
     return dict(variable.split("=", 1) for variable in variables if variable)
 
