@@ -253,14 +253,25 @@ class _SupervisedProcess:
             )
 
     def _reported_error(self) -> str:
-        """Returns the error that the process printed before its exit; empty without one.
+        """Returns the error that the process printed before its exit, or the last line of a traceback with the log's
+        path; empty without either.
 
         The error ends with its code: lines of its standard output, which takes another way to the log, may follow.
         """
-        _, separator, message = self._log_tail().rpartition(f"\n{ERROR_PREFIX}")
-        lines = message.strip().splitlines() if separator else []
+        tail = self._log_tail()
+        _, separator, message = tail.rpartition(f"\n{ERROR_PREFIX}")
+        if not separator:
+            return self._traceback_end(tail)
+        lines = message.strip().splitlines()
         last = max((number for number, line in enumerate(lines) if read_error(line)[1]), default=len(lines))
         return "\n".join(lines[: last + 1])
+
+    def _traceback_end(self, tail: str) -> str:
+        _, separator, trace = tail.rpartition("\nTraceback (most recent call last):\n")
+        if not separator:
+            return ""
+        ends = [line for line in trace.splitlines() if line and not line.startswith(" ")]
+        return f"{ends[0]}; its traceback is in {self.program.log}" if ends else ""
 
     def _last_lines(self) -> str:
         lines = self._log_tail().strip().splitlines()[-12:]

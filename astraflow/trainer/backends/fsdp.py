@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from astraflow.algorithms.config import AlgorithmConfig
-from astraflow.algorithms.mismatch import check_mismatch
 from astraflow.contract.batches import Batch
 from astraflow.contract.weights import Probe
 from astraflow.runtime.logs import get_logger
@@ -25,6 +24,7 @@ from astraflow.trainer.ranks.crew import Crew
 from astraflow.trainer.step.flops import peak_flops
 from astraflow.trainer.step.metrics import step_metrics
 from astraflow.trainer.step.runner import StepPlanner
+from astraflow.trainer.step.step_limits import StepLimits
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
@@ -81,7 +81,7 @@ class FsdpBackend:
             teacher=TeacherEndpoint.of(self._algorithm, vocabulary=self._rank.config.vocab_size),
         )
         self._peak_flops = options.peak_flops or peak_flops(device)
-        self._mismatch_steps = 0
+        self._limits = StepLimits(self._algorithm)
         self._state = StepState(
             updates=0,
             critic_updates=0,
@@ -94,7 +94,7 @@ class FsdpBackend:
         )
 
     def step(self, batch: Batch) -> Mapping[str, float]:
-        """Runs the optimizer steps of a batch. Raises: InvalidInput when engine and trainer disagree for too long;
+        """Runs the optimizer steps of a batch. Raises: InvalidInput after too many steps that count as failed;
         Unavailable when a rank is lost."""
         began = time.perf_counter()
         plan = self._planner.plan(batch)
@@ -105,8 +105,6 @@ class FsdpBackend:
             facts, arrays = share.encode()
             messages.append(Message(facts=facts, arrays=arrays))
         result, _ = self._call("step", lambda: self._rank.step(shares[0]), messages=messages)
-        if any(update.is_skipped for update in (*result.updates, *result.critic_updates)):
-            log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")
         limits = {"sequences": self._options.probe_sequences, "tokens": self._options.probe_tokens}
         self._state = StepState(
             updates=self._state.updates + len(result.updates),
@@ -116,7 +114,7 @@ class FsdpBackend:
         duration_s = time.perf_counter() - began
         peak = None if self._peak_flops is None else self._peak_flops * self._crew.ranks
         metrics = step_metrics(batch, plan, result, duration_s=duration_s, peak_flops=peak)
-        self._mismatch_steps = check_mismatch(self._mismatch_steps, metrics.get("mismatch_k3"), self._algorithm)
+        self._limits.check(batch, result, metrics)
         return metrics
 
     @property

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
-from astraflow.algorithms.mismatch import check_mismatch
 from astraflow.algorithms.tokens import Pass
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput
@@ -45,6 +44,7 @@ from astraflow.trainer.ranks.launch import DEFAULT_THREADS
 from astraflow.trainer.step.flops import ForwardCost, peak_flops
 from astraflow.trainer.step.metrics import step_metrics
 from astraflow.trainer.step.runner import StepPlanner, StepRunner
+from astraflow.trainer.step.step_limits import StepLimits
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
@@ -146,7 +146,7 @@ class LocalBackend:
         self._peak_flops = options.peak_flops or peak_flops(self._device)
         self._updates = 0
         self._critic_updates = 0
-        self._mismatch_steps = 0
+        self._limits = StepLimits(self._algorithm)
         self._published = PublishedShards(self._engine.weights(), parts if self._adapters is None else {})
         self._host_copy = HostCopy(self._device)
         self._host_tensors = HostTensors()
@@ -158,19 +158,17 @@ class LocalBackend:
         )
 
     def step(self, batch: Batch) -> Mapping[str, float]:
-        """Runs the optimizer steps of a batch. Raises: InvalidInput when engine and trainer disagree for too long."""
+        """Runs the optimizer steps of a batch. Raises: InvalidInput after too many steps that count as failed."""
         began = time.perf_counter()
         plan = self._planner.plan(batch)
         result = self._runner.run(plan.shares[0])
         self._updates += len(result.updates)
         self._critic_updates += len(result.critic_updates)
-        if any(update.is_skipped for update in (*result.updates, *result.critic_updates)):
-            log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")
         limits = {"sequences": self._options.probe_sequences, "tokens": self._options.probe_tokens}
         self._probe_text = probe_text_from_batch(batch, **limits) or self._probe_text
         duration_s = time.perf_counter() - began
         metrics = step_metrics(batch, plan, result, duration_s=duration_s, peak_flops=self._peak_flops)
-        self._mismatch_steps = check_mismatch(self._mismatch_steps, metrics.get("mismatch_k3"), self._algorithm)
+        self._limits.check(batch, result, metrics)
         return metrics
 
     @property

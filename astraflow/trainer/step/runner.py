@@ -29,6 +29,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.phase_timer import PhaseTimer
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost
+from astraflow.trainer.step.plugin_errors import checked_rows, plugin_errors
 from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shares import OptimizerBatch, Plan, Share, plan_step, row_data
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
@@ -52,7 +53,9 @@ class StepPlanner:
         """teacher: server that returns the logprobs of each batch; None for no server."""
         self._algorithm = algorithm
         self._teacher = teacher
-        self._advantages = [advantages.build(spec) for spec in algorithm.advantages]
+        self._advantages = [
+            (f"the advantage {spec['kind']!r}", advantages.build(spec)) for spec in algorithm.advantages
+        ]
         self._data_ranks = data_ranks
         self._micro_batch_tokens = micro_batch_tokens
         self._cost = cost
@@ -68,8 +71,9 @@ class StepPlanner:
             rows, is_excluded=[self._algorithm.mask_truncated and truncated for truncated in columns.is_truncated]
         )
         values = torch.tensor(columns.rewards, dtype=torch.float64)  # so that sums of equal rewards stay equal
-        for advantage in self._advantages:
-            values = advantage(values, facts)
+        for name, advantage in self._advantages:
+            with plugin_errors(name):
+                values = checked_rows(advantage(values, facts), len(columns))
         plan = plan_step(
             rows,
             facts,
@@ -119,6 +123,8 @@ class StepRunner:
         self._engine = engine
         self._temperature = algorithm.temperature
         self._token_advantages = [token_advantages.build(spec) for spec in algorithm.token_advantages]
+        self._names = [f"the token advantage {spec['kind']!r}" for spec in algorithm.token_advantages]
+        self._loss_name = f"the loss {algorithm.loss['kind']!r}"
         self._losses = {ModelRole.POLICY: losses.build(algorithm.loss)}
         self._reads_recorded = algorithm.loss["kind"] not in WITHOUT_RECORDED_LOGPROBS
         self._critic_steps = 0
@@ -150,8 +156,9 @@ class StepRunner:
             if tokens.proximal_logprobs is not None and self._reads_recorded:
                 sums.add_mismatch(measure_mismatch(tokens.proximal_logprobs, tokens))
         rows = _on_device(share.rows, engine.device)
-        for advantage in self._token_advantages:
-            tokens = advantage(tokens, rows, engine.ranks)
+        for name, advantage in zip(self._names, self._token_advantages, strict=True):
+            with plugin_errors(name):
+                tokens = advantage(tokens, rows, engine.ranks)
         sums.tokens = sum(int(batch.lengths.sum()) for batch in share.optimizer_batches)
         if self._reads_recorded and ModelRole.CRITIC not in self._losses:  # by whose values nearly every token has one
             sums.add({"signal_fraction": (tokens.advantages != 0).sum()})
@@ -241,7 +248,8 @@ class StepRunner:
     ) -> float:
         """Adds the gradients of all packs; returns the loss over all ranks. Awaits the device only at its end."""
         engine, own_loss = self._engine, self._losses[role]
-        state = own_loss.prepare(tokens, statistics, engine.ranks)
+        with plugin_errors(self._loss_name):
+            state = own_loss.prepare(tokens, statistics, engine.ranks)
         loss = torch.zeros((), dtype=torch.float64, device=engine.device)
         end = 0
         for number, pack in enumerate(batch.packs, start=1):
@@ -249,7 +257,8 @@ class StepRunner:
             part = _section(tokens, begin, end)
 
             def micro_batch_loss(scores: TokenScores, part: TokenData = part) -> Tensor:
-                result = own_loss(scores, part, statistics, state)
+                with plugin_errors(self._loss_name):
+                    result = own_loss(scores, part, statistics, state)
                 loss.add_(result.loss.detach())
                 entropy = {"entropy": scores.entropy.detach().sum()} if role is ModelRole.POLICY else {}
                 sums.add({**result.metric_sums, **entropy})

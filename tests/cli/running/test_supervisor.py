@@ -83,6 +83,17 @@ async def test_a_program_that_fails_with_an_error_is_reported_with_it(tmp_path: 
     assert events.of("failed")[0].message == "exited with code 1 (no service [a.code])"
 
 
+async def test_a_program_that_ends_with_a_traceback_is_reported_with_its_last_line_and_the_log(tmp_path: Path) -> None:
+    events = Heard()
+    code = "def work():\n  raise ValueError('no such room')\nwork()"
+    with pytest.raises(ExceptionGroup):
+        async with Supervisor(events, restart_limits=QUICK) as supervisor:
+            supervisor.start(program(tmp_path, code))
+            await supervisor.wait_until_exited("role")
+    assert "ValueError: no such room; its traceback is in" in events.of("failed")[0].message
+    assert str(tmp_path) in events.of("failed")[0].message
+
+
 async def test_output_that_reaches_the_log_after_the_error_is_no_part_of_it(tmp_path: Path) -> None:
     events = Heard()
     code = "import sys; print('error: two lines\\nof it [a.code]\\nready x', file=sys.stderr); sys.exit(1)"
