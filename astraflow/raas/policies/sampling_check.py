@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.spans import Author
-from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
+from astraflow.contract.rollouts.trajectories import Trajectory
 
 _COMPARED_TOKENS = 16
 """First tokens of a generation by which it is recognised in a trajectory, with their logprobs."""
@@ -50,23 +49,18 @@ class SamplingCheck:
 
 
 def _contains(trajectory: Trajectory, generation: Generation) -> bool:
-    """Returns whether the model-written tokens of the trajectory have the first ones of the generation."""
-    tokens = _model_tokens(trajectory)
-    wanted = np.stack([generation.tokens[:_COMPARED_TOKENS], generation.logprobs[:_COMPARED_TOKENS]])
-    count = wanted.shape[1]
-    if len(tokens) < count:
-        return False
-    windows = sliding_window_view(np.stack([tokens, trajectory.logprobs]), count, axis=1)
-    return bool((windows == wanted[:, None]).all(axis=(0, 2)).any())
-
-
-def _model_tokens(trajectory: Trajectory) -> Int32Array:
-    parts, begin = [np.zeros(0, np.int32)], 0
+    """Returns whether a model-written span of the trajectory begins with the first tokens of the generation."""
+    count = min(len(generation.tokens), _COMPARED_TOKENS)
+    begin = written = 0
     for span in trajectory.spans:
         if span.author is Author.MODEL:
-            parts.append(trajectory.tokens[begin : begin + span.length])
+            tokens, logprobs = trajectory.tokens[begin : begin + count], trajectory.logprobs[written : written + count]
+            is_same = np.array_equal(tokens, generation.tokens[:count])
+            if is_same and np.array_equal(logprobs, generation.logprobs[:count]):
+                return True
+            written += span.length
         begin += span.length
-    return np.concatenate(parts)
+    return False
 
 
 def _described(sampling: Sampling) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from astraflow.contract.ids import GroupId, PolicyId, Version
 from astraflow.contract.rollouts.agent_calls import MAX_EPISODE_CHARACTERS
-from astraflow.contract.rollouts.failures import Boundary, Failure
-from astraflow.contract.rollouts.generation import Finish, Sampling
+from astraflow.contract.rollouts.failures import Boundary, Failure, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Trajectory
@@ -18,6 +18,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.policies.pinned_engines import PinnedEngines
 from astraflow.raas.policies.recorder import RolloutRecorder
+from astraflow.raas.policies.sampling_check import SamplingCheck
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.tasks.runner import is_sampled, with_limited_calls
 from astraflow.rewards import rewards
@@ -26,6 +27,7 @@ from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
+from tests.errors import raises_code
 from tests.fakes.agent_session import agent_trajectories
 from tests.fakes.dataflow import FakeDataflow, flow
 from tests.fakes.engine import FakeEngine
@@ -190,6 +192,21 @@ async def test_samples_at_the_temperature_of_the_algorithm_are_trained() -> None
     assert await sampled({}) is None
     assert await sampled({"temperature": 0.7}, temperatures={SOLVER: 0.7}) is None
     assert await sampled({}, temperatures={SOLVER: 0.7}) is not None
+
+
+def test_a_short_sample_for_another_purpose_is_not_mistaken_for_the_end_of_an_answer() -> None:
+    """A judge's lone stop token at temperature 0 has the same token and logprob as that of a confident answer."""
+    stop, zero = np.array([7], dtype=np.int32), np.zeros(1, dtype=np.float32)
+    span = VersionSpan(version=Version(0), length=1)
+    verdict = Generation(tokens=stop, logprobs=zero, spans=(span,), finish=Finish.STOP)
+    check = SamplingCheck(temperatures={SOLVER: 1.0})
+    check.record(SOLVER, Sampling(max_new_tokens=1, temperature=0.0), verdict)
+    answer = replace(make.trajectory(model_tokens=5), logprobs=np.array([-1, -1, -1, -1, 0], dtype=np.float32))
+    answer.tokens[-1] = 7
+
+    check.check([answer])
+    with raises_code(RolloutFailed, "rollout.other_distribution"):
+        check.check([replace(make.trajectory(model_tokens=1), tokens=np.array([0, 1, 2, 7], np.int32), logprobs=zero)])
 
 
 async def test_a_workflow_may_allow_other_samples() -> None:
