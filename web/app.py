@@ -35,7 +35,7 @@ from web.security.audit_log import AuditedCommand
 from web.security.problems import CODE_HEADER, FieldProblem, problem_response
 from web.security.request_bodies import READ_METHODS
 from web.security.resources import Resource
-from web.security.roles import Permission, RoutePermissions, least_role_with
+from web.security.roles import LOGIN_ONLY, Permission, RoutePermissions, least_role_with
 
 with hidden_module("pydantic.v1"):  # FastAPI would import it for each route, to refuse its models: 1.6 MB
     from web.api_docs import routes as api_docs
@@ -162,7 +162,7 @@ def refusal(viewer: Viewer, permission: Permission, resource: Resource, *, admin
     role = " ".join(filter(None, (least_role_with(permission).value, resource.description)))
     on_resource, own = " there" if resource.run else "", viewer.own_role(resource)
     if viewer.scope is not None and own.may(permission):
-        if permission is Permission.OWN:
+        if permission in LOGIN_ONLY:
             return NotPermitted(
                 "A login in a browser is required: tokens cannot administer accounts.", code="token.login_required"
             )

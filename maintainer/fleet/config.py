@@ -110,7 +110,7 @@ class TimesConfig(Config):
     suspect_timeout_s: float = Field(default=300.0, ge=0)
     """Time for which an instance may be in an inconsistent state before it is drained and replaced."""
     lost_after_s: float = Field(default=60.0, ge=0)
-    """Time without a heartbeat after which a node is retired and replaced."""
+    """Time without a heartbeat, or without the node in dataflow's reports, after which it is retired and replaced."""
     breaker_s: float = Field(default=600.0, ge=0)
     """Delay of the next launch after three consecutive failures."""
     plan_valid_s: float = Field(default=300.0, gt=0)

@@ -82,7 +82,11 @@ class Users:
         return await self._store.change(write)
 
     async def invite(self, user_id: int, *, by: Viewer, reason: str = "") -> tuple[str, str]:
-        """Creates a new login link for a user, invalidating earlier ones; returns the name and the token."""
+        """Creates a new login link for a user, invalidating earlier ones; returns the name and the token.
+
+        Raises: Conflict for the admin that starts the process (its link would open a session with every permission),
+        and for a disabled or external user.
+        """
 
         def write(session: Session) -> tuple[str, str]:
             user = _local(session, user_id)
@@ -162,6 +166,11 @@ def _local(session: Session, user_id: int) -> User:
     user = session.get(User, user_id)
     if user is None or user.identity is not None:
         raise Conflict("cannot invite the user: no such local user; reload the page", code="account.unknown_user")
+    if user.name == ADMIN:
+        raise Conflict(
+            f"cannot invite {ADMIN!r}: only the start of the process creates its login link; restart the web process",
+            code="account.protected_user",
+        )
     if user.disabled_at is not None:
         raise Conflict(f"cannot invite {user.name!r}: the user is disabled; enable it first", code="account.disabled")
     return user

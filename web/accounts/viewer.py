@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from web.security.audit_log import Author
 from web.security.resources import EVERYWHERE, Grant, Resource, lower_role, role_on_resource
-from web.security.roles import ROLES_BY_RANK, Permission, Role
+from web.security.roles import LOGIN_ONLY, ROLES_BY_RANK, Permission, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Viewer:
     def may(self, permission: Permission, *, run: str = "", pool: str = "") -> bool:
         """True if the viewer has the permission on the resource; with neither run nor pool, globally. Tokens cannot
         administer accounts."""
-        if self.scope is not None and permission is Permission.OWN:
+        if self.scope is not None and permission in LOGIN_ONLY:
             return False
         return self.effective_role(Resource(run=run, pool=pool)).may(permission)
 

@@ -232,6 +232,15 @@ def shortened(text: str, *, at_most: int) -> str:
     return text if len(text) <= at_most else text[: at_most - 1] + "…"
 
 
+def exact(value: float) -> str:
+    """Formats a number for an input field: the shortest text that is read back as the same number.
+
+    >>> exact(12345.67), exact(30.0), exact(0.1)
+    ('12345.67', '30', '0.1')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
 def usd(value: float | None) -> str:
     """Formats US dollars.
 

@@ -156,6 +156,8 @@ def _environment() -> Environment:
         "several": formats.several,
         "number": formats.count,
         "size": formats.size,
+        "usd": formats.usd,
+        "exact": formats.exact,
         "duration": formats.duration,
         "node_name": formats.node_name,
         "visible": visible,

@@ -201,12 +201,16 @@ class LaunchedRun(SQLModel, table=True):
     actor: str
     launched_at: float
     pid: int
-    """Id of the latest process of the run."""
+    """Id of the latest process of the run; 0 until the process has started."""
     has_fleet: bool
     ends_by_itself: bool
     limit_s: float | None
     needs_admin: bool = False
     """True if the run has settings that only an admin may override."""
+    launch_key: str | None = Field(default=None, unique=True, index=True)
+    """Idempotency key of the launch, scoped to its user; None for a launch without a key."""
+    launch_request: str = ""
+    """Request of the launch with this key, as JSON; empty without a key."""
 
 
 class SeriesName(SQLModel, table=True):

@@ -12,9 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session, col, select
 
-from astraflow.contract.errors import Conflict, InvalidInput
+from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.folders.run_folders import RunFolder, runs_folder
 from astraflow.runtime.logs import get_logger
@@ -105,6 +106,13 @@ class Launcher:
             )
         return await asyncio.to_thread(_launch, row)
 
+    async def launch_with_key(self, key: str) -> tuple[str, str] | None:
+        """Returns the request and the name of the run that was launched with this key; None for an unused key."""
+        row = await self._database.read(
+            lambda session: session.exec(select(LaunchedRun).where(LaunchedRun.launch_key == key)).first()
+        )
+        return None if row is None else (row.launch_request, row.name)
+
     async def start(
         self,
         recipe: str,
@@ -114,11 +122,14 @@ class Launcher:
         *,
         actor: str,
         needs_admin: bool = False,
+        key: str = "",
+        request: str = "",
     ) -> Launch:
         """Starts a run of a recipe, or of another run's snapshot, in a new folder.
 
         recipe: name of the recipe or of the other run. name_or_path: argument of `astraflow run`. overrides: checked
-        overrides. needs_admin: whether only an admin may override some of them.
+        overrides. needs_admin: whether only an admin may override some of them. key, request: idempotency key and the
+        request with it, stored with the run before its process starts; empty for a launch without a key.
         Raises: InvalidInput when the process or its folder cannot be created.
         """
         stem = re.sub(r"[^a-z0-9]+", "-", recipe.lower()).strip("-") or "run"
@@ -135,9 +146,15 @@ class Launcher:
             ends_by_itself=options.ends_by_itself,
             limit_s=options.limit_s,
             needs_admin=needs_admin,
+            launch_key=key or None,
+            launch_request=request,
         )
         sets = [part for override in overrides for part in ("--set", override)]
-        return await self._run(row, [*options.arguments(), *sets, "--", name_or_path])
+        try:
+            return await self._run(row, [*options.arguments(), *sets, "--", name_or_path])
+        except InvalidInput:  # no process was started, so the key must not stand for this run
+            await self._database.write(lambda session: session.delete(session.get_one(LaunchedRun, name)))
+            raise
 
     async def resume(self, name: str, options: LaunchOptions) -> Launch:
         """Resumes a run that ended. Raises: UnknownRun, Conflict while it is active, InvalidInput."""
@@ -174,15 +191,24 @@ class Launcher:
         await asyncio.to_thread((folder.path / SUMMARY_FILE).unlink, missing_ok=True)  # of an earlier start
         paths = ["--run-dir", str(folder.path), "--json", str(folder.path / SUMMARY_FILE)]
         argv = [*CLI_COMMAND, "run", "--no-web", *paths, *arguments]
+        row.pid = 0
+        await self._database.write(lambda session: session.merge(row))  # first: no process without a listed run
         process = await self._start_process(folder, argv)
         _STARTED_PROCESSES.append(process)
-        row.pid = process.pid
-        await self._database.write(lambda session: session.merge(row))
         reaper = asyncio.create_task(_reap(process))  # avoids a zombie process
         self._reapers.add(reaper)
         reaper.add_done_callback(self._reapers.discard)
         log.info("run launched", run=row.name, pid=process.pid)
-        return await self.launch(row.name)
+        await self._store_pid(row, process.pid)
+        return await asyncio.to_thread(_launch, row)
+
+    async def _store_pid(self, row: LaunchedRun, pid: int) -> None:
+        """Stores the process id. A failure does not fail the launch: a process without one is found by its folder."""
+        row.pid = pid
+        try:
+            await self._database.write(lambda session: session.merge(row))
+        except (AstraFlowError, SQLAlchemyError) as problem:
+            log.warning("process_id_not_stored", run=row.name, pid=pid, problem=str(problem))
 
     @staticmethod
     async def _start_process(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -259,15 +285,21 @@ def _launch(row: LaunchedRun) -> Launch:
 
 
 def _process_of(folder: RunFolder, pid: int) -> "psutil.Process | None":
-    """Returns the process of a run; None when it has ended, also when its process id was reused."""
+    """Returns the process of a run; None when it has ended, also when its process id was reused.
+
+    pid: 0 when it was not stored; then the oldest process with the run's folder is its main process.
+    """
     import psutil  # takes 1 MB, loaded only where a launched run's process is looked for
 
-    try:
-        process = psutil.Process(pid)
-        is_ours = str(folder.path) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return None
-    return process if is_ours else None
+    own_processes = []
+    for candidate in [pid] if pid else psutil.pids():
+        try:
+            process = psutil.Process(candidate)
+            if str(folder.path) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                own_processes.append(process)
+        except psutil.Error:
+            continue
+    return min(own_processes, key=psutil.Process.create_time, default=None)
 
 
 def _final_message(folder: RunFolder) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import RecipeForm
+from web.components.formats import exact
 from web.process_settings import Settings
 
 
@@ -26,7 +27,7 @@ class LaunchOptions:
         """Returns the options as arguments of `astraflow run`."""
         arguments = ["--fleet"] if self.has_fleet else []
         arguments += ["--headless"] if self.ends_by_itself else []
-        arguments += ["--limit-s", f"{self.limit_s:g}"] if self.limit_s else []
+        arguments += ["--limit-s", exact(self.limit_s)] if self.limit_s else []
         arguments += ["--host", self.host] if self.host else []
         return arguments + (["--advertise", self.advertise] if self.advertise else [])
 

@@ -3,6 +3,7 @@
 Pages and the API both use these functions.
 """
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from astraflow.contract.errors import AstraFlowError, Conflict
 from web.accounts.viewer import Viewer
 from web.launcher.options import with_join_address
 from web.launches.views import LaunchChoice
+from web.requests.cache import LaunchReply
 from web.requests.context import RequestContext
 from web.requests.fleet_commands import own_key
 from web.security.audit_log import AuditedCommand
@@ -24,16 +26,22 @@ async def launch(context: RequestContext, viewer: Viewer, choice: LaunchChoice, 
     source, overrides, options = choice.source, choice.overrides, choice.options
     after = {"set": " ".join(overrides)} if overrides else {}
     command = AuditedCommand(action="run.launch", target=source.location, after=after, reason=reason)
+    request = ["launch", source.location, *options.arguments(), *overrides]
 
     async def start() -> str:
         launched = await context.launcher.start(
-            source.name, source.location, overrides, options, actor=viewer.name, needs_admin=choice.needs_admin
+            source.name,
+            source.location,
+            overrides,
+            options,
+            actor=viewer.name,
+            needs_admin=choice.needs_admin,
+            key=own_key(viewer, key) if key else "",
+            request=json.dumps(request) if key else "",
         )
         return launched.name
 
-    return await _run_once_per_key(
-        context, viewer, command, key, ["launch", source.location, *options.arguments(), *overrides], start
-    )
+    return await _run_once_per_key(context, viewer, command, key, request, start)
 
 
 async def stop(context: RequestContext, viewer: Viewer, name: str, *, reason: str, key: str = "") -> str:
@@ -71,24 +79,49 @@ async def _run_once_per_key(
     request: list[str],
     act: Callable[[], Awaitable[str]],
 ) -> str:
-    """Runs the command and logs it in the audit log; a key that was used before returns the earlier result."""
-    own = own_key(viewer, key) if key else ""
+    """Runs the command and logs it in the audit log; a key that was used before returns the earlier result.
+
+    The reply is stored before the audit entry is written: if that fails, a repeated request acts no second time, and
+    writes the entry.
+    """
+    own, text = own_key(viewer, key) if key else "", json.dumps(request)
     async with context.cache.launch_lock:
-        previous = context.cache.launches.get(own) if own else None
-        if previous is not None and previous[0] != request:
+        reply = await _earlier_reply(context, own) if own else None
+        if reply is not None and reply.request != text:
             raise Conflict(
                 f"cannot run the command: the idempotency key {key!r} belongs to another change; use a new key",
                 code="request.key_reused",
             )
-        if previous is not None:
-            return previous[1]
-        try:
-            name = await act()
-        except AstraFlowError as error:
-            failed = replace(command, result="failed", after={**command.after, "problem": str(error)})
-            await context.audit_log.write(viewer.author, failed)
-            raise
-        await context.audit_log.write(viewer.author, replace(command, after={**command.after, "run": name}))
-        if own:
-            context.cache.launches.put(own, (request, name))
-        return name
+        if reply is None:
+            reply = LaunchReply(request=text, run=await _run_or_audit(context, viewer, command, act), is_audited=False)
+            _store(context, own, reply)
+        if not reply.is_audited:
+            await context.audit_log.write(viewer.author, replace(command, after={**command.after, "run": reply.run}))
+            _store(context, own, replace(reply, is_audited=True))
+        return reply.run
+
+
+async def _earlier_reply(context: RequestContext, own: str) -> LaunchReply | None:
+    """Returns the reply to an earlier request with this key. Launches are also found after a restart."""
+    cached = context.cache.launches.get(own)
+    if cached is not None:
+        return cached
+    stored = await context.launcher.launch_with_key(own)
+    return None if stored is None else LaunchReply(request=stored[0], run=stored[1], is_audited=True)
+
+
+async def _run_or_audit(
+    context: RequestContext, viewer: Viewer, command: AuditedCommand, act: Callable[[], Awaitable[str]]
+) -> str:
+    """Runs the command and returns the run's name; logs a failure in the audit log."""
+    try:
+        return await act()
+    except AstraFlowError as error:
+        failed = replace(command, result="failed", after={**command.after, "problem": str(error)})
+        await context.audit_log.write(viewer.author, failed)
+        raise
+
+
+def _store(context: RequestContext, own: str, reply: LaunchReply) -> None:
+    if own:
+        context.cache.launches.put(own, reply)

@@ -7,6 +7,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.accounts.viewer import Viewer
+from web.components.formats import exact
 from web.components.layout import PageLayout, layout
 from web.launcher.launcher import log_tail
 from web.launcher.options import LaunchOptions
@@ -212,7 +213,7 @@ async def _chosen(request: Request, context: RequestContext, viewer: Viewer, pur
 def _options(form_values: dict[str, str], usual: LaunchOptions) -> LaunchOptions:
     """Returns the submitted options, or the defaults for the first display. Browsers omit unchecked boxes."""
     if not any(key.startswith(SETTING_PREFIX) for key in form_values):
-        usual_limit = "" if usual.limit_s is None else f"{usual.limit_s:g}"
+        usual_limit = "" if usual.limit_s is None else exact(usual.limit_s)
         form_values = {"limit_s": usual_limit, **_checked_boxes(usual), **form_values}
     limit = form_values.get("limit_s", "").strip()
     try:

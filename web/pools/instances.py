@@ -93,7 +93,7 @@ def launch_delays(instances: Sequence[Instance], pool: Pool) -> LaunchDelays:
     )
     low, high = delays[0], delays[-1]
     if high - low < high / 4:  # a narrow distribution must not fill the whole chart
-        low, high = 0.75 * middle, 1.25 * middle
+        low, high = 0.75 * middle, max(high, 1.25 * middle)
     width = max((high - low) / DELAY_BARS, 1e-9)
     counts = Counter(min(DELAY_BARS - 1, int((delay - low) / width)) for delay in delays)
     most = max(counts.values())

@@ -207,22 +207,24 @@ async def run_audited_once(
 async def run_once_per_key(
     context: RequestContext, viewer: Viewer, operation: Callable[[], Awaitable[str]], *, key: str, request_text: str
 ) -> str:
-    """Awaits the operation once per key; repeats return the first answer.
+    """Awaits the operation once per key; repeats return the first answer, concurrent ones after it is known.
 
     request_text: identifies the request. Raises: Conflict for a key of another request.
     """
     cache_key = (context.run, own_key(viewer, key))
-    cached = context.cache.answers.get(cache_key)
-    if cached is not None and cached[0] != request_text:
-        raise Conflict(
-            f"cannot reuse the idempotency key {key!r}: another change used it; send a new key for each change",
-            code="request.key_reused",
-        )
-    if cached is not None:
-        return cached[1]
-    answer = await operation()
-    context.cache.answers.put(cache_key, (request_text, answer))
-    return answer
+    lock = context.cache.answer_locks.lock_of(cache_key)
+    async with lock:
+        cached = context.cache.answers.get(cache_key)
+        if cached is not None and cached[0] != request_text:
+            raise Conflict(
+                f"cannot reuse the idempotency key {key!r}: another change used it; send a new key for each change",
+                code="request.key_reused",
+            )
+        if cached is not None:
+            return cached[1]
+        answer = await operation()
+        context.cache.answers.put(cache_key, (request_text, answer))
+        return answer
 
 
 def own_key(viewer: Viewer, key: str) -> str:

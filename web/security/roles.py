@@ -34,7 +34,9 @@ class Permission(Enum):
     """The audit log contains names of people and their addresses."""
     OPERATE = "operate a run: drain, pause, resume, launch"
     APPROVE = "approve an agent's proposals"
-    ADMINISTER = "manage users, bounds and retention"
+    ADMINISTER = "manage bounds and retention"
+    ACCOUNTS = "manage users and their roles"
+    """Users, login links, roles and grants. Requires a login: a token cannot obtain a session or more rights."""
 
 
 class ResourceKind(Enum):
@@ -72,6 +74,9 @@ class Role(Enum):
         """Role with this name; None if unknown."""
         return next((role for role in cls if role.value == text), None)
 
+
+LOGIN_ONLY = frozenset({Permission.OWN, Permission.ACCOUNTS})
+"""Permissions that no token has, whatever its scope."""
 
 _VIEWER_PERMISSIONS = frozenset({Permission.NOTHING, Permission.OWN, Permission.READ})
 _AGENT_PERMISSIONS = _VIEWER_PERMISSIONS | {Permission.AUDIT, Permission.OPERATE}

@@ -32,7 +32,7 @@ GrantNumber = Annotated[int, Path(ge=0, le=2**53)]
 
 
 @router.post("/settings/grants")
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def grant(
     context: RequestContextDep,
     viewer: ViewerDep,
@@ -58,7 +58,7 @@ async def grant(
 
 
 @router.get("/settings/grants/{grant_id}/revoke")
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def ask_revoke(request: Request, context: RequestContextDep, grant_id: GrantNumber) -> Response:
     """Shows the confirmation page for revoking a grant."""
     return context.pages.page(
@@ -76,7 +76,7 @@ async def ask_revoke(request: Request, context: RequestContextDep, grant_id: Gra
 
 
 @router.post("/settings/grants/{grant_id}/revoke")
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def revoke(context: RequestContextDep, viewer: ViewerDep, grant_id: GrantNumber, reason: Reason = "") -> Response:
     """Revokes a grant."""
     try:

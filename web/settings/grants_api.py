@@ -1,4 +1,4 @@
-"""`/api/v1/grants`: roles on one run or pool, for admins."""
+"""`/api/v1/grants`: roles on one run or pool, for admins. Changes require a session: a token only lists them."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -84,7 +84,7 @@ async def grants(context: RequestContextDep) -> dict[str, Any]:
 
 
 @router.post("/grants", status_code=201, response_model=GrantResponse, responses=error_responses(404, *BODY_ERRORS))
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def grant(context: RequestContextDep, viewer: ViewerDep, body: GrantRequest, key: Key) -> dict[str, Any]:
     """Grants a role on a run or a pool, replacing the holder's former role there.
 
@@ -113,7 +113,7 @@ async def grant(context: RequestContextDep, viewer: ViewerDep, body: GrantReques
 
 
 @router.post("/grants/{grant_id}/revoke", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def revoke(
     context: RequestContextDep, viewer: ViewerDep, grant_id: GrantNumber, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:

@@ -112,7 +112,7 @@ async def revoke_session(context: RequestContextDep, viewer: ViewerDep, session:
 
 
 @router.post("/settings/users")
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def add_user(
     request: Request,
     context: RequestContextDep,
@@ -130,7 +130,7 @@ async def add_user(
 
 
 @router.post("/settings/users/{user_id}/link")
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def invite(
     request: Request, context: RequestContextDep, viewer: ViewerDep, user_id: int, reason: Reason = ""
 ) -> Response:
@@ -143,7 +143,7 @@ async def invite(
 
 
 @router.post("/settings/users/{user_id}/role")
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def set_role(
     context: RequestContextDep, viewer: ViewerDep, user_id: int, role: str = Form(""), reason: Reason = ""
 ) -> Response:
@@ -156,7 +156,7 @@ async def set_role(
 
 
 @router.get("/settings/users/{user_id}/disable")
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def ask_disable(request: Request, context: RequestContextDep, user_id: int) -> Response:
     """Shows the confirmation page for disabling a user."""
     name = next((user.name for user in await context.accounts.users.all() if user.id == user_id), "this user")
@@ -170,14 +170,14 @@ async def ask_disable(request: Request, context: RequestContextDep, user_id: int
 
 
 @router.post("/settings/users/{user_id}/disable")
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def disable(context: RequestContextDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
     """Disables a user."""
     return await _set_disabled(context, viewer, user_id, is_disabled=True, reason=reason)
 
 
 @router.post("/settings/users/{user_id}/enable")
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def enable(context: RequestContextDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
     """Enables a disabled user."""
     return await _set_disabled(context, viewer, user_id, is_disabled=False, reason=reason)

@@ -1,4 +1,4 @@
-"""`/api/v1/users`: users and their global roles, for admins."""
+"""`/api/v1/users`: users and their global roles, for admins. Changes require a session: a token only lists them."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -88,7 +88,7 @@ async def users(context: RequestContextDep) -> dict[str, Any]:
 
 
 @router.post("/users", status_code=201, response_model=InvitationResponse, responses=error_responses(*BODY_ERRORS))
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def add(
     request: Request, context: RequestContextDep, viewer: ViewerDep, body: UserRequest, key: Key
 ) -> dict[str, Any]:
@@ -108,11 +108,14 @@ async def add(
 
 
 @router.post("/users/{user_id}/link", response_model=InvitationResponse, responses=error_responses(404, *BODY_ERRORS))
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def invite(
     request: Request, context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
-    """Creates a login link for a local user and voids earlier ones. Returns 409 for a disabled or external user."""
+    """Creates a login link for a local user and voids earlier ones.
+
+    Returns 409 for a disabled or external user, and for `admin`.
+    """
     link = ""
 
     async def command() -> str:
@@ -125,7 +128,7 @@ async def invite(
 
 
 @router.put("/users/{user_id}/role", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def set_role(
     context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: RoleRequest, key: Key
 ) -> dict[str, Any]:
@@ -140,7 +143,7 @@ async def set_role(
 
 
 @router.post("/users/{user_id}/disable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def disable(
     context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
@@ -149,7 +152,7 @@ async def disable(
 
 
 @router.post("/users/{user_id}/enable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
-@needs(Permission.ADMINISTER)
+@needs(Permission.ACCOUNTS)
 async def enable(
     context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:

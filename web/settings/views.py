@@ -50,6 +50,8 @@ class UserRow:
     is_fixed: bool
     """Whether it cannot be changed here: the admin who starts the process, and the viewer's own account."""
     is_local: bool
+    has_link: bool
+    """Whether a login link can be created: for enabled local users, except the admin who starts the process."""
     created_at: float
 
 
@@ -122,6 +124,7 @@ def user_rows(users: Sequence[User], *, viewer: Viewer) -> list[UserRow]:
             is_disabled=user.disabled_at is not None,
             is_fixed=user.name == ADMIN or user.id == viewer.user_id,
             is_local=user.identity is None,
+            has_link=user.identity is None and user.disabled_at is None and user.name != ADMIN,
             created_at=user.created_at,
         )
         for user in users

@@ -20,8 +20,10 @@ def fleet_values(recipe: Recipe, *, run: str) -> Values:
     defaults: Values = {
         "cluster": run,
         "retire_on_stop": True,
-        "times": {"dataflow_timeout_s": DATAFLOW_TIMEOUT_S, "sweep_s": 5.0, "quarantine_s": 10.0},
     }
+    if all(_is_on_this_machine(provider) for provider in _tables(_providers(recipe)).values()):
+        # Instances of a cloud start slowly, and their nodes outlast an outage of dataflow.
+        defaults["times"] = {"dataflow_timeout_s": DATAFLOW_TIMEOUT_S, "sweep_s": 5.0, "quarantine_s": 10.0}
     if not recipe.fleet.get("providers"):
         defaults["providers"] = {"here": {"kind": "local_process"}}
     if not recipe.fleet.get("pools"):

@@ -7,11 +7,12 @@ reply under the caller's idempotency key. The actuator carries out the intents l
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from astraflow.contract.errors import Conflict, InvalidInput, PlanRefused
+from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
 from astraflow.contract.fleet.decisions import Decision
-from astraflow.contract.fleet.maintainer import Proposal
+from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Finding, Plan, PlanId, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope, Pool, PoolSpec
+from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
 from maintainer.fleet.changes.plan_application import PlanApplier, applied
 from maintainer.fleet.changes.plans import Plans
@@ -78,7 +79,10 @@ class FleetManager:
         return self._fleet.view(self._fleet.pool(spec.id))
 
     async def set_override(self, pool_id: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        """Sets a manual override: no node is retired for `minutes`; 0 ends it. Raises: InvalidInput above an hour."""
+        """Sets a manual override: no node is retired for `minutes`; 0 ends it.
+
+        Raises: InvalidInput above an hour; NotPermitted for an agent that must not act, or would shorten an override.
+        """
         if not 0 <= minutes <= MAX_OVERRIDE_MINUTES:
             raise InvalidInput(
                 f"cannot set the override: {minutes:g} minutes are outside 0 to {MAX_OVERRIDE_MINUTES:g} minutes; "
@@ -88,6 +92,8 @@ class FleetManager:
 
         def changes(pool: PoolRecord) -> PoolRecord:
             until = self._fleet.clock.wall() + 60 * minutes if minutes else None
+            if actor.role is Role.AGENT:
+                self._check_agent_override(pool, until)
             return replace(
                 pool, version=pool.version + 1, override_until_at=until, override_reason=reason if minutes else ""
             )
@@ -110,16 +116,34 @@ class FleetManager:
 
     async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
         """Sets the kill switch. Every actor may extend its scope, only an admin may reduce it. Raises: NotPermitted."""
-        order = list(KillScope)
-        if order.index(scope) < order.index(self._fleet.ledger.switch.scope):
-            require_role(actor, Role.ADMIN, "reduce the scope of the kill switch")
+
+        def check(ledger: Ledger) -> None:
+            order = list(KillScope)
+            if order.index(scope) < order.index(ledger.switch.scope):
+                require_role(actor, Role.ADMIN, "reduce the scope of the kill switch")
+
         what = {
             KillScope.NONE: "the kill switch is off",
             KillScope.AGENTS: "the kill switch is on for agents",
             KillScope.ALL: "the kill switch is on for all changes",
         }[scope]
         switch = KillSwitch(scope=scope, reason=reason if scope is not KillScope.NONE else "")
-        return await self.record_decision("kill_switch", what, actor, key, reason, switch=switch)
+        return await self.record_decision("kill_switch", what, actor, key, reason, switch=switch, check=check)
+
+    def _check_agent_override(self, pool: PoolRecord, until: float | None) -> None:
+        """Checks an override that an agent sets until this time; None: ends. Raises: NotPermitted."""
+        fleet, name = self._fleet, pool.spec.id
+        if fleet.kill is not KillScope.NONE:
+            cause, code = "the kill switch is on; do not retry until a person turns it off", "fleet.kill_switch"
+        elif pool.spec.mode is Mode.OFF:
+            cause, code = f"pool {name} is in mode off; ask an operator", "fleet.pool_off"
+        elif fleet.agents_mode in (MaintainerMode.OFF, MaintainerMode.SHADOW):
+            cause, code = f"agents are in mode {fleet.agents_mode.value}; ask an operator", "fleet.agents_off"
+        elif (pool.override_until_at or 0.0) > max(fleet.clock.wall(), until or 0.0):
+            cause, code = "agents cannot shorten a manual override; ask an operator", "fleet.override_shortened"
+        else:
+            return
+        raise NotPermitted(f"cannot set the override of pool {name}: {cause}", code=code)
 
     async def _apply(
         self, plan: Plan, quote: Quote, *, key: str, request_hash: str, approver: Actor | None, applier: Actor
@@ -208,16 +232,20 @@ class FleetManager:
         switch: KillSwitch | None = None,
         setting: MaintainerSetting | None = None,
         proposals: Callable[[], tuple[Proposal, ...]] = tuple,
+        check: Callable[[Ledger], None] = lambda _: None,
+        subject: str = "",
     ) -> Decision:
         """Records a decision in the audit log, with small changes.
 
-        of_pool, proposals: return the changed pool and proposals; called inside the transaction.
+        of_pool, proposals: return the changed pool and proposals; called inside the transaction. check: raises for a
+        change that is not permitted, inside the transaction. subject: id of the changed object, part of the request.
         """
         check_reason(reason)
         require_pool_access(actor, pool or "")
-        request_hash = hash_request(kind, message, actor.name)
+        request_hash = hash_request(kind, message, actor.name, pool or "", subject)
 
         def decide(ledger: Ledger) -> tuple[Changes, Decision]:
+            check(ledger)
             decision = self._fleet.decision(kind, pool=pool or "", actor=actor, reason=reason, message=message, key=key)
             pools = (of_pool(self._fleet.pool(pool)),) if of_pool is not None and pool is not None else ()
             reply = self._replies.make_reply(key, request_hash, asdict(decision) | {"actor": None})

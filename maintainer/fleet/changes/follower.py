@@ -51,10 +51,11 @@ class Follower:
             return
         if target < size and pool.spec.mode is Mode.UP_ONLY:
             return
-        plan = await self._manager.plans.make(
+        plan, quote = await self._manager.plans.draft(
             PlanRequest(pool=pool.spec.id, actor=FLEET_ACTOR, reason=reason, target=target)
         )
         if plan.verdict is Verdict.ALLOWED:
+            self._manager.plans.store(plan, quote)
             await self._manager.apply(plan.id, key=f"follow:{plan.id}")
             self._recorded_refusals.pop(pool.spec.id, None)
         else:

@@ -1,6 +1,5 @@
 """Plans: effects of proposed changes, computed without side effects and stored until applied or expired."""
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import Conflict
@@ -36,10 +35,24 @@ class Plans:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._plans: OrderedDict[PlanId, tuple[Plan, Quote]] = OrderedDict()
+        self._plans: dict[PlanId, tuple[Plan, Quote]] = {}
 
     async def make(self, request: PlanRequest) -> Plan:
-        """Returns a plan for a request, without changing anything.
+        """Returns a plan for a request and stores it until it is applied or expires. Raises: as `draft`."""
+        plan, quote = await self.draft(request)
+        self.store(plan, quote)
+        return plan
+
+    def store(self, plan: Plan, quote: Quote) -> None:
+        """Stores a plan; the oldest one is removed beyond `MAX_PLANS`, but none that waits for approval."""
+        self._plans[plan.id] = (plan, quote)
+        excess = max(0, len(self._plans) - MAX_PLANS)
+        waiting = self._fleet.ledger.waiting_proposals
+        for plan_id in [plan_id for plan_id in self._plans if plan_id not in waiting][:excess]:
+            del self._plans[plan_id]
+
+    async def draft(self, request: PlanRequest) -> tuple[Plan, Quote]:
+        """Returns a plan for a request and its quote, without changing or storing anything.
 
         Raises: InvalidInput for an unknown pool or instance; NotPermitted for an actor of another pool; ProviderError
         when the provider gives no price.
@@ -70,10 +83,7 @@ class Plans:
             override_s=assessment.override_s,
             guard_json=assessment.evidence.to_json(),
         )
-        self._plans[plan.id] = (plan, quote)
-        while len(self._plans) > MAX_PLANS:
-            self._plans.popitem(last=False)
-        return plan
+        return plan, quote
 
     async def price(self, spec: PoolSpec) -> float:
         """Returns the price of a further instance. US dollars an hour. Raises: ProviderError."""

@@ -25,6 +25,10 @@ class Proposals:
         Raises: Conflict for an unknown or expired plan; NotPermitted for a plan that the guard refuses, or of another
         actor.
         """
+        stored = await self._fleet.ledger.proposal(plan_id)
+        if stored is not None and await self._fleet.ledger.reply(key) is not None:
+            await self._record(stored, actor=actor, key=key, reason=reason)  # checks the key; records nothing again
+            return self.current(stored)
         plan = self._manager.plans.known(plan_id)
         if plan is None:
             raise Conflict(
@@ -40,8 +44,7 @@ class Proposals:
         equal = self._equal(plan)
         if equal is not None:
             return equal
-        await self._propose(plan, actor=actor, key=key, reason=reason)
-        return self._fleet.ledger.waiting_proposals[plan_id]
+        return await self._propose(plan, actor=actor, key=key, reason=reason)
 
     async def reject(self, plan_id: PlanId, *, actor: Actor, key: str, reason: str) -> Decision:
         """Rejects a waiting proposal, and with it the plan. Raises: InvalidInput, NotPermitted, Conflict."""
@@ -56,7 +59,8 @@ class Proposals:
                 f"cannot reject plan {plan_id}: it does not wait for approval; list the waiting proposals",
                 code="fleet.proposal_not_waiting",
             )
-        pool = waiting.plan.request.pool if waiting is not None else None
+        proposal = waiting or await self._fleet.ledger.proposal(plan_id)
+        pool = proposal.plan.request.pool if proposal is not None else None
 
         def decided_proposals() -> tuple[Proposal, ...]:
             current = self._fleet.ledger.waiting_proposals.get(plan_id)
@@ -112,11 +116,16 @@ class Proposals:
                 return waiting_proposal
         return None
 
-    async def _propose(self, plan: Plan, *, actor: Actor, key: str, reason: str) -> None:
+    async def _propose(self, plan: Plan, *, actor: Actor, key: str, reason: str) -> Proposal:
         now = self._fleet.clock.wall()
         extended = self._manager.plans.extend(plan.id, until=now + self._fleet.config.times.proposal_valid_s)
         proposal = Proposal(plan=extended, state=ProposalState.WAITING, proposed_at=now, proposed_by=actor)
-        pool = plan.request.pool
+        await self._record(proposal, actor=actor, key=key, reason=reason)
+        return proposal
+
+    async def _record(self, proposal: Proposal, *, actor: Actor, key: str, reason: str) -> None:
+        """Records a new proposal once per key. Raises: Conflict when the key was used for another request."""
+        plan, pool = proposal.plan, proposal.plan.request.pool
 
         def changed_proposals() -> tuple[Proposal, ...]:
             """Returns the new proposal, and superseded or expired ones."""
@@ -133,7 +142,7 @@ class Proposals:
 
         message = f"proposal of {plan.target} nodes, currently {plan.nodes}"
         await self._manager.record_decision(
-            "propose", message, actor, key, reason, pool=pool, proposals=changed_proposals
+            "propose", message, actor, key, reason, pool=pool, proposals=changed_proposals, subject=plan.id
         )
 
     def _decided(self, proposal: Proposal, state: ProposalState, *, by: str, reason: str) -> Proposal:

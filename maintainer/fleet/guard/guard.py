@@ -50,6 +50,8 @@ class Rejection:
     target: int
     retire: tuple[LaunchId, ...] = ()
     """Named nodes; empty for a plan of the pool's size."""
+    victims: tuple[LaunchId, ...] = ()
+    """Nodes that the plan would have retired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,13 +257,26 @@ def _rejected(situation: Situation, proposal: ProposedChange, limits: Limits) ->
 def _repeats_rejected(situation: Situation, proposal: ProposedChange, rejection: Rejection) -> bool:
     """Returns whether a change equals the rejected one, or goes further in the same direction."""
     if rejection.retire or proposal.is_named:
-        victims = {victim.id for victim in proposal.victims}
-        return proposal.is_named and bool(rejection.retire) and victims >= set(rejection.retire)
+        return _repeats_rejected_retirement(proposal, rejection)
     if proposal.target == rejection.target:
         return True
     if rejection.target > situation.size:
         return proposal.target > rejection.target
     return rejection.target < situation.size and proposal.target < rejection.target
+
+
+def _repeats_rejected_retirement(proposal: ProposedChange, rejection: Rejection) -> bool:
+    """Returns whether a retirement repeats a rejected one, where at least one of them names its nodes.
+
+    Otherwise a rejected size could be reached by naming nodes, and named nodes retired by asking for a size. Of two
+    that name nodes, the later one may name others.
+    """
+    victims = {victim.id for victim in proposal.victims}
+    rejected_victims = {*rejection.retire, *rejection.victims}
+    if not victims or not rejected_victims:
+        return False
+    is_same_kind = proposal.is_named and bool(rejection.retire)
+    return victims >= rejected_victims or (not is_same_kind and proposal.target <= rejection.target)
 
 
 def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:

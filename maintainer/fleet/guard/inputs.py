@@ -100,7 +100,8 @@ class GuardInputs:
 
 
 def _rejection(fields: dict[str, Any]) -> Rejection:
-    return Rejection(**fields | {"retire": tuple(LaunchId(launch) for launch in fields["retire"])})
+    launches = {name: tuple(LaunchId(launch) for launch in fields.get(name, ())) for name in ("retire", "victims")}
+    return Rejection(**fields | launches)
 
 
 def _application_json(application: ApplyAttempt | None) -> dict[str, Any] | None:

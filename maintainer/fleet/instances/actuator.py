@@ -13,7 +13,7 @@ from typing import TypeVar
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.fleet.instances import InstanceState, LaunchId
 from astraflow.contract.fleet.pools import KillScope
-from astraflow.contract.reports.report import NodeState
+from astraflow.contract.reports.report import NodeReport, NodeState
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
@@ -109,12 +109,22 @@ class Actuator:
             return
         try:
             async with self._launch_slot(record):
+                if not self._is_still_due(record):
+                    return
                 launch_request = replace(record.launch, token=await self._join_token(record))
+                if not self._is_still_due(record):
+                    return
                 handle = await self._with_timeout(self._provider(record).launch(launch_request, record.id))
         except REFUSALS as problem:
             await self._retire_refused(record, problem)
         else:
             await fleet.record_event(record.id, InstanceEvent.ACCEPTED, handle=handle.id)
+
+    def _is_still_due(self, record: LaunchRecord) -> bool:
+        """Returns whether the step may call the provider: it may have waited while people stopped or changed it."""
+        current = self._fleet.ledger.records.get(record.id)
+        is_unchanged = current is not None and current.instance.state is record.instance.state
+        return is_unchanged and self._fleet.kill is not KillScope.ALL
 
     async def _join_token(self, record: LaunchRecord) -> str:
         """Returns a join token that is valid once, for this node of this pool, until the node should be ready."""
@@ -141,7 +151,7 @@ class Actuator:
         since = record.instance.draining_at or fleet.clock.wall()
         drain_s = fleet.ledger.pools[record.instance.pool].spec.drain_s
         is_over = fleet.clock.wall() - since > drain_s + DRAIN_MARGIN_S
-        has_left = fleet.observation.is_fresh and (node is None or node.state is NodeState.LOST)
+        has_left = fleet.observation.is_fresh and self._has_left(record, node)
         if is_over or has_left:
             await fleet.record_event(record.id, InstanceEvent.RETIRE)
         elif node is not None and not record.is_drain_requested:
@@ -150,9 +160,18 @@ class Actuator:
             await self._dataflow.drain_node(node.id, actor=FLEET_ACTOR.name, reason=reason, deadline_s=left_s)
             await fleet.record_event(record.id, InstanceEvent.DRAIN, is_drain_requested=True)
 
+    def _has_left(self, record: LaunchRecord, node: NodeReport | None) -> bool:
+        """Returns whether the node has ended its drain, or had nothing to drain."""
+        if node is not None:
+            return node.state is NodeState.LOST
+        missing_for_s = self._fleet.config.times.lost_after_s if record.instance.ready_at is not None else 0.0
+        return self._fleet.observation.has_left(record.id, missing_for_s=missing_for_s)
+
     async def _retire(self, record: LaunchRecord) -> None:
         fleet = self._fleet
         async with self._launch_slot(record):
+            if not self._is_still_due(record):
+                return
             outcome = await self._with_timeout(self._provider(record).retire(record.id))
         # A launch whose answer was lost may be listed some time after its provider reports no instance.
         lag_s = self._provider(record).capabilities().listing_lag_s

@@ -6,7 +6,8 @@ two under one launch id     the registered one stays, the other is terminated
 terminating for long        requested again, and reported as a problem
 suspect for long            drained, and replaced
 
-A missing answer changes nothing: neither a provider that cannot be read nor a silent dataflow.
+A missing answer changes nothing: neither a provider that cannot be read nor a silent dataflow. A node that is missing
+from the reports has left only after `times.lost_after_s`, because a restarted dataflow does not know its nodes yet.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from astraflow.runtime.logs import get_logger
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.lifecycle import STARTING_STATES, InstanceEvent
 from maintainer.fleet.ledger.records import LaunchRecord, Orphan
-from maintainer.fleet.providers.base import Instance, Provider, State
+from maintainer.fleet.providers.base import Handle, Instance, Provider, State
 from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
 
 log = get_logger()
@@ -132,7 +133,7 @@ class Reconciler:
                 log.warning(
                     "duplicate_instance", launch=record.id, registered=registered.handle.id, instances=len(alive)
                 )
-                await provider.retire(record.id, keep=registered.handle)
+                await self._retire(provider, record.id, keep=registered.handle)
         elif record.instance.launched_at is not None and record.instance.launched_at < settled_before:
             await self._count_missing(record)
 
@@ -195,7 +196,7 @@ class Reconciler:
     async def _end_orphan(self, provider: Provider, orphan: Instance, *, seen_for_s: float) -> None:
         """Terminates an orphan, at each sweep until it is not listed; recorded once in the audit log."""
         fleet = self._fleet
-        await provider.retire(orphan.handle.launch_id)
+        await self._retire(provider, orphan.handle.launch_id)
         if orphan.state is State.TERMINATING:
             return
         pool = orphan.tags.pool if orphan.tags is not None else ""
@@ -207,6 +208,11 @@ class Reconciler:
             return Changes(decisions=(decision,)), None
 
         await fleet.ledger.change(decide)
+
+    async def _retire(self, provider: Provider, launch_id: str, *, keep: Handle | None = None) -> None:
+        """Requests a termination. Raises: TimeoutError, so that a hanging provider delays no other sweep."""
+        async with asyncio.timeout(self._fleet.config.times.call_timeout_s):
+            await provider.retire(launch_id, keep=keep)
 
     async def _check_node(self, record: LaunchRecord) -> None:
         fleet, node = self._fleet, self._fleet.observation.node(record.id)
@@ -224,9 +230,9 @@ class Reconciler:
     async def _check_departed_node(self, record: LaunchRecord, node: NodeReport | None) -> None:
         """Handles a node that has left or has a preemption notice, which some clouds give to the instance alone."""
         fleet, cause = self._fleet, self._fleet.observation.cause(record.id)
-        if node is None:
+        if fleet.observation.has_left(record.id, missing_for_s=fleet.config.times.lost_after_s):
             await fleet.record_event(record.id, InstanceEvent.NODE_LEFT, cause=cause, message="the node has left")
-        elif node.state is NodeState.DRAINING and cause is Cause.PREEMPTED:
+        elif node is not None and node.state is NodeState.DRAINING and cause is Cause.PREEMPTED:
             await fleet.record_event(record.id, InstanceEvent.PREEMPTING, message="the node got a preemption notice")
 
     async def _recheck_lost_instances(self) -> None:

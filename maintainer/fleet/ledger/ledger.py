@@ -169,6 +169,11 @@ class Ledger:
         decision_rows = await self._database.write(lambda session: session.exec(query).all())
         return tuple(rows.decision(row) for row in decision_rows[:limit]), len(decision_rows) > limit
 
+    async def proposal(self, plan: PlanId) -> Proposal | None:
+        """Returns the stored proposal of a plan, also a decided one; None when the plan was not proposed."""
+        row = await self._database.write(lambda session: session.get(ProposalRow, plan))
+        return rows.proposal(row) if row is not None else None
+
     async def proposals(self, *, before: str, limit: int) -> tuple[tuple[Proposal, ...], bool]:
         """Returns proposals, newest first, and whether older ones exist. before: plan id; empty for the newest."""
         query = select(ProposalRow).order_by(col(ProposalRow.plan).desc()).limit(limit + 1)

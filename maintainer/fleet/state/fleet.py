@@ -160,7 +160,12 @@ class Fleet:
         """Returns plans for the pool that people rejected recently."""
         within_s = self.limits.rejected_s
         return tuple(
-            Rejection(at=proposal.decided_at, target=proposal.plan.target, retire=proposal.plan.request.retire)
+            Rejection(
+                at=proposal.decided_at,
+                target=proposal.plan.target,
+                retire=proposal.plan.request.retire,
+                victims=proposal.plan.victims,
+            )
             for proposal in self.ledger.rejected_proposals.values()
             if proposal.plan.request.pool == pool
             and proposal.decided_at is not None

@@ -17,6 +17,9 @@ log = get_logger()
 
 RECONNECT_S = 1.0
 
+SEEN_NODES_S = 3600.0
+"""Time for which the latest report of a missing node is remembered. Seconds."""
+
 _UNDECIDED_REASONS = frozenset({Reason.UNMEASURED, Reason.SWITCHED_OFF})
 """Reasons of recommendations that only repeat the current size."""
 
@@ -68,6 +71,12 @@ class Observation:
         self._targets: Mapping[PoolId, TargetRecommendation] = {}
         self._is_complete = False
         self._seen_at: float | None = None
+        self._seen_nodes_at: dict[str, float] = {}
+        """Clock time of the latest report that had each node; nodes missing for long are left out."""
+        self._unbroken_since = 0.0
+        """Clock time of the first report since reports came without an interruption and without a restart."""
+        self._sequence: int | None = None
+        """Sequence of the latest report; None after an interruption."""
 
     @property
     def age_s(self) -> float | None:
@@ -94,6 +103,18 @@ class Observation:
         node = self._nodes.get(name)
         return node if node is not None and node.state is not NodeState.GONE else None
 
+    def has_left(self, name: str, *, missing_for_s: float) -> bool:
+        """Returns whether a node has left: dataflow reports that, or has not reported the node for `missing_for_s`.
+
+        A restarted dataflow knows no nodes until they join again, so only reports after its restart count.
+        """
+        if name in self._nodes:
+            return self._nodes[name].state is NodeState.GONE
+        if self._seen_at is None:
+            return False
+        missing_since = max(self._unbroken_since, self._seen_nodes_at.get(name, self._unbroken_since))
+        return self._seen_at - missing_since >= missing_for_s
+
     def cause(self, name: str) -> Cause | None:
         """Returns why a node drains or has left; None when dataflow does not know."""
         node = self._nodes.get(name)
@@ -118,15 +139,26 @@ class Observation:
             previous_node = newest.get(node.facts.name)
             if previous_node is None or node.joined_at >= previous_node.joined_at:
                 newest[node.facts.name] = node
+        now = self._clock.now()
+        if self._sequence is None or report.sequence < self._sequence or not self.is_fresh:
+            self._unbroken_since = now
+        recent = {name: at for name, at in self._seen_nodes_at.items() if now - at < SEEN_NODES_S}
+        self._seen_nodes_at = recent | dict.fromkeys(newest, now)
+        self._sequence = report.sequence
         self._nodes = newest
         self._targets = self._recommendations_of(report)
         self._is_complete = report.completion is not None and report.completion.ends_run
-        self._seen_at = self._clock.now()
+        self._seen_at = now
+
+    def interrupt(self) -> None:
+        """Records that the stream of reports ended: dataflow may have restarted."""
+        self._sequence = None
 
     async def watch(self, dataflow: DataflowControl, *, on_recommendations: Callable[[], None] = lambda: None) -> None:
         """Reads reports until cancelled, reconnecting as needed. on_recommendations: called after a change."""
         last_problem = ""
         while True:
+            self.interrupt()
             try:
                 async for report in dataflow.watch_report():
                     last_problem = ""

@@ -124,7 +124,7 @@ class Run:
             for machine in self.cloud.alive()
             if self.cloud.state(machine).value == "running" or machine.instance.handle.launch_id in self.leaving
         ]
-        nodes = tuple(self._node(name) for name in sorted(set(names)) if name not in self.drained)
+        nodes = tuple(self._node(name) for name in sorted(set(names)))
         completion = (
             Completion(reason="a test", has_learned=True, at=START, ends_run=True) if self.is_complete else None
         )
@@ -135,6 +135,7 @@ class Run:
     def _node(self, name: str) -> NodeReport:
         state = NodeState.JOINING if name in self.never_ready else NodeState.READY
         state = NodeState.DRAINING if name in self.leaving else state
+        state = NodeState.GONE if name in self.drained else state
         node = make.node_report(f"{name}.1", state=NodeState.LOST if name in self.lost else state)
         facts = replace(node.facts, pool=POOL)
         return replace(node, facts=facts, heartbeat_age_s=self.lost.get(name, 0.1), cause=self.leaving.get(name))

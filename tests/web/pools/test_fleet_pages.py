@@ -173,6 +173,17 @@ async def test_terminating_a_whole_pool_requires_its_name_and_an_admin(
         assert "ready" not in fleet.parts.states()
 
 
+async def test_saving_the_form_unchanged_keeps_the_budgets(tmp_path: Path, fake: FakeControlPlane) -> None:
+    budgets = {"usd_per_hour_max": 12345.67, "usd_per_day_max": 1234567.89, "drain_s": 12345.625}
+    async with (
+        running_fleet(tmp_path / "fleet", nodes=2, pool={"max_nodes": 8, **budgets}) as fleet,
+        page_over(fake, tmp_path, fleet) as (_, client),
+    ):
+        bounds = parsed(await client.get("/pools/eu")).one("#bounds")
+        values = {name: bounds.one(f"input[name={name}]")["value"] for name in budgets}
+    assert {name: float(value) for name, value in values.items()} == budgets
+
+
 async def test_admins_change_bounds_and_undo_the_change(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:

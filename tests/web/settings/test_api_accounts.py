@@ -1,5 +1,6 @@
 """Users, logins, the audit log and saved views through the API: the pages' commands, once per idempotency key."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -58,6 +59,51 @@ async def test_changing_the_own_role_is_a_conflict_and_an_unknown_user_not_found
         assert (await send(admin, "PUT", "users/1/role", "a", role="viewer")).status_code == 409
         assert (await send(admin, "PUT", "users/9/role", "b", role="viewer")).status_code == 404
         assert (await send(admin, "POST", "users", "c", name="admin", role="viewer")).status_code == 409
+
+
+async def test_an_admin_token_changes_neither_users_nor_grants(web: RunningWeb) -> None:
+    async with web.logged_in() as admin, web.client() as program:
+        ada = (await send(admin, "POST", "users", "a", name="ada", role="viewer")).json()["user"]["id"]
+        token = await send(admin, "POST", "tokens", "b", name="ci", scope="admin", days=1)
+        granted = await send(admin, "POST", "grants", "c", user="ada", role="operator", run="r")
+        program.headers["authorization"] = f"Bearer {token.json()['secret']}"
+        changes: list[tuple[str, str, dict[str, Any]]] = [
+            ("POST", "users", {"name": "eve", "role": "admin"}),
+            ("POST", f"users/{ada}/link", {}),
+            ("PUT", f"users/{ada}/role", {"role": "admin"}),
+            ("POST", f"users/{ada}/disable", {}),
+            ("POST", f"users/{ada}/enable", {}),
+            ("POST", "grants", {"user": "ada", "role": "admin", "run": "r"}),
+            ("POST", f"grants/{granted.json()['id']}/revoke", {}),
+        ]
+        for index, (method, path, body) in enumerate(changes):
+            refused = await send(program, method, path, f"k{index}", **body)
+            assert (refused.status_code, refused.json()["code"]) == (403, "token.login_required"), path
+        pages = ("users", f"users/{ada}/link", f"users/{ada}/role", f"users/{ada}/disable", f"users/{ada}/enable")
+        for page in (*pages, "grants", "grants/1/revoke"):
+            refused = await program.post(f"/settings/{page}")
+            assert (refused.status_code, refused.json()["code"]) == (403, "token.login_required"), page
+        assert [user["role"] for user in await items(program, "users")] == ["viewer", "admin"], "it may list them"
+        assert [grant["role"] for grant in await items(program, "grants")] == ["operator"]
+
+
+async def test_no_login_link_of_the_protected_admin_can_be_created(web: RunningWeb) -> None:
+    async with web.logged_in() as admin, web.in_role(admin, "admin", name="bob") as bob:
+        number = next(user["id"] for user in await items(bob, "users") if user["name"] == "admin")
+        refused = await send(bob, "POST", f"users/{number}/link", "a")
+        assert (refused.status_code, refused.json()["code"]) == (409, "account.protected_user")
+        settings = (await bob.get("/settings")).text
+        assert f'action="/settings/users/{number}/link"' not in settings
+
+
+async def test_concurrent_requests_with_one_key_create_one_token(web: RunningWeb) -> None:
+    async with web.logged_in() as admin:
+        responses = await asyncio.gather(
+            *(send(admin, "POST", "tokens", "a", name="ci", scope="viewer", days=1) for _ in range(3))
+        )
+        assert {response.status_code for response in responses} == {201}
+        assert sum(response.json()["secret"] is not None for response in responses) == 1
+        assert len(await items(admin, "tokens")) == 1
 
 
 async def test_a_token_is_shown_once_listed_without_its_secret_and_revoked(web: RunningWeb) -> None:

@@ -1,5 +1,6 @@
 """Plans have no effect, applying a plan has one, and the journal records every change."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -392,3 +393,55 @@ async def test_a_note_repeated_under_one_key_is_one_entry(tmp_path: Path) -> Non
 async def test_an_actor_needs_a_name() -> None:
     with pytest.raises(InvalidInput, match="actor"):
         Actor(name="", role=Role.ADMIN)
+
+
+async def test_agents_never_shorten_an_override_and_obey_switch_and_modes(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    manager = parts.fleet_manager
+    await manager.set_override(POOL, minutes=30, actor=OTTO, key="otto", reason="a demonstration")
+    until = parts.fleet.pool(POOL).override_until_at
+
+    async def code(minutes: float) -> str:
+        with pytest.raises(NotPermitted) as caught:
+            await manager.set_override(POOL, minutes=minutes, actor=HAL, key="hal", reason="shrink")
+        return caught.value.code
+
+    assert [await code(0), await code(10)] == ["fleet.override_shortened"] * 2
+    await parts.maintainer_api.set_mode(MaintainerMode.SHADOW, actor=OTTO, key="shadow", reason="a test")
+    assert await code(60) == "fleet.agents_off"
+    await parts.maintainer_api.set_mode(MaintainerMode.OFF, actor=OTTO, key="off", reason="a test")
+    assert await code(60) == "fleet.agents_off"
+    await parts.maintainer_api.set_mode(MaintainerMode.AUTO, actor=OTTO, key="auto", reason="a test")
+    await manager.kill_switch(KillScope.AGENTS, actor=OTTO, key="kill", reason="a test")
+    assert await code(60) == "fleet.kill_switch"
+    await manager.kill_switch(KillScope.NONE, actor=ALICE, key="live", reason="a test")
+    version = parts.fleet.pool(POOL).version
+    off = spec(mode=Mode.OFF)
+    await manager.put_pool(off, observed_version=version, actor=ALICE, key="pool", reason="a test")
+    assert await code(60) == "fleet.pool_off"
+    assert parts.fleet.pool(POOL).override_until_at == until
+    on = spec(mode=Mode.ON)
+    await manager.put_pool(on, observed_version=version + 1, actor=ALICE, key="on", reason="a test")
+    await manager.set_override(POOL, minutes=60, actor=HAL, key="longer", reason="a long episode")
+    await manager.set_override(POOL, minutes=0, actor=OTTO, key="end", reason="it is over")
+    assert parts.fleet.pool(POOL).override_until_at is None
+
+
+async def test_a_concurrent_kill_switch_is_not_reduced_without_an_admin(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    results = await asyncio.gather(
+        parts.fleet_manager.kill_switch(KillScope.ALL, actor=OTTO, key="all", reason="smoke"),
+        parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=HAL, key="agents", reason="a little smoke"),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], NotPermitted)
+    assert parts.fleet.kill is KillScope.ALL
+
+
+async def test_a_key_belongs_to_one_pool(tmp_path: Path) -> None:
+    parts, us = await build(tmp_path), PoolId("us")
+    await parts.fleet_manager.put_pool(replace(spec(), id=us), observed_version=0, actor=ALICE, key="us", reason="r")
+    await parts.maintainer_api.add_note("look", pool=POOL, actor=HAL, key="k", reason="r")
+    with pytest.raises(Conflict) as caught:
+        await parts.maintainer_api.add_note("look", pool=us, actor=HAL, key="k", reason="r")
+    assert caught.value.code == "fleet.idempotency_key_reused"

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.fleet.plans import PlanRequest
 from astraflow.contract.fleet.recommendations import Mode, PoolRecommendation, Reason
 from astraflow.contract.ids import NodeId
+from maintainer.fleet.changes import plans
 from maintainer.fleet.changes.follower import REPLACEMENT_REASON
 from maintainer.fleet.state.observation import TargetRecommendation, reported_recommendations
 from tests import make
@@ -156,3 +158,17 @@ async def test_a_pool_below_its_minimum_grows_to_it(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(min_nodes=2))
     await parts.pass_time(60.0)
     assert parts.states() == {"ready": 2}
+
+
+async def test_a_refused_follow_stores_no_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MAX_PLANS", 1)
+    parts = await build(tmp_path)
+    await parts.want(3)
+    await parts.pass_time(60.0)
+    request = PlanRequest(pool=POOL, actor=ALICE, reason="a test", target=4)
+    plan = await parts.fleet_manager.plans.make(request)
+    await parts.fleet_manager.set_override(POOL, minutes=10, actor=ALICE, key="k", reason="a test")
+    advise(parts, 2)
+    await parts.pass_time(60.0)
+    assert "refuse" in await kinds(parts)
+    assert parts.fleet_manager.plans.known(plan.id) is not None

@@ -9,6 +9,7 @@ from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, Plan
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, Plan, PlanRequest, Verdict
 from astraflow.contract.fleet.recommendations import Mode
+from maintainer.fleet.changes import plans
 from maintainer.fleet.changes.proposals import Proposals
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, Parts, build, spec
 
@@ -161,3 +162,40 @@ async def test_an_actor_cannot_propose_the_plan_of_another(tmp_path: Path) -> No
             plan.id, actor=replace(HAL, name="other"), key="p", reason="more"
         )
     assert caught.value.code == "fleet.other_planner"
+
+
+async def test_a_repeated_proposal_returns_it_also_after_the_decision(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    proposals, plan = await proposed(parts)
+    await parts.fleet_manager.apply(plan.id, key="yes", approver=OTTO)
+    before = parts.ledger.next_decision
+    again = await proposals.propose(plan.id, actor=HAL, key="p", reason="more")
+    assert (again.plan.id, again.state) == (plan.id, ProposalState.APPROVED)
+    assert parts.ledger.next_decision == before
+    with pytest.raises(Conflict) as caught:
+        await proposals.propose(plan.id, actor=HAL, key="yes", reason="more")
+    assert caught.value.code == "fleet.idempotency_key_reused"
+
+
+async def test_a_rejected_shrink_is_refused_to_agents_who_name_its_nodes(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(4)
+    await parts.pass_time(60.0)
+    proposals, plan = await proposed(parts, 2)
+    await proposals.reject(plan.id, actor=OTTO, key="no", reason="they are needed")
+    named = PlanRequest(pool=POOL, actor=HAL, reason="fewer", retire=plan.victims)
+    assert "rejected" in [finding.code for finding in (await parts.fleet_manager.plans.make(named)).findings]
+
+
+async def test_a_waiting_plan_outlasts_many_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MAX_PLANS", 3)
+    parts = await build(tmp_path)
+    proposals, plan = await proposed(parts)
+    others = [
+        await parts.fleet_manager.plans.make(PlanRequest(pool=POOL, actor=HAL, reason="more", target=target))
+        for target in range(3, 8)
+    ]
+    assert (await only(proposals)).state is ProposalState.WAITING
+    known = [parts.fleet_manager.plans.known(other.id) is not None for other in others]
+    assert known == [False, False, False, True, True]
+    assert len((await parts.fleet_manager.apply(plan.id, key="yes", approver=OTTO)).launched) == 2

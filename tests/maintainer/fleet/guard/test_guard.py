@@ -342,9 +342,20 @@ def test_nodes_of_a_rejected_plan_are_not_retired_by_agents() -> None:
     assert "rejected" in codes(pool_situation, names(1), FREE)
     assert "rejected" in codes(pool_situation, names(1, 2), FREE)
     assert "rejected" not in codes(pool_situation, names(2), FREE)
-    assert "rejected" not in codes(pool_situation, names(1, is_named=False), FREE), (
-        "changes of the size are judged separately"
-    )
+    assert "rejected" in codes(pool_situation, names(1, is_named=False), FREE)
+    assert "rejected" in codes(pool_situation, names(2, is_named=False), FREE), "the size is the rejected one"
+
+
+def test_a_rejected_size_is_not_reached_by_naming_nodes() -> None:
+    rejection = Rejection(at=NOW - 60.0, target=4, victims=(LaunchId("L0"), LaunchId("L1")))
+    pool_situation = situation(6, rejected=(rejection,))
+    for ordinals, is_refused in (((0, 1), True), ((2, 3), True), ((0, 1, 2), True), ((2,), False)):
+        victims = tuple(instance(ordinal) for ordinal in ordinals)
+        change = proposal(pool_situation, 6 - len(victims), victims=victims, is_named=True)
+        assert ("rejected" in codes(pool_situation, change, FREE)) is is_refused, ordinals
+    grown = situation(6, rejected=(Rejection(at=NOW - 60.0, target=9),))
+    one = proposal(grown, 5, victims=(instance(1),), is_named=True)
+    assert "rejected" not in codes(grown, one, FREE), "a rejected scale-up concerns no retirement"
 
 
 def on(mode: Mode = Mode.ON, **bounds: Any) -> PoolSpec:

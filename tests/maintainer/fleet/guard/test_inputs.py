@@ -33,7 +33,7 @@ applications = st.none() | st.builds(
     ApplyAttempt, applier=actors, mode=st.none() | st.sampled_from(MaintainerMode), is_proposed=st.booleans()
 )
 launches = st.lists(st.integers(0, 9).map(lambda n: LaunchId(f"L{n}")), max_size=3, unique=True).map(tuple)
-rejections = st.builds(Rejection, at=seconds, target=st.integers(0, 60), retire=launches)
+rejections = st.builds(Rejection, at=seconds, target=st.integers(0, 60), retire=launches, victims=launches)
 
 
 @st.composite

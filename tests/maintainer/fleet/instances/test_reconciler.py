@@ -1,11 +1,14 @@
 """The reconciler repairs differences between ledger, providers and dataflow; it ignores missing reports."""
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.recommendations import Mode
+from astraflow.contract.reports.report import NodeState, Report
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
 from maintainer.fleet.providers.base import (
     Auth,
@@ -14,6 +17,7 @@ from maintainer.fleet.providers.base import (
     LaunchSpec,
     NodePlan,
     ProviderError,
+    RetireResult,
     Retry,
     Tags,
     Unknown,
@@ -356,3 +360,63 @@ async def test_a_pool_in_mode_off_is_not_changed(tmp_path: Path) -> None:
     assert parts.states() == {"ready": 1}
     assert isinstance(parts.run, Run)
     assert LaunchId("x") not in parts.ledger.records
+
+
+async def watch(parts: Parts, report: Report, duration_s: float) -> None:
+    """Checks the nodes once a second against this report."""
+    for _ in range(int(duration_s)):
+        parts.fleet.observation.update(report)
+        await parts.reconciler.check_nodes()
+        parts.clock.advance(1.0)
+
+
+async def test_reports_of_a_restarted_dataflow_without_nodes_retire_no_node(tmp_path: Path) -> None:
+    parts = await running(tmp_path)
+    full = replace(parts.run.report(), sequence=500)
+    empty = replace(full, nodes=())
+    await watch(parts, full, 5.0)
+    await watch(parts, empty, 50.0)
+    assert parts.states() == {"ready": 3}
+    parts.fleet.observation.interrupt()  # the stream of reports ends and starts again
+    await watch(parts, empty, 50.0)
+    assert parts.states() == {"ready": 3}
+    await watch(parts, replace(empty, sequence=1), 50.0)
+    assert parts.states() == {"ready": 3}
+    await watch(parts, replace(full, sequence=51), 1.0)
+    await watch(parts, replace(empty, sequence=52), 59.0)
+    assert parts.states() == {"ready": 3}
+    await watch(parts, replace(empty, sequence=111), 2.0)
+    assert parts.states() == {"retiring": 3}
+
+
+async def test_a_node_that_dataflow_reports_as_gone_is_retired_at_once(tmp_path: Path) -> None:
+    parts = await running(tmp_path)
+    report = parts.run.report()
+    await watch(parts, replace(report, nodes=tuple(replace(node, state=NodeState.GONE) for node in report.nodes)), 1.0)
+    assert parts.states() == {"retiring": 3}
+
+
+async def test_a_drain_continues_when_dataflow_restarts(tmp_path: Path) -> None:
+    parts = await running(tmp_path, 2)
+    await parts.want(1)
+    parts.fleet.observation.interrupt()
+    parts.fleet.observation.update(replace(parts.run.report(), nodes=()))
+    await parts.actuator.run_due_steps()
+    assert parts.states() == {"draining": 1, "ready": 1}
+
+
+class HangingProvider(CloudProvider):
+    """Provider whose terminations never return."""
+
+    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_hanging_termination_is_a_problem_and_ends_the_sweep(tmp_path: Path) -> None:
+    times = {"call_timeout_s": 0.05, "quarantine_s": 0.0}
+    parts = await build(tmp_path, provider=HangingProvider, times=times)
+    stray(parts.cloud)
+    async with asyncio.timeout(30.0):
+        await parts.reconciler.sweep()
+    assert "provider cloud" in parts.reconciler.problems()

@@ -79,6 +79,7 @@ async def test_a_node_that_left_on_a_notice_is_lost_until_its_provider_is_read(t
     parts = await working(tmp_path)
     launch, machine = first(parts)
     parts.cloud.preempt(machine, in_s=120.0)  # its node sees the notice and leaves at once; no report lists it
+    parts.clock.advance(60.0)
     parts.fleet.observation.update(parts.run.report())
     await parts.reconciler.check_nodes()
     assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.RETIRING, Cause.LOST)
