@@ -27,6 +27,9 @@ _START_ATTEMPTS = 3
 _MARKED = 'printf %s "$0"; exec "$@"'
 """Writes a mark before the command runs. Without it, the engine's own failure would be an answer that a policy reads,
 or a verdict: neither exit status nor text tells, since the command chooses both."""
+_REMOVAL_PAUSES_S = (0.0, 1.0, 4.0)
+"""Pauses before the attempts to remove a container whose start did not complete: the engine may go on creating it
+after its client has ended."""
 _PROCESSES = 512
 _QUIET = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
 """Variables without which Podman adds warnings to the output of commands, which a policy would read."""
@@ -85,24 +88,40 @@ class ContainerEngine:
 
     @asynccontextmanager
     async def _container(self, image: str, options: Sequence[str], start_s: float) -> AsyncIterator["Container"]:
+        name = f"astraflow-{token_hex(8)}"
+        pauses_s: Sequence[float] = _REMOVAL_PAUSES_S
         # `sleep` as the command would be an argument of the image's entry point
-        result = await self.done("run", *options, "--entrypoint", "sleep", image, "infinity", timeout_s=start_s)
-        name = result.stdout.strip().splitlines()[-1]
+        command = ("run", "--name", name, *options, "--entrypoint", "sleep", image, "infinity")
         try:
+            result = await self.call(*command, timeout_s=start_s)
+            if result.outcome is not Outcome.TIMEOUT:
+                pauses_s = (0.0,)
+            self._check(result, "run")
+            name = result.stdout.strip().splitlines()[-1]
             yield Container(self, name)
         finally:
-            await self.call("rm", "--force", name, timeout_s=COMMAND_S)
+            await self._remove(name, pauses_s)
 
     async def done(self, *arguments: str, timeout_s: float) -> JobResult:
         """Runs a command of the engine. Raises: SandboxError when it fails."""
         result = await self.call(*arguments, timeout_s=timeout_s)
-        if result.outcome is not Outcome.PASSED or (arguments[0] == "run" and not result.stdout.strip()):
+        self._check(result, arguments[0])
+        return result
+
+    def _check(self, result: JobResult, verb: str) -> None:
+        if result.outcome is not Outcome.PASSED or (verb == "run" and not result.stdout.strip()):
             raise SandboxError(
-                f"cannot use a container: {self.program} {arguments[0]} ended with {result.outcome.value}: "
+                f"cannot use a container: {self.program} {verb} ended with {result.outcome.value}: "
                 f"{result.stderr.strip()[-300:]!r}; check the container engine, and the image or its Dockerfile",
                 code="environment.container_failed",
             )
-        return result
+
+    async def _remove(self, name: str, pauses_s: Sequence[float]) -> None:
+        """Removes a container, in one attempt after each pause until the engine has named it as removed."""
+        for pause_s in pauses_s:
+            await asyncio.sleep(pause_s)
+            if (await self.call("rm", "--force", name, timeout_s=COMMAND_S)).stdout.strip():
+                return
 
     async def call(
         self, *arguments: str, timeout_s: float, stdin: str = "", variables: Mapping[str, str] | None = None

@@ -5,9 +5,10 @@ from typing import Any
 
 from astraflow.contract.ids import PolicyId
 from astraflow.rewards.base import GroupReward, PolicyRewardOptions, Reward
+from astraflow.rewards.registration import RewardRegistry
 from astraflow.runtime.plugins import Registry
 
-rewards: Registry[Reward] = Registry(
+rewards: Registry[Reward] = RewardRegistry(
     "reward",
     built_in={
         "code_tests": "astraflow.rewards.code_tests",

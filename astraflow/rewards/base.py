@@ -2,9 +2,12 @@
 
 import inspect
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
@@ -12,6 +15,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
+from astraflow.rewards.registration import source_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +32,13 @@ class Score:
 
     @classmethod
     def of(cls, result: "float | Score") -> "Score":
-        """Returns `result` as a score; a plain number has no answer."""
+        """Returns `result` as a score; a plain number has no answer. Raises: InvalidInput for anything else."""
+        value = result.value if isinstance(result, Score) else result
+        if not isinstance(value, Real | np.bool_):
+            raise InvalidInput(
+                f"cannot use {_described(result)} as a score: it is no number; give a number, or a Score of one",
+                code="reward.invalid_score",
+            )
         return result if isinstance(result, Score) else cls(value=float(result))
 
     @property
@@ -108,13 +118,30 @@ async def score_completion(
 ) -> Score:
     """Returns the score of any reward, synchronous or not, with or without the length.
 
-    Raises: whatever the reward raises.
+    Raises: whatever the reward raises, InvalidInput when it returns neither a number nor a score.
     """
+    method: Callable[..., object]
     if isinstance(reward, LengthReward):
+        method = reward.score_with_length
         result = reward.score_with_length(prompt, completion, finish, tokens=tokens)
     else:
+        method = reward.score
         result = reward.score(prompt, completion, finish)
-    return Score.of(await result if inspect.isawaitable(result) else result)
+    result = await result if inspect.isawaitable(result) else result
+    try:
+        return Score.of(result)
+    except InvalidInput:
+        raise InvalidInput(
+            f"cannot use the {source_of(reward, method)}: it returned {_described(result)}; return a number, or a "
+            "Score of one",
+            code="reward.invalid_score",
+        ) from None
+
+
+def _described(result: object) -> str:
+    """Returns a value that is no score, shortened, with its type."""
+    text = repr(result)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(result).__name__}"
 
 
 def text_field(prompt: Prompt, name: str) -> str:

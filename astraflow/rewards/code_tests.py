@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -43,7 +42,8 @@ class CodeTestsOptions(Config):
     case_wall_s: Annotated[float, Field(gt=0)] = 18.0
     """Limit of one test by the clock. Longer than `case_cpu_s`, so that a busy node fails no correct program."""
     program_wall_s: Annotated[float, Field(gt=0)] = 100.0
-    """Limit of all tests of a completion by the clock. Tests that it leaves no time for count as timeouts."""
+    """Limit of all tests of a completion by the clock, without the time that they wait for a worker of the sandbox.
+    Tests that it leaves no time for count as timeouts."""
     memory_mib: Annotated[int, Field(ge=16)] = 512
     """Memory of a test beyond that of the interpreter. MiB."""
     output_bytes: Annotated[int, Field(ge=1)] = 2**20
@@ -101,19 +101,20 @@ class CodeTests:
 
     async def _outcomes(self, code: str, tests: list[Mapping[str, Any]], prompt: Prompt) -> Counter[Outcome]:
         outcomes: Counter[Outcome] = Counter()
-        deadline = time.monotonic() + self._options.program_wall_s
+        left_s = self._options.program_wall_s
         for index, test in enumerate(tests):
-            left_s = deadline - time.monotonic()
             if left_s <= 0:
                 outcomes[Outcome.TIMEOUT] += len(tests) - index
                 break
-            outcome = await self._outcome(code, test, left_s)
+            outcome, wall_s = await self._outcome(code, test, left_s)
+            left_s -= wall_s
             outcomes[outcome] += 1
             if outcome is not Outcome.PASSED and self._options.scoring == "all":
                 break
         return outcomes
 
-    async def _outcome(self, code: str, test: Mapping[str, Any], left_s: float) -> Outcome:
+    async def _outcome(self, code: str, test: Mapping[str, Any], left_s: float) -> tuple[Outcome, float]:
+        """Returns the outcome of a test and the seconds that the program ran."""
         options = self._options
         limits = JobLimits(
             wall_s=min(options.case_wall_s, left_s),
@@ -123,9 +124,9 @@ class CodeTests:
             processes=options.processes,
         )
         result = await self._sandbox.run(test_job(code, test, limits))
-        if result.outcome is not Outcome.PASSED:
-            return result.outcome
-        return Outcome.PASSED if is_correct(test, result, options.tolerance) else Outcome.FAILED
+        if result.outcome is Outcome.PASSED and not is_correct(test, result, options.tolerance):
+            return Outcome.FAILED, result.wall_s
+        return result.outcome, result.wall_s
 
 
 def test_job(code: str, test: Mapping[str, Any], limits: JobLimits) -> Job:

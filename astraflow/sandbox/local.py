@@ -98,13 +98,13 @@ class LocalSandbox:
     async def run(self, job: Job) -> JobResult:
         """Runs a job; one whose worker dies is repeated on another. Raises: InvalidInput; SandboxError."""
         _check_paths(job.files)
-        content = {"source": job.source, "library": job.library, "stdin": job.stdin, "files": dict(job.files)}
+        content = {"source": job.source, "library": job.library, "files": dict(job.files)}
         message = {"job": content, "limits": asdict(job.limits)}
         cause = ""
         for _ in range(_ATTEMPTS):
             worker = await self._acquire()
             try:
-                answer = await worker.call(message, wall_s=job.limits.wall_s)
+                answer = await worker.call(message, wall_s=job.limits.wall_s, stdin=job.stdin)
             except WorkerLost as problem:
                 cause = str(problem)
                 log.warning("sandbox_worker_lost", cause=cause)
@@ -155,9 +155,9 @@ class LocalSandbox:
         )
         worker = await self._started()
         limits = JobLimits()
-        message = {"job": {"source": _PROBE, "library": "", "stdin": "", "files": {}}, "limits": asdict(limits)}
+        message = {"job": {"source": _PROBE, "library": "", "files": {}}, "limits": asdict(limits)}
         try:
-            result = result_of(await worker.call(message, wall_s=limits.wall_s))
+            result = result_of(await worker.call(message, wall_s=limits.wall_s, stdin=""))
         except (SandboxError, WorkerLost) as problem:
             self._discard(worker)
             raise SandboxError(f"a probe did not run: {problem}", code="sandbox.probe_failed") from problem
@@ -227,12 +227,13 @@ class LocalSession:
     async def execute(self, command: Command, *, timeout_s: float = 30.0) -> JobResult:
         """Runs a program until it exits. Raises: InvalidInput; SandboxError."""
         _check_paths(command.files)
-        return await self._call("command", asdict(command), timeout_s)
+        content = asdict(command)
+        return await self._call("command", content, timeout_s, stdin=content.pop("stdin"))
 
-    async def _call(self, kind: str, content: object, timeout_s: float) -> JobResult:
-        limits = asdict(self._limits) | {"wall_s": timeout_s}
+    async def _call(self, kind: str, content: object, timeout_s: float, *, stdin: str | None = None) -> JobResult:
+        message = {kind: content, "limits": asdict(self._limits) | {"wall_s": timeout_s}}
         try:
-            return result_of(await self._worker.call({kind: content, "limits": limits}, wall_s=timeout_s))
+            return result_of(await self._worker.call(message, wall_s=timeout_s, stdin=stdin))
         except WorkerLost as problem:
             raise SandboxError(
                 f"cannot continue the session: its process was lost: {problem}; open another session",

@@ -82,12 +82,15 @@ class Worker:
             await self.close()
             raise _not_started(str(answer["broken"]))
 
-    async def call(self, message: Mapping[str, Any], *, wall_s: float) -> dict[str, Any]:
-        """Sends a message and returns the answer. Raises: WorkerLost; the caller then closes the worker."""
-        content = json.dumps(message).encode()
+    async def call(self, message: Mapping[str, Any], *, wall_s: float, stdin: str | None = None) -> dict[str, Any]:
+        """Sends a message and returns the answer. stdin: of the program, which the fork server does not read; None:
+        nothing. Raises: WorkerLost; the caller then closes the worker."""
+        program_input = (stdin or "").encode(errors="replace")
+        size = None if stdin is None else len(program_input)
+        content = json.dumps({**message, "input_bytes": size}).encode()
         self.jobs += 1
         try:
-            self._writer.write(len(content).to_bytes(4, "big") + content)
+            self._writer.write(len(content).to_bytes(4, "big") + content + program_input)
             async with asyncio.timeout(wall_s + _GRACE_S):
                 await self._writer.drain()
                 answer = await self._answer()

@@ -1,6 +1,5 @@
 """Workflow of a router that picks one of several experts, such as a small and a large model."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.components.action_parsers import tagged_texts
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
     Role,
@@ -25,8 +25,6 @@ from astraflow.workflows.components.roles import (
 )
 from astraflow.workflows.reward_scorer import RewardScorer
 
-_CHOICE = re.compile(r"<expert>\s*(.+?)\s*</expert>", re.DOTALL)
-
 
 def parse_expert(text: str, experts: tuple[str, ...]) -> str | None:
     """Returns the expert that the last tag names; None without a tag or for an unknown expert.
@@ -34,7 +32,7 @@ def parse_expert(text: str, experts: tuple[str, ...]) -> str | None:
     >>> parse_expert("Easy. <expert>small</expert>", ("small", "large")), parse_expert("small", ("small", "large"))
     ('small', None)
     """
-    tags = _CHOICE.findall(text)
+    tags = tagged_texts(text, "expert")
     return tags[-1] if tags and tags[-1] in experts else None
 
 

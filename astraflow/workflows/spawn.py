@@ -1,6 +1,5 @@
 """Workflow of a lead agent that divides its task among sub-agents, which work in parallel."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.components.action_parsers import tagged_texts
 from astraflow.workflows.components.agent_tree import MAX_MESSAGE_CHARACTERS, Agent, AgentTree, AgentTreeOptions
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Turn, shortened
@@ -24,8 +24,6 @@ SPAWN_INSTRUCTION = (
     "write one <task>...</task> for each. You then see their results. A message without such a tag is your answer."
 )
 
-_TASK = re.compile(r"<task>\s*(.*?)\s*</task>", re.DOTALL)
-
 
 def parse_tasks(text: str) -> list[str]:
     """Returns the tasks for sub-agents in a turn.
@@ -33,7 +31,7 @@ def parse_tasks(text: str) -> list[str]:
     >>> parse_tasks("<task>2+3</task> and <task>4*5</task>")
     ['2+3', '4*5']
     """
-    return [task for task in _TASK.findall(text) if task]
+    return [task for task in tagged_texts(text, "task") if task]
 
 
 class SpawnOptions(AgentTreeOptions):

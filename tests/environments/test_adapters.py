@@ -21,7 +21,7 @@ from astraflow.environments import environments, games
 from astraflow.environments.adapters.host import EnvironmentHost
 from astraflow.environments.adapters.messages import ActRequest, BeginRequest, CloseRequest
 from astraflow.environments.adapters.process import ProcessFactory
-from astraflow.environments.base import Environment, EnvironmentFactory
+from astraflow.environments.base import Environment, EnvironmentFactory, EnvironmentLimits, Observation
 from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import Expert, plan_of_answer, play, total_reward
 from astraflow.environments.serve import serving_environment
@@ -302,3 +302,45 @@ async def test_a_host_repeats_answers_closes_unused_episodes_and_refuses_too_man
     await host.close(CloseRequest(episode="b"))
     await host.close(CloseRequest(episode="b"))
     assert host.episodes == 0
+
+
+class SlowBegin:
+    """Environment and its factory. The begin opens a resource, until whose opening `close` has nothing to close."""
+
+    limits = EnvironmentLimits()
+
+    def __init__(self) -> None:
+        self.has_begun, self.may_open = asyncio.Event(), asyncio.Event()
+        self.is_open = False
+
+    def make(self) -> Environment:
+        return self
+
+    async def check(self) -> None:
+        """Nothing is missing."""
+
+    async def begin(self, prompt: Prompt, seed: int) -> Observation:
+        self.has_begun.set()
+        await self.may_open.wait()
+        self.is_open = True
+        return Observation(text="begun")
+
+    async def act(self, action: str) -> Observation:
+        return Observation(text=action)
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+async def test_an_episode_that_is_closed_during_its_begin_leaves_nothing_open() -> None:
+    slow = SlowBegin()
+    host = EnvironmentHost(slow, max_episodes=1, idle_s=10.0)
+    begin = asyncio.create_task(host.begin(begin_request("a")))
+    await slow.has_begun.wait()
+    close = asyncio.create_task(host.close(CloseRequest(episode="a")))
+    await asyncio.sleep(0)
+    slow.may_open.set()
+    await close
+    with raises_code(RolloutFailed, "environment.unknown_episode"):
+        await begin
+    assert (slow.is_open, host.episodes) == (False, 0)

@@ -1,7 +1,9 @@
 """Reward that runs tests of programs."""
 
 import ast
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards.base import Score
 from astraflow.rewards.code_tests import CodeTests, CodeTestsOptions, equal_texts, equal_values, last_python_block
-from astraflow.sandbox.base import SandboxError
+from astraflow.sandbox.base import Job, JobResult, Outcome, SandboxError
 
 pytestmark = pytest.mark.anyio
 
@@ -110,6 +112,16 @@ async def test_tests_after_the_limit_of_the_program_are_timeouts(share: CodeTest
     async for reward in started(scoring="share", program_wall_s=0.8):
         result = await score(reward, prompt_tests, "import time\ntime.sleep(60)")
         assert (result.value, result.terms["tests_timeout"]) == (0.0, 1.0)
+
+
+async def test_the_wait_for_a_worker_is_not_time_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(job: Job) -> JobResult:
+        await asyncio.sleep(0.1)  # for a worker
+        return JobResult(outcome=Outcome.PASSED, exit_status=0, stdout="3\n", stderr="", wall_s=0.001)
+
+    reward = CodeTests(CodeTestsOptions(program_wall_s=0.05))
+    monkeypatch.setattr(reward, "_sandbox", SimpleNamespace(run=run))
+    assert (await score(reward, [SUM[0]] * 3, "print(sum(map(int, input().split())))")).value == 1.0
 
 
 async def test_a_completion_without_code_gets_nothing(reward: CodeTests) -> None:

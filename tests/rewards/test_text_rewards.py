@@ -4,6 +4,7 @@ import asyncio
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from astraflow.contract.errors import InvalidInput
@@ -204,3 +205,44 @@ async def test_a_part_that_raises_is_a_failure() -> None:
         await scorer.score(prompt_of(answer="x"), "raises", Finish.STOP)
     assert caught.value.boundary is Boundary.REWARD
     assert "broken" in str(caught.value)
+
+
+@rewards.register("test_result", options=NoOptions)
+class Result:
+    """Returns what a test sets."""
+
+    result: Any = None
+
+    def __init__(self, options: NoOptions) -> None:
+        pass
+
+    def score(self, prompt: Prompt, completion: str, finish: Finish) -> Any:
+        return Result.result
+
+
+@pytest.mark.parametrize("result", [1, 0.5, True, np.float32(0.5), np.int64(1), np.True_, Score(value=1.0)])
+def test_a_reward_returns_a_number_or_a_score(result: Any) -> None:
+    Result.result = result
+    expected = result.value if isinstance(result, Score) else float(result)
+    assert score(rewards.build({"kind": "test_result"}), prompt_of(), "").value == expected
+
+
+@pytest.mark.parametrize("result", ["0.5", "very good", None, {"value": 1.0}, 1j, Score(value="0.5")])  # type: ignore[arg-type]
+def test_another_result_is_refused_with_the_reward_its_line_and_what_to_return(result: Any) -> None:
+    Result.result = result
+    line = Result.score.__code__.co_firstlineno
+    place = f"'test_result' (score in test_text_rewards.py, line {line})"
+    with raises_code(InvalidInput, "reward.invalid_score", place, type(result).__name__, "return a number"):
+        score(rewards.build({"kind": "test_result"}), prompt_of(), "")
+    with raises_code(InvalidInput, "reward.invalid_score"):
+        Score.of(result)
+
+
+def test_a_class_without_a_method_that_scores_is_refused_when_it_registers() -> None:
+    class Declared(Reward):
+        """Inherits the declaration alone."""
+
+    for plugin in (NoOptions, Declared):
+        with raises_code(InvalidInput, "reward.no_score", "'test_unscored'", plugin.__name__):
+            rewards.register("test_unscored", options=NoOptions)(plugin)
+    assert "test_unscored" not in rewards.kinds()

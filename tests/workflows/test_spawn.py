@@ -9,11 +9,20 @@ from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.route import parse_expert
+from astraflow.workflows.spawn import parse_tasks
 from tests import make
 from tests.fakes.policy import FakePolicy
 
 EXACT = RewardScorer(rewards.build({"kind": "exact_match"}))
 LEAD, WORKER = PolicyId("lead"), PolicyId("worker")
+
+
+@pytest.mark.timeout(60)  # a search that backtracks takes many minutes
+@pytest.mark.parametrize("text", ["<task>" + "\n" * 20_000, "<task> " * 50_000, "<task>" + " \n" * 50_000 + "x"])
+def test_tags_without_an_end_are_read_in_linear_time(text: str) -> None:
+    assert parse_tasks(text) == []
+    assert parse_expert(text.replace("task", "expert"), ("small", "large")) is None
 
 
 async def episode(

@@ -28,6 +28,9 @@ class _Episode:
     last: dict[str, object] | None = None
     """Answer to the last request, for a client that did not receive it."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    running: asyncio.Future[Observation | GameTurn] | None = None
+    """The request in progress, which closing cancels."""
+    is_closing: bool = False
 
 
 class EnvironmentHost:
@@ -70,12 +73,7 @@ class EnvironmentHost:
         InvalidInput."""
         episode = self._episodes.get(request.episode)
         if episode is None:
-            raise RolloutFailed(
-                f"cannot continue episode {request.episode!r}: it is not open here; it failed, was closed or was "
-                "unused for too long",
-                boundary=Boundary.ENVIRONMENT,
-                code="environment.unknown_episode",
-            )
+            raise _not_open(request.episode)
         limit_s = self._factory.limits.act_s
         return await self._answer(
             request.episode, episode, request.turn, lambda: _act(episode.environment, request), limit_s
@@ -83,7 +81,7 @@ class EnvironmentHost:
 
     async def close(self, request: CloseRequest) -> dict[str, object]:
         """Closes an episode; an unknown episode is ignored."""
-        await self._close(request.episode)
+        await self._end(request.episode)
         return {}
 
     async def close_idle(self) -> None:
@@ -93,12 +91,12 @@ class EnvironmentHost:
             name for name, episode in self._episodes.items() if episode.used_at < limit and not episode.lock.locked()
         ]
         for name in unused:
-            await self._close(name)
+            await self._end(name)
 
     async def close_all(self) -> None:
         """Closes all episodes."""
         for name in list(self._episodes):
-            await self._close(name)
+            await self._end(name)
 
     def _check_room(self) -> None:
         if len(self._episodes) >= self._max_episodes:
@@ -117,6 +115,8 @@ class EnvironmentHost:
         limit_s: float,
     ) -> dict[str, object]:
         async with episode.lock:
+            if episode.is_closing or self._episodes.get(name) is not episode:
+                raise _not_open(name)
             episode.used_at = self._now()
             if turn == episode.turn and episode.last is not None:
                 return episode.last
@@ -127,7 +127,7 @@ class EnvironmentHost:
                 )
             try:
                 async with asyncio.timeout(limit_s or None):
-                    answer = encode_step(await run())
+                    answer = encode_step(await self._run(name, episode, run))
             except (InvalidInput, RolloutFailed, asyncio.CancelledError):
                 await self._close(name)
                 raise
@@ -138,7 +138,36 @@ class EnvironmentHost:
             episode.used_at = self._now()
             return answer
 
+    async def _run(
+        self, name: str, episode: _Episode, run: Callable[[], Awaitable[Observation | GameTurn]]
+    ) -> Observation | GameTurn:
+        """Runs a request; when closing cancels it, its client sees that the episode is closed."""
+        episode.running = asyncio.ensure_future(run())
+        try:
+            return await episode.running
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if episode.is_closing and not (task and task.cancelling()):
+                raise _not_open(name) from None
+            raise
+        finally:
+            episode.running = None
+
+    async def _end(self, name: str) -> None:
+        """Closes an episode after its request in progress has ended: a begin that went on afterwards would open what
+        nothing closes."""
+        episode = self._episodes.get(name)
+        if episode is None:
+            return
+        episode.is_closing = True
+        if episode.running is not None:
+            episode.running.cancel()
+        async with episode.lock:
+            if self._episodes.get(name) is episode:
+                await self._close(name)
+
     async def _close(self, name: str) -> None:
+        """Closes an episode whose lock is held."""
         episode = self._episodes.pop(name, None)
         if episode is None:
             return
@@ -152,6 +181,14 @@ def _act(environment: Environment | Game, request: ActRequest) -> Awaitable[Obse
     if request.player is None:
         return cast("Environment", environment).act(request.action)
     return cast("Game", environment).act(request.player, request.action)
+
+
+def _not_open(name: str) -> RolloutFailed:
+    return RolloutFailed(
+        f"cannot continue episode {name!r}: it is not open here; it failed, was closed or was unused for too long",
+        boundary=Boundary.ENVIRONMENT,
+        code="environment.unknown_episode",
+    )
 
 
 def _as_failure(problem: Exception, limit_s: float) -> RolloutFailed:

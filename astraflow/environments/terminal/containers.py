@@ -79,7 +79,11 @@ class ContainerSession:
         return await self._container.execute("bash", "-c", script, timeout_s=timeout_s)
 
     async def verify(self, *, timeout_s: float) -> Verdict:
-        """Copies the tests into the container and runs them there."""
+        """Copies the tests into the container and runs them there. What the policy wrote to their folders before, such
+        as a reward of its own, is removed; a container in which it cannot be removed has the reward 0."""
+        removed = await self._container.execute("rm", "-rf", "/logs/verifier", "/tests", timeout_s=COMMAND_S)
+        if removed.outcome is not Outcome.PASSED:
+            return Verdict(reward=0.0, output=f"{removed.stdout}{removed.stderr}")
         await self._container.execute("mkdir", "-p", "/logs/verifier", "/tests", timeout_s=COMMAND_S)
         copied = await self._container.copy_folder(self._task.folder / "tests", "/tests")
         if copied.outcome is not Outcome.PASSED:

@@ -86,13 +86,13 @@ class Children:
         program: Callable[[], NoReturn],
         *,
         limits: Limits,
-        stdin: str | None,
+        stdin: int | None,
         files: Mapping[str, str],
         is_session: bool = False,
     ) -> Child:
-        """Starts a program. stdin: its input; None: nothing. A session keeps its working directory and gets a control
-        socket. Raises: OSError."""
-        input_file = os.open(os.devnull, os.O_RDONLY) if stdin is None else _file_of(stdin)
+        """Starts a program. stdin: descriptor of its input, which this closes; None: nothing. A session keeps its
+        working directory and gets a control socket. Raises: OSError."""
+        input_file = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
         (out, job_out), (err, job_err), (status, report) = os.pipe(), os.pipe(), os.pipe()
         control, job_control = socket.socketpair() if is_session else (None, None)
         launch = Launch(
@@ -269,14 +269,6 @@ def _ending(report: Mapping[str, Any], limit: str, limits: Limits) -> tuple[str,
         return "", code
     is_limit_of_cpu = -code in (signal.SIGXCPU, signal.SIGKILL) and report["cpu_s"] >= limits.cpu_s - 0.2
     return ("timeout" if is_limit_of_cpu else "crashed"), None
-
-
-def _file_of(text: str) -> int:
-    descriptor = os.memfd_create("stdin")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(text.encode(errors="replace"))
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def _read_reports(child: Child) -> bool:

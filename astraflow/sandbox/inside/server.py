@@ -1,12 +1,17 @@
 """Loop of the fork server: takes messages from the host, runs jobs, answers.
 
 A message is its length in 4 bytes, then JSON: `{"job": ...}`, `{"shell": ...}`, `{"python": ...}` or
-`{"command": ...}`. The answer holds the fields of a result, or `broken` with the reason.
+`{"command": ...}`, then as many bytes as its `input_bytes` says, the standard input of the program. The answer holds
+the fields of a result, or `broken` with the reason.
+
+The input goes into a file, and never into memory of the fork server, of which every job is a copy: a check that a
+reward passes as input would be in reach of the solution, which is a fork of the process that reads the check.
 """
 
 import gc
 import importlib
 import json
+import mmap
 import os
 import shutil
 import socket
@@ -57,12 +62,12 @@ class Server:
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Runs what a message asks for. Raises: HostLeft."""
-        limits = Limits(**message["limits"])
+        limits, stdin = Limits(**message["limits"]), message["input"]
         try:
             if "job" in message:
-                return self._run(message["job"], limits)
+                return self._run(message["job"], limits, stdin)
             if "command" in message:
-                return self._execute(message["command"], limits)
+                return self._execute(message["command"], limits, stdin)
             kind = "shell" if "shell" in message else "python"
             return self._interpret(kind, message[kind], limits)
         except (Broken, OSError, MemoryError) as problem:
@@ -73,9 +78,9 @@ class Server:
         for child in self._interpreters.values():
             self._children.kill(child)
 
-    def _run(self, job: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    def _run(self, job: dict[str, Any], limits: Limits, stdin: int) -> dict[str, Any]:
         program = partial(programs.run_source, job["source"], self._names_of(job["library"]))
-        child = self._children.start(program, limits=limits, stdin=job["stdin"], files=job["files"])
+        child = self._children.start(program, limits=limits, stdin=stdin, files=job["files"])
         try:
             return self._children.wait(child, limits=limits)[0]
         finally:
@@ -91,11 +96,11 @@ class Server:
             _freeze()
         return self._libraries[library]
 
-    def _execute(self, command: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    def _execute(self, command: dict[str, Any], limits: Limits, stdin: int) -> dict[str, Any]:
         child = self._children.start(
             partial(programs.run_command, command["arguments"], command["environment"]),
             limits=limits,
-            stdin=command["stdin"],
+            stdin=stdin,
             files=command["files"],
             is_session=True,
         )
@@ -145,11 +150,36 @@ def _freeze() -> None:
 
 
 def _received(host: socket.socket) -> dict[str, Any] | None:
+    """Returns a message, with the descriptor of the program's input as `input`; None when the host left."""
     header = _bytes(host, 4)
     if header is None:
         return None
     content = _bytes(host, int.from_bytes(header, "big"))
-    return None if content is None else json.loads(content)
+    if content is None:
+        return None
+    message: dict[str, Any] = json.loads(content)
+    size = message.pop("input_bytes")
+    message["input"] = None if size is None else _input_file(host, size)
+    return message
+
+
+def _input_file(host: socket.socket, size: int) -> int:
+    """Returns the descriptor of a file with the next bytes of the connection. They go through a mapping of the file,
+    which is gone before the next fork: no object and no freed memory of this process holds a part of them.
+
+    Raises: ConnectionError when the host left.
+    """
+    descriptor = os.memfd_create("stdin")
+    if size:
+        os.truncate(descriptor, size)
+        with mmap.mmap(descriptor, size) as mapping, memoryview(mapping) as view:
+            filled = 0
+            while filled < size:
+                count = host.recv_into(view[filled:])
+                if not count:
+                    raise ConnectionError("the host left")
+                filled += count
+    return descriptor
 
 
 def _bytes(host: socket.socket, count: int) -> bytes | None:

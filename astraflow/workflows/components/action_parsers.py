@@ -50,6 +50,18 @@ def parse_action(text: str, form: ActionFormat, actions: Sequence[str] = ()) -> 
     return action
 
 
+def tagged_texts(text: str, tag: str) -> list[str]:
+    """Returns the texts between `<tag>` and the next `</tag>`, without the spaces around them.
+
+    A regular expression would search to the end of the text from each tag without an end.
+
+    >>> tagged_texts("<task> 2+3 </task> and <task>4*5</task> <task>", "task")
+    ['2+3', '4*5']
+    """
+    parts = (piece.partition(f"<{tag}>") for piece in text.split(f"</{tag}>")[:-1])
+    return [content.strip() for _, opening, content in parts if opening]
+
+
 def _last_line(text: str, actions: Sequence[str]) -> str:
     line = text.strip().rpartition("\n")[2].strip()
     label = _LABEL.match(line)

@@ -18,7 +18,7 @@ CodeTest: TypeAlias = Mapping[str, Any]
 
 TOLERANCE = 1e-6
 """Relative difference up to which a number with a decimal point is correct."""
-_BLOCK = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _MAX_CASE_CHARACTERS = 20_000
 _SHOWN_CHARACTERS = 500
 

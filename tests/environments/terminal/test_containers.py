@@ -1,5 +1,6 @@
 """Terminal tasks in containers, with an executable that acts as Docker."""
 
+import asyncio
 import json
 import shutil
 import sys
@@ -16,6 +17,8 @@ from astraflow.datasets import datasets
 from astraflow.datasets.worlds.terminal import SAMPLE_TASKS
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory, Observation
+from astraflow.environments.container_engine import ContainerEngine
+from astraflow.sandbox.base import SandboxError
 from tests.environments.experts import solver
 from tests.errors import raises_code
 from tests.fakes import docker_command
@@ -145,6 +148,60 @@ async def test_tests_that_cannot_be_copied_are_a_failure(docker: Docker) -> None
     with raises_code(RolloutFailed, "environment.container_failed", "greeting"):
         await played(factory_of(), "greeting", "submit")
     assert docker.calls[-1][0] == "rm"
+
+
+@pytest.mark.parametrize("folder", ["/logs/verifier", "/tests"])
+async def test_what_the_policy_wrote_for_the_verifier_is_removed(docker: Docker, folder: str) -> None:
+    forged = f"mkdir -p {folder} && echo 1 > {folder}/reward.txt"
+    shutil.copytree(SAMPLE_TASKS / "greeting", docker.folder / "tasks" / "one")
+    (docker.folder / "tasks" / "one" / "tests" / "test.sh").write_text(
+        'set -- "$LOGS_DIR/verifier/reward.txt" "$(dirname "$0")/reward.txt"\n'
+        'if [ -e "$1" ] || [ -e "$2" ]; then echo 1 > "$1"; else echo 0 > "$1"; fi\n'
+    )
+    factory = environments.build({"kind": "terminal", "path": str(docker.folder / "tasks"), "runner": "docker"})
+    observations = await played(factory, "one", forged, "submit")
+    removal = next(call for call in docker.calls if "rm" in call)
+    assert {"/logs/verifier", "/tests"} <= set(removal)
+    assert observations[-1].reward == 0.0
+
+
+_SLOW_DOCKER = """#!/bin/sh
+# the daemon creates the container, whatever becomes of the client
+if [ "$1" = run ]; then
+    (sleep 0.2; touch "$FOLDER/box-$3") >/dev/null 2>&1 &
+    touch "$FOLDER/begun"
+    exec sleep 30
+elif [ "$1" = rm ] && [ -e "$FOLDER/box-$3" ]; then
+    rm "$FOLDER/box-$3"
+    echo "$3"
+fi
+"""
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_container_whose_start_does_not_complete_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    program = tmp_path / "docker"
+    program.write_text(_SLOW_DOCKER)
+    program.chmod(0o755)
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    engine = ContainerEngine(str(program))
+
+    async def use() -> None:
+        start_s = 60.0 if is_cancelled else 0.5
+        async with engine.container("i", network="", memory_bytes=1, cpus=1, label="a", start_s=start_s):
+            pytest.fail("the start completes")
+
+    using = asyncio.create_task(use())
+    while not (tmp_path / "begun").exists():  # noqa: ASYNC110 (a file of another process)
+        await asyncio.sleep(0.01)
+    if is_cancelled:
+        using.cancel()
+    with pytest.raises(asyncio.CancelledError if is_cancelled else SandboxError):
+        await using
+    await asyncio.sleep(0.5)
+    assert not list(tmp_path.glob("box-*"))
 
 
 async def test_another_image_is_built_when_a_file_changes(docker: Docker, tmp_path: Path) -> None:
