@@ -8,7 +8,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
 from astraflow.recipe.config import dataflow_config, node_config, trainer_config, weights_config
 from astraflow.recipe.files import EXAMPLES, PACKAGED, find_recipe, packaged_recipes, summary_of
-from astraflow.recipe.loading import load_recipe, snapshot
+from astraflow.recipe.loading import Check, load_recipe, snapshot
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
 
@@ -87,6 +87,16 @@ def test_an_unknown_key_is_refused_with_its_file_and_the_nearest_key(tmp_path: P
         load_recipe(str(file))
 
 
+def test_a_misspelled_policy_is_refused_with_the_similar_one(tmp_path: Path) -> None:
+    file = write(tmp_path, OVERLAY + "[policies.solvr]\nbatch_groups = 3\n")
+    with raises_code(InvalidInput, "config.invalid", f"{file}: policies.solvr.model:", "did you mean 'solver'?"):
+        load_recipe(str(file))
+    other = write(tmp_path, OVERLAY + "[policies.judge]\nbatch_groups = 3\n")
+    with raises_code(InvalidInput, "config.invalid", "policies.judge.model: missing") as caught:
+        load_recipe(str(other))
+    assert "did you mean" not in str(caught.value)
+
+
 def test_an_invalid_key_of_the_base_is_reported_at_the_base(tmp_path: Path) -> None:
     base = write(tmp_path, OVERLAY + "[stop]\nstep = 3\n", "base.toml")
     top = write(tmp_path, 'extends = "base.toml"\nseed = 1\n')
@@ -115,7 +125,7 @@ def test_an_invalid_key_of_the_base_is_reported_at_the_base(tmp_path: Path) -> N
         ("dataflow.engine={}", "recipe.derived_setting", ["dataflow.engine:"]),
         ("trainer.keep_checkpoint=4", "config.invalid", ["trainer.keep_checkpoint:", "'keep_checkpoints'"]),
         ("stop.reward=high", "config.invalid", ["stop.reward:", "'high'"]),
-        ("flows.train.workflow.policy=judge", "recipe.unknown_environment_policy", ["'judge'", "solver"]),
+        ("flows.train.workflow.policy=judge", "recipe.undefined_policy", ["'judge'", "solver"]),
         (
             "flows.train.workflow.top_k=5",
             "recipe.truncated_sampling",
@@ -129,7 +139,7 @@ def test_an_invalid_key_of_the_base_is_reported_at_the_base(tmp_path: Path) -> N
         ("evaluations.progress.reward.kind=exact", "plugin.unknown_kind", ["evaluations.progress.reward:", "'exact'"]),
         (
             "evaluations.progress.workflow.policy=judge",
-            "recipe.unknown_environment_policy",
+            "recipe.undefined_policy",
             ["evaluations.progress.workflow:", "'judge'"],
         ),
         (
@@ -234,8 +244,8 @@ def test_dataflow_gets_the_engines_of_policies_and_partial_nodes_their_policies(
 @pytest.mark.parametrize(
     ("override", "code"),
     [
-        ("nodes.policies=['solvr']", "recipe.unknown_environment_policy"),
-        ("nodes.engines={solvr={kind='scripted'}}", "recipe.unknown_environment_policy"),
+        ("nodes.policies=['solvr']", "recipe.undefined_policy"),
+        ("nodes.engines={solvr={kind='scripted'}}", "recipe.undefined_policy"),
         ("nodes.engines={solver={kind='scriptd'}}", "plugin.unknown_kind"),
     ],
 )
@@ -291,6 +301,29 @@ def test_flow_and_algorithm_must_have_the_same_temperature() -> None:
         load_recipe("smoke", ["flows.train.workflow.temperature=0.7"])
     matching = ["flows.train.workflow.temperature=0.7", "policies.solver.algorithm.temperature=0.7"]
     assert load_recipe("smoke", matching).policies["solver"].algorithm.temperature == 0.7
+
+
+CONVERSATION = "flows.train.workflow={kind='multi_turn'}"
+ONE = "flows.train.group_size=1"
+
+
+@pytest.mark.parametrize("workflow", [[], [CONVERSATION]], ids=["one turn", "several turns"])
+@pytest.mark.parametrize("check", [Check.LIGHT, Check.ALL])
+def test_groups_of_one_without_another_baseline_are_refused(workflow: list[str], check: Check) -> None:
+    with raises_code(InvalidInput, "recipe.groups_of_one", "flows.train.group_size", "'batch_whitened'"):
+        load_recipe("reverse", [ONE, *workflow], check=check)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["policies.solver.algorithm.advantages=[{kind='batch_whitened'}]"],
+        ["flows.train.workflow={kind='solve_and_verify', solver='solver', verifier='solver'}"],
+    ],
+    ids=["a baseline of the batch", "several trajectories"],
+)
+def test_groups_of_one_with_something_to_compare_are_valid(changes: list[str]) -> None:
+    assert load_recipe("smoke", [ONE, *changes], check=Check.LIGHT).flows["train"].group_size == 1
 
 
 @pytest.mark.parametrize(
@@ -355,7 +388,7 @@ def test_the_trainer_publishes_a_probe_with_each_version_for_servers_of_another_
     ("text", "code"),
     [
         (JUDGED.replace("is_trained = false", ""), "recipe.judge_without_flow"),
-        (JUDGED.replace('policy = "grader"', 'policy = "stranger"'), "recipe.unknown_environment_policy"),
+        (JUDGED.replace('policy = "grader"', 'policy = "stranger"'), "recipe.undefined_policy"),
         (
             JUDGED + '[flows.train.workflow]\nkind = "single_turn"\npolicy = "grader"\n',
             "recipe.untrained_policy",

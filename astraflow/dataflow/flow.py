@@ -15,7 +15,7 @@ from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.admitter import FAILED, Admission, Admitter
 from astraflow.dataflow.admission.group_scoring import GROUP_REWARD_FAILED, GroupScoring, without_unsampled_texts
-from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, ordinal_of, parse_task_id
+from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, ordinal_of, parse_task_id, task_id
 from astraflow.dataflow.issuing.issuer import GroupSource
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.partial_rollouts import PartialRollouts
@@ -336,7 +336,7 @@ class Flow:
         task = episode.task
         number = task[len(group.id) + 1 :]
         member = int(number) if number.isdecimal() else group.size
-        if member >= group.size:
+        if member >= group.size or task != task_id(group.id, member):  # "0/00" would leave "0/0" in the queue
             return UNKNOWN
         if member in group.episodes:
             return LATE if group.is_complete and not self._is_scored(group) else DUPLICATE
@@ -389,7 +389,7 @@ class Flow:
         """Returns group and member of a task of this flow, None if the flow never issued it."""
         parsed = parse_task_id(task)
         ordinal = ordinal_of(parsed[0]) if parsed else None
-        if parsed is None or ordinal is None or ordinal >= self._issuer.issued:
+        if parsed is None or ordinal is None or ordinal >= self._issuer.issued or task != task_id(*parsed):
             return None
         group = self.open_groups.get(parsed[0])
         return None if group is not None and parsed[1] >= group.size else parsed

@@ -57,6 +57,8 @@ class Records:
         """Size of all payloads: results in memory are views of them. Bytes."""
         self._unfinished: dict[GroupId, set[TaskId]] = {}
         """Tasks with a row in the table `unfinished`, by group."""
+        self.last_round = 0
+        """Highest number of an ended evaluation round, also of evaluations that the run no longer has."""
 
     def record_issued(self, group: OpenGroup) -> None:
         """Records an issued group."""
@@ -136,12 +138,14 @@ class Records:
 
     def record_evaluation(self, report: EvaluationReport) -> None:
         """Records an ended round of an evaluation."""
+        self.last_round = max(self.last_round, report.round)
         body = to_message(report, pb.EvaluationReport).SerializeToString()
         self._journal.put("insert into evaluations values (?, ?)", report.round, body)
 
     def recover(self) -> RecoveredRun:
         """Reads everything back."""
         groups = self._groups()
+        self.last_round = max((row[0] for row in self._journal.rows("select round from evaluations")), default=0)
         waiting: dict[bool, dict[PolicyId, list[RoutedGroup]]] = {False: {}, True: {}}
         batched: dict[BatchId, list[_BatchedGroup]] = {}
         for policy, group_id, sort_key, is_trained in self._journal.rows("select * from routed order by rowid"):

@@ -105,6 +105,8 @@ class StopCondition:
             return self._completion(config, reason, has_learned=True, at=at)
         if has_steps:
             reason = f"{config.steps} steps are done and the mean reward did not reach {config.reward:g}"
+            if config.steps < config.window_steps:
+                reason = f"{config.steps} steps are done, fewer than the {config.window_steps} of the mean reward"
             return self._completion(config, reason, has_learned=False, at=at)
         return None
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from xxhash import xxh3_128
@@ -162,6 +163,17 @@ def sampled_fingerprint(dataset: Dataset) -> str:
         prompt = dataset.prompt(sample * dataset.size // _SAMPLED_PROMPTS)
         digest.update(json.dumps([prompt.id, dict(prompt.fields)], sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def path_remedy(path: str) -> str:
+    """Returns what to do about a path at which no dataset is; a relative path counts from the working directory, not
+    from the recipe's folder, as `extends` does."""
+    if Path(path).expanduser().is_absolute():
+        return "check the path"
+    return (
+        f"check the path: {path!r} is relative to the working directory {str(Path.cwd())!r}, not to the folder of the "
+        "recipe"
+    )
 
 
 def check_index(index: int, size: int) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from astraflow.algorithms.checks import check_algorithm, check_roles
+from astraflow.algorithms.checks import GROUP_ADVANTAGES, check_algorithm, check_roles
 from astraflow.contract.errors import InvalidInput
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.recipe.config import Recipe, dataflow_values, trainer_values
+from astraflow.recipe.config import Recipe, Spec, dataflow_values, trainer_values
 from astraflow.recipe.plugins import plugin_specs
 from astraflow.rewards import judging_policies
 from astraflow.runtime.config.base import Config, ValueOrigin, suggest_name
@@ -13,8 +13,12 @@ from astraflow.runtime.config.toml import Values
 from astraflow.trainer.config import TrainerConfig
 from astraflow.workflows import workflows
 from astraflow.workflows.components.answers import AnswerOptions
+from astraflow.workflows.components.conversation import ConversationOptions
 from astraflow.workflows.components.roles import RoleWorkflow
 from astraflow.workflows.dataset_answers import DatasetAnswers
+
+_ONE_TRAJECTORY = ("act", "multi_turn", "single_turn", "tool_use")
+"""Workflows whose episodes are one trajectory, besides conversations of a user's own workflow."""
 
 
 def check_names(recipe: Recipe, origin: ValueOrigin) -> None:
@@ -61,6 +65,7 @@ def check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> N
         _check_trained(recipe, path, origin)
         _check_sampling(workflows.check(flow.workflow), path, origin)
         _check_answers(recipe, name, origin)
+        _check_group_of_one(recipe, name, origin)
     for name, evaluation in recipe.evaluations.items():
         path = ("evaluations", name, "workflow")
         _check_policies(workflows.build(evaluation.workflow).policies, recipe, path, origin)
@@ -143,6 +148,33 @@ def _check_answers(recipe: Recipe, name: str, origin: ValueOrigin) -> None:
         )
 
 
+def _check_group_of_one(recipe: Recipe, name: str, origin: ValueOrigin) -> None:
+    """Checks that a flow compares trajectories: the only one of a group equals the group's mean, so that its advantage
+    is 0 and nothing is learned."""
+    flow, path = recipe.flows[name], ("flows", name, "group_size")
+    if flow.group_size > 1 or not _has_one_trajectory(flow.workflow):
+        return
+    (policy,) = workflows.build(flow.workflow).policies
+    algorithm = recipe.policies[policy].algorithm
+    compared = [str(spec["kind"]) for spec in algorithm.advantages if spec.get("kind") in GROUP_ADVANTAGES]
+    if compared and not algorithm.token_advantages and algorithm.loss.get("kind") != "sft":
+        raise InvalidInput(
+            f"{origin(path)}: {'.'.join(path)}: cannot learn from groups of one trajectory: {compared[0]!r} compares "
+            f"the rewards of a group, so every advantage is 0; set flows.{name}.group_size to 2 or more, or use the "
+            f"advantage 'batch_whitened' in policies.{policy}.algorithm",
+            code="recipe.groups_of_one",
+        )
+
+
+def _has_one_trajectory(workflow: Spec) -> bool:
+    """Returns whether an episode of the workflow is one trajectory of its only policy."""
+    built = workflows.build(workflow)
+    kind, is_built_in = workflow["kind"], workflow["kind"] in workflows.built_in_kinds()
+    is_own_conversation = not is_built_in and isinstance(workflows.check(workflow), ConversationOptions)
+    is_single = len(built.policies) == 1 and not isinstance(built, RoleWorkflow)
+    return is_single and (kind in _ONE_TRAJECTORY or is_own_conversation)
+
+
 def check_node_policies(recipe: Recipe, origin: ValueOrigin) -> None:
     """Checks that the tables of the nodes name policies of the recipe."""
     for key, names in (("engines", tuple(recipe.nodes.engines)), ("policies", recipe.nodes.policies)):
@@ -155,7 +187,7 @@ def _check_policies(required: Sequence[str], recipe: Recipe, path: tuple[str, ..
             raise InvalidInput(
                 f"{origin(path)}: {'.'.join(path)}: unknown policy {policy!r}; "
                 f"{suggest_name(policy, list(recipe.policies))}",
-                code="recipe.unknown_environment_policy",
+                code="recipe.undefined_policy",
             )
 
 

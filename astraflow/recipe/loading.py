@@ -4,12 +4,14 @@ import json
 from collections.abc import Sequence
 from enum import Enum
 
+from astraflow.contract.errors import InvalidInput
 from astraflow.recipe.checks import check_names, check_node_policies, check_plugins, check_roles_of
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.files import find_recipe, layers_of
 from astraflow.recipe.plugins import plugin_specs
 from astraflow.recipe.sources import local_values
-from astraflow.runtime.config.toml import ConfigLayer, layer_origin, merge_layers, parse_override
+from astraflow.runtime.config.base import ValueOrigin, suggest_name
+from astraflow.runtime.config.toml import ConfigLayer, Values, layer_origin, merge_layers, parse_override
 
 
 class Check(Enum):
@@ -32,7 +34,7 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, check: Chec
         *(ConfigLayer("--set", parse_override(text)) for text in overrides),
     ]
     origin = layer_origin(layers)
-    recipe = Recipe.parse(merge_layers(layers), where="", origin=origin)
+    recipe = _parsed(merge_layers(layers), origin)
     if recipe.data_root:
         local = local_values(plugin_specs(recipe), recipe.data_root, recipe=name_or_path)
         layers.append(ConfigLayer("data_root", local))
@@ -43,6 +45,31 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, check: Chec
     if check is not Check.NONE:
         check_plugins(recipe, origin, with_heavy=check is Check.ALL)
     return recipe
+
+
+def _parsed(values: Values, origin: ValueOrigin) -> Recipe:
+    """Returns the recipe. Raises: InvalidInput, with a hint for a policy that only a misspelled name can explain."""
+    try:
+        return Recipe.parse(values, where="", origin=origin)
+    except InvalidInput as problem:
+        hints = _misspelled_policies(values)
+        lines = [
+            next((line + hints[end] for end in hints if line.endswith(end)), line) for line in str(problem).split("\n")
+        ]
+        raise InvalidInput("\n".join(lines), code=problem.code) from None
+
+
+def _misspelled_policies(values: Values) -> dict[str, str]:
+    """Returns a hint for each policy without a model and with a similar name, by the end of the line about it."""
+    policies = values.get("policies")
+    tables = policies if isinstance(policies, dict) else {}
+    known = [name for name, table in tables.items() if isinstance(table, dict) and "model" in table]
+    hints = {
+        f"policies.{name}.model: missing; it has no default": suggest_name(name, known)
+        for name in tables
+        if name not in known
+    }
+    return {end: f"; {hint}" for end, hint in hints.items() if hint.startswith("did you mean")}
 
 
 def snapshot(recipe: Recipe) -> str:

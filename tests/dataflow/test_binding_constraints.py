@@ -82,6 +82,15 @@ CAUSES: dict[str, tuple[dict[str, Any], str]] = {
         },
         "`informative`); the mean reward of the latest rollouts is 0; see /trajectories?outcome=informative",
     ),
+    "groups with failed members": (
+        {
+            "counts": lambda second: flow(
+                episodes={"accepted": 20 * second, "failed_reward": 5 * second}, dropped={"failed": 5 * second}
+            ),
+            "nodes": (node("no judge"),),
+        },
+        ": no judge; see /trajectories?outcome=failed",
+    ),
     "weights that do not arrive": (
         {"counts": flow(tasks_leased=0), "nodes": (node("no route", versions={SOLVER: Version(0)}),)},
         "3 or more versions behind its trainer, more than max_staleness = 2 allows: no route",

@@ -53,6 +53,14 @@ def test_a_flow_with_failing_episodes_is_reported() -> None:
     assert kinds(watch, at(2, episodes={"accepted": 300, "failed_reward": 30, "retried": 30})) == ["flow_recovered"]
 
 
+def test_a_failing_flow_is_reported_with_the_latest_error() -> None:
+    watch = HealthMonitor()
+    node = replace(make.node_report(), errors=("old", "reward: ValueError: no number (vault.py, line 30)"))
+    watch.findings(replace(at(0, episodes={"accepted": 50}), nodes=(node,)))
+    (finding,) = watch.findings(replace(at(1, episodes={"accepted": 100, "failed_reward": 60}), nodes=(node,)))
+    assert finding.message.endswith("of the latest episodes failed: reward: ValueError: no number (vault.py, line 30)")
+
+
 def test_problems_and_redelivered_batches_are_reported() -> None:
     watch = HealthMonitor()
     assert kinds(watch, at(0)) == []

@@ -1,18 +1,25 @@
 """Durability of the journal, and its behaviour when it cannot write."""
 
 import asyncio
+import errno
 import sqlite3
+import threading
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from astraflow.contract.errors import InvalidInput, StorageFull
+from astraflow.contract.ids import FlowId, PolicyId, TaskId, Version
+from astraflow.dataflow.outcomes import UNKNOWN
 from astraflow.dataflow.storage import journal as journal_module
+from astraflow.dataflow.storage import segments
 from astraflow.dataflow.storage.journal import Journal
-from tests.dataflow.running import committing
+from tests.dataflow.running import committing, config, evaluation, facts, running
+from tests.dataflow.test_service import episode
 
 pytestmark = pytest.mark.anyio
 
@@ -124,3 +131,97 @@ def test_a_journal_of_another_release_is_refused_unchanged(tmp_path: Path, chang
         Journal(path)
     assert caught.value.code == "journal.schema_mismatch"
     assert path.read_bytes() == content, "the other release can still use it"
+
+
+async def test_a_commit_that_fails_during_the_shutdown_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    write, is_writing, may_fail = journal._write, threading.Event(), threading.Event()
+
+    def failing_once(changes: Any, states: Mapping[str, str]) -> None:
+        if not is_writing.is_set():
+            is_writing.set()
+            may_fail.wait()
+            raise OSError(errno.ENOSPC, "full")
+        write(changes, states)
+
+    monkeypatch.setattr(journal, "_write", failing_once)
+    working = asyncio.create_task(journal.run())
+    journal.put(INSERT, 1, b"one")
+    await asyncio.to_thread(is_writing.wait)
+    journal.put(INSERT, 2, b"two")
+    working.cancel()
+    await asyncio.sleep(0)
+    may_fail.set()
+    await asyncio.wait({working})
+    with closing(Journal(tmp_path / "journal.sqlite")) as reopened:
+        assert reopened.rows("select body from acts order by ordinal") == [(b"one",), (b"two",)]
+
+
+async def test_nothing_is_committed_after_an_unexpected_error(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    states: list[Any] = [{"not JSON": {1}}, {"steps": 1}]
+    journal.register_state("steps", lambda: states.pop(0))
+    journal.put(INSERT, 1, b"one")
+    with pytest.raises(TypeError):
+        await journal.run()
+    with closing(Journal(tmp_path / "journal.sqlite")) as reopened:
+        assert reopened.saved_state("steps") is None
+
+
+async def test_a_segment_that_cannot_be_removed_does_not_fail_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    remove, failures = journal._files.remove, [OSError(errno.ENOSPC, "full")]
+
+    def failing_once(numbers: Any) -> None:
+        if failures:
+            raise failures.pop()
+        remove(numbers)
+
+    monkeypatch.setattr(journal._files, "remove", failing_once)
+    async with committing(journal):
+        for number in (1, 2):
+            journal.put(INSERT, number, b"")
+            await journal.wait_durable()
+        assert journal.failure is None
+
+
+async def test_records_that_move_twice_while_the_disk_is_full_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 4 * segments.PAGE_BYTES)
+    journal = Journal(tmp_path / "journal.sqlite")
+    retained = journal.store_payload(b"k" * 100)
+    payloads = [journal.store_payload(b"x" * 5000) for _ in range(4)]
+    journal._write(journal._collected()[0], {})
+    for _ in range(7):  # each collection is of a commit that fails
+        for number in payloads:
+            journal.drop_payload(number)
+        payloads = [journal.store_payload(b"y" * 5000) for _ in range(4)]
+        journal._take_back(journal._collected()[0])
+    journal._write(journal._pending, {})
+    stored = dict(journal.payloads())
+    assert stored == {retained: b"k" * 100, **dict.fromkeys(payloads, b"y" * 5000)}
+    journal.close()
+
+
+async def test_round_numbers_are_not_reused_after_an_evaluation_is_renamed(tmp_path: Path) -> None:
+    for number, name in ((1, "first"), (2, "renamed")):
+        async with running(tmp_path, config(evaluations={name: evaluation()})) as service:
+            await service.trainer().attach(version=Version(0), backend="local", is_simulated=False)
+            report = await service.control.evaluate(FlowId(name), actor="a", reason="r")
+            assert report.round == number
+            await service.control.stop_evaluation(FlowId(name), actor="a", reason="r")
+
+
+async def test_a_task_id_with_leading_zeros_is_unknown(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        await service.trainer().attach(version=Version(0), backend="local", is_simulated=False)
+        node = (await service.nodes.join(facts())).node
+        lease = await service.nodes.lease(node, 1, wait_s=0, versions={PolicyId("solver"): Version(0)})
+        (task,) = lease.tasks
+        alias = replace(episode(task), task=TaskId(f"{task.group}/0{task.member}"))
+        assert await service.nodes.push(node, [alias]) == (UNKNOWN,)

@@ -135,6 +135,28 @@ async def test_a_directory_has_one_service_at_a_time(tmp_path: Path) -> None:
         assert (await service.control.report()).flows
 
 
+@pytest.mark.parametrize("reports", ["lease", "heartbeat"])
+async def test_a_version_that_no_trainer_has_made_does_not_age_the_tasks_of_other_nodes(
+    reports: str, tmp_path: Path
+) -> None:
+    """Tasks issued for it would be too old for every other node, for ever."""
+    async with running(tmp_path) as service:
+        await service.trainer().attach(version=Version(0), backend="local", is_simulated=False)
+        bad = (await service.nodes.join(facts("bad"))).node
+        impossible = {PolicyId("solver"): Version(10**6)}
+        if reports == "heartbeat":
+            status = NodeStatus(node=bad, running=(), versions=impossible)
+            await service.nodes.heartbeat(status)
+            assert (await service.control.report()).nodes[0].versions == {PolicyId("solver"): 1}
+        assert len((await service.nodes.lease(bad, 8, wait_s=0, versions=impossible)).tasks) == 8
+        await service.nodes.leave(bad, reason="done")
+        good = (await service.nodes.join(facts("good"))).node
+
+        lease = await service.nodes.lease(good, 8, wait_s=5, versions={PolicyId("solver"): Version(1)})
+
+        assert len(lease.tasks) == 8
+
+
 async def test_a_waiting_lease_wakes_when_the_trainer_advances(tmp_path: Path) -> None:
     async with running(tmp_path, config(max_staleness=0)) as service:
         await produce(service, 2)

@@ -58,6 +58,13 @@ def test_the_step_limit_ends_a_run_that_did_not_learn() -> None:
     assert not condition.completion.has_learned
 
 
+def test_fewer_steps_than_the_window_are_the_reason_then() -> None:
+    condition = StopCondition(StopConfig(reward=0.1, window_steps=5, steps=2), [SOLVER])
+    assert judged(condition, 0.9, 0.9) == [2]
+    assert condition.completion is not None
+    assert condition.completion.reason == "2 steps are done, fewer than the 5 of the mean reward"
+
+
 def test_a_continued_run_can_learn_after_its_step_limit() -> None:
     condition = StopCondition(StopConfig(reward=0.9, window_steps=2, steps=3, then="continue"), [SOLVER])
     assert judged(condition, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0) == [3, 5]

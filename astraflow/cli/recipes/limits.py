@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from astraflow.algorithms.checks import GROUP_ADVANTAGES
 from astraflow.cli.recipes.gpu_placement import GpuUse, engine_of, setup_of
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.shapes import ModelShape, known_model
@@ -14,8 +13,6 @@ from astraflow.recipe.config import Recipe
 GIB = 2**30
 _GPU_OPTIONS = {"cpu_offload": "trainer.offload_without_gpu", "float8": "trainer.float8_without_gpu"}
 """Options of trainers that need a GPU, and the codes with which a trainer refuses them."""
-_ONE_TRAJECTORY = ("single_turn", "multi_turn", "tool_use", "act")
-"""Workflows whose episodes are one trajectory."""
 
 
 def problems(
@@ -45,16 +42,6 @@ def engine_context(engine: Mapping[str, Any], shape: ModelShape | None) -> int:
 
 def _batch_problems(recipe: Recipe, name: str) -> Iterator[InvalidInput]:
     policy = recipe.policies[name]
-    compared = [spec["kind"] for spec in policy.algorithm.advantages if spec.get("kind") in GROUP_ADVANTAGES]
-    for flow, config in recipe.flows.items():
-        is_alone = config.group_size == 1 and config.workflow.get("kind") in _ONE_TRAJECTORY
-        if compared and is_alone and config.workflow.get("policy") == name and policy.algorithm.loss["kind"] != "sft":
-            yield InvalidInput(
-                f"cannot learn from flow {flow!r}: {compared[0]!r} compares the rewards of a group, and a group has "
-                f"one trajectory, whose advantage is 0; set flows.{flow}.group_size to 2 or more, or use the advantage "
-                "'batch_whitened'",
-                code="recipe.groups_of_one",
-            )
     rows = policy.batch_groups * min(flow.group_size for flow in recipe.flows.values())
     if policy.algorithm.minibatches > policy.batch_groups:
         yield InvalidInput(

@@ -183,6 +183,7 @@ class Evaluator:
             (self._latest_round_number(each_evaluation) for each_evaluation in self._run.evaluations.values()),
             default=0,
         )
+        number = max(number, self._run.records.last_round + 1)  # an evaluation may be renamed between restarts
         evaluation.rounds.begin(Round(number=number, request=request, started_at=self._run.clock.wall()))
         message = f"round {number}, {versions_text(request.versions)}, requested by {request.actor}: {request.reason}"
         self._run.events.add("evaluation_started", evaluation.id, message)

@@ -3,6 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from astraflow.access.callers import Caller, Role, current_caller
@@ -77,7 +78,7 @@ class NodeOperations:
         evaluation_capacity: evaluation tasks that the node runs at once, including those it holds.
         Raises: UnknownNode.
         """
-        self._caller_node(node_id).versions = versions
+        self._caller_node(node_id).versions = self._version_check.possible(versions)
         deadline = self._run.clock.now() + wait_s
         while True:
             subscription = self._run.nodes_notifier.subscribe(node_id)
@@ -151,7 +152,9 @@ class NodeOperations:
         node = self._caller_node(status.node)
         if status.leave_reason and node.drain_reason is None:
             self._run.events.add("node_draining", node.id, status.leave_reason)
-        served = node.versions
+        served, possible = node.versions, self._version_check.possible(status.versions)
+        if possible is not status.versions:
+            status = replace(status, versions=possible)
         directive = self._run.registry.heartbeat(status, now=now)
         if status.versions != served:
             self._run.nodes_notifier.notify(status.node)  # the staleness gate may admit groups for newer weights

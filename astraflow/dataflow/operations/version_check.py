@@ -1,9 +1,9 @@
 """Checks that versions in pushed results can exist in this run."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import MAX_VERSION, NodeId, PolicyId, TaskId
+from astraflow.contract.ids import MAX_VERSION, NodeId, PolicyId, TaskId, Version
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.run import Run
 
@@ -18,6 +18,14 @@ class VersionCheck:
     def is_possible(self, policies: Iterable[PolicyId], newest: int) -> bool:
         """Returns whether each of these policies can have written tokens with every version up to `newest`."""
         return all(policy in self._run.streams and newest <= self._newest_of(policy) for policy in policies)
+
+    def possible(self, versions: Mapping[PolicyId, Version]) -> Mapping[PolicyId, Version]:
+        """Returns the versions that a node reports to serve, at most the newest that nodes may have: tasks issued for a
+        version that no trainer has made would be too old for every other node."""
+        newest = {policy: self._newest_of(policy) for policy in versions if policy in self._run.streams}
+        if all(versions[policy] <= limit for policy, limit in newest.items()):
+            return versions
+        return {policy: Version(min(version, newest.get(policy, version))) for policy, version in versions.items()}
 
     def check(self, task: TaskId, policy: PolicyId, versions: Collection[int], *, pushed_by: NodeId) -> None:
         """Checks the versions with which a policy is reported to have written part of a task. Raises: InvalidInput."""

@@ -4,11 +4,12 @@ A pure fold over reports: each finding has a threshold at which it begins and a 
 value that oscillates is reported once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from astraflow.contract.ids import FlowId, PolicyId
-from astraflow.contract.reports.report import FlowReport, Report, StreamReport
+from astraflow.contract.reports.report import FlowReport, NodeReport, Report, StreamReport
+from astraflow.dataflow.reporting.binding_constraints import latest_error
 from astraflow.dataflow.serving.stream import STALE
 
 STARVED_S = 30.0
@@ -86,7 +87,7 @@ class HealthMonitor:
         for stream in report.streams:
             findings += self._stream_findings(stream, report.uptime_s)
         for flow in report.flows:
-            findings += self._flow_findings(flow)
+            findings += self._flow_findings(flow, report.nodes)
         return findings
 
     def _problem_findings(self, report: Report) -> Iterator[Finding]:
@@ -114,13 +115,16 @@ class HealthMonitor:
                 kind="batch_redelivered", subject=stream.policy, message="a batch was delivered to its trainer again"
             )
 
-    def _flow_findings(self, flow: FlowReport) -> Iterator[Finding]:
+    def _flow_findings(self, flow: FlowReport, nodes: Sequence[NodeReport]) -> Iterator[Finding]:
         episodes, failed = _episodes(flow.episodes)
         share = self._failing.setdefault(flow.id, _Share(FAILED_SHARE, FAILED_EPISODES, total=episodes, count=failed))
         crossed_share = share.observe(failed, episodes)
         if crossed_share is not None:
-            kind = "flow_failing" if share.is_above_threshold else "flow_recovered"
-            yield Finding(kind=kind, subject=flow.id, message=f"{crossed_share:.0%} of the latest episodes failed")
+            message = f"{crossed_share:.0%} of the latest episodes failed"
+            if share.is_above_threshold:
+                yield Finding(kind="flow_failing", subject=flow.id, message=message + latest_error(nodes))
+            else:
+                yield Finding(kind="flow_recovered", subject=flow.id, message=message)
 
 
 def _starvation(stream: StreamReport, state: _StreamState, now: float) -> Iterator[Finding]:

@@ -67,7 +67,8 @@ class _Changes:
     """Changes of one commit, carried out in this order: payloads, statements that point to them, removals."""
 
     payloads: list[tuple[RecordLocation, bytes]] = field(default_factory=list)
-    moves: list[tuple[RecordLocation, RecordLocation]] = field(default_factory=list)
+    moves: list[list[tuple[RecordLocation, RecordLocation]]] = field(default_factory=list)
+    """Old and new locations of the records of each compaction: a later compaction may move the same record again."""
     statements: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     unneeded_segments: list[int] = field(default_factory=list)
     """Segments without references after this commit."""
@@ -99,6 +100,10 @@ class Journal:
         self._new_payloads: dict[int, bytes] = {}
         """Payloads that no commit has collected yet."""
         self._pending = _Changes()
+        self._in_flight: _Changes | None = None
+        """Changes of the commit that is being written; None once it succeeded, or they are pending again."""
+        self._unremoved: list[int] = []
+        """Segments without references that could not be removed. Only `_write` uses it."""
         self._states: dict[str, Callable[[], Mapping[str, Json]]] = {}
         self._saved: dict[str, Mapping[str, Json]] = {}
         """States of the latest successful commit."""
@@ -190,16 +195,20 @@ class Journal:
             await changed.wait()
 
     async def run(self) -> None:
-        """Commits until cancelled, then once more, and closes the files."""
+        """Commits until cancelled, then once more, and closes the files.
+
+        After any other error there is no last commit: later changes without those that failed would leave a gap.
+        """
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
                 await self._commit()
-        finally:
-            if self._writing is not None:
-                await asyncio.wait({self._writing})
+        except asyncio.CancelledError:
+            await self._settle_in_flight()
             self._last_commit()
+            raise
+        finally:
             self.close()
 
     def close(self) -> None:
@@ -210,21 +219,42 @@ class Journal:
     async def _commit(self) -> None:
         """Commits all pending changes in one transaction; on failure they stay pending and are tried again."""
         ordinal, changes, states = self._ordinal, *self._collected()
+        self._in_flight = changes
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, changes, _bodies(states)))
         try:
             await asyncio.shield(self._writing)
         except (OSError, sqlite3.Error) as problem:
-            self._pending = changes.followed_by(self._pending)
+            self._take_back(changes)
             self._fail(problem)
             await asyncio.sleep(RETRY_S)
             self._wake.set()
         else:
             if self.failure is not None:
                 log.warning("journal_recovered", path=str(self._path))
-            self.failure = None
+            self.failure, self._in_flight = None, None
             self._saved |= states
             self._committed = ordinal
             self._announce()
+
+    async def _settle_in_flight(self) -> None:
+        """Waits for the commit that a cancellation left behind; if it failed, its changes are pending again.
+
+        Raises: the error of that commit if it cannot be tried again.
+        """
+        if self._writing is None or self._in_flight is None:
+            return
+        await asyncio.wait({self._writing})
+        problem = self._writing.exception()
+        if problem is None:
+            self._in_flight = None
+        elif isinstance(problem, (OSError, sqlite3.Error)):
+            self._take_back(self._in_flight)
+        else:
+            raise problem
+
+    def _take_back(self, changes: _Changes) -> None:
+        """Makes the changes of a failed commit pending again, before those that were made since."""
+        self._pending, self._in_flight = changes.followed_by(self._pending), None
 
     def _last_commit(self) -> None:
         try:
@@ -255,8 +285,10 @@ class Journal:
         for number, _ in records:
             self._map.drop(number)
         new_locations = self._map.append([(number, old.length) for number, old in records])
-        for (number, old), location in zip(records, new_locations, strict=True):
-            self._pending.moves.append((old, location))
+        if records:
+            old_locations = [old for _, old in records]
+            self._pending.moves.append(list(zip(old_locations, new_locations, strict=True)))
+        for (number, _), location in zip(records, new_locations, strict=True):
             self._pending.statements.append(
                 (
                     "update payloads set segment = ?, offset = ?, length = ? where number = ?",
@@ -275,12 +307,28 @@ class Journal:
 
     def _write(self, changes: _Changes, states: Mapping[str, str]) -> None:
         self._files.write(changes.payloads)
-        self._files.write([(new, self._files.read(old)) for old, new in changes.moves])
+        for moves in changes.moves:
+            self._files.write([(new, self._files.read(old)) for old, new in moves])
         with self._database:
             for statement, group in groupby(changes.statements, key=itemgetter(0)):
                 self._database.executemany(statement, [values for _, values in group])
             self._database.executemany("insert or replace into states values (?, ?)", list(states.items()))
-        self._files.remove(changes.unneeded_segments)
+        self._remove(changes.unneeded_segments)
+
+    def _remove(self, segments: list[int]) -> None:
+        """Removes segments, or retains their numbers for the next commit.
+
+        An error is only logged: the changes are committed by now, and must not be tried again.
+        """
+        is_first_failure = not self._unremoved
+        self._unremoved += segments
+        try:
+            self._files.remove(self._unremoved)
+        except OSError as problem:
+            if is_first_failure:
+                log.warning("journal_segments_not_removed", problem=str(problem), path=str(self._path))
+        else:
+            self._unremoved = []
 
     def _saved_map(self) -> SegmentMap:
         """Loads the map and removes unreferenced segments that a crash left. New records begin a new segment."""

@@ -21,7 +21,6 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 
 import xxhash
@@ -155,8 +154,8 @@ class SegmentFiles:
 
     def write(self, records: Iterable[tuple[RecordLocation, bytes]]) -> None:
         """Writes records to their locations and synchronises the files. Raises: OSError."""
-        for segment, segment_records in groupby(records, key=lambda record: record[0].segment):
-            self._write_block(self._descriptor(segment), list(segment_records))
+        for block in _blocks(records):
+            self._write_block(self._descriptor(block[0][0].segment), block)
         if self._open is not None:
             os.fdatasync(self._open[1])
 
@@ -229,14 +228,29 @@ class SegmentFiles:
                 os.fdatasync(self._open[1])
             self._close_open()
             self._directory.mkdir(parents=True, exist_ok=True)
-            for spare in self._spares()[:1]:
-                spare.rename(self._path(number))
+            if not self._path(number).exists():  # a commit that is tried again returns to an earlier segment
+                for spare in self._spares()[:1]:
+                    spare.rename(self._path(number))
             self._open = (number, _opened(self._path(number)))
             _sync_directory(self._directory)
         return self._open[1]
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:08d}.segment"
+
+
+def _blocks(records: Iterable[tuple[RecordLocation, bytes]]) -> Iterator[list[tuple[RecordLocation, bytes]]]:
+    """Yields the records of each block. Commits that failed are tried again as one, so there may be several blocks."""
+    block: list[tuple[RecordLocation, bytes]] = []
+    end: tuple[int, int] | None = None
+    for location, body in records:
+        if block and (location.segment, location.offset) != end:
+            yield block
+            block = []
+        block.append((location, body))
+        end = (location.segment, location.offset + location.size_bytes)
+    if block:
+        yield block
 
 
 def _shrink(path: Path) -> None:

@@ -11,7 +11,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
-from astraflow.datasets.base import check_index
+from astraflow.datasets.base import check_index, path_remedy
 from astraflow.datasets.tables.arrow import ArrowTable, DatasetSource
 from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields
 from astraflow.datasets.tables.lines import LineTable
@@ -132,7 +132,7 @@ def _table(options: PublishedOptions, published: PublishedSet) -> Table:
         return ShardTable(options.path, required_fields, cache_bytes=_CACHE_BYTES)
     if options.path and not local_path.exists():
         raise InvalidInput(
-            f"cannot read dataset {str(local_path.absolute())!r}: no such file or folder; check the path",
+            f"cannot read dataset {str(local_path.absolute())!r}: no such file or folder; {path_remedy(options.path)}",
             code="dataset.not_found",
         )
     return ArrowTable(_source(options, published, local_path), required_fields)

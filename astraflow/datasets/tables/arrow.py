@@ -7,7 +7,7 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
-from astraflow.datasets.base import check_index
+from astraflow.datasets.base import check_index, path_remedy
 from astraflow.datasets.tables.base import RequiredFields, as_json, fingerprint_of
 from astraflow.datasets.tables.columns import chosen_columns
 from astraflow.datasets.tables.optional_imports import import_optional
@@ -139,7 +139,7 @@ def _arguments(origin: DatasetSource, local_path: Path) -> dict[str, Any]:
         files = [str(local_path / name) for name in origin.files]
     elif origin.path.count("/") > 1 or origin.path.startswith((".", "/", "~")):
         raise InvalidInput(
-            f"cannot read dataset {str(local_path.absolute())!r}: no such file or folder; check the path",
+            f"cannot read dataset {str(local_path.absolute())!r}: no such file or folder; {path_remedy(origin.path)}",
             code="dataset.not_found",
         )
     else:

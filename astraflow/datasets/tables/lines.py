@@ -13,7 +13,7 @@ from xxhash import xxh3_128
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
-from astraflow.datasets.base import check_index
+from astraflow.datasets.base import check_index, path_remedy
 from astraflow.datasets.tables.base import RequiredFields, check_fields
 
 
@@ -95,7 +95,7 @@ def _opened(path: str) -> int:
             raise
     except OSError as problem:
         raise InvalidInput(
-            f"cannot read dataset {str(file.absolute())!r}: {problem.strerror}; check the path",
+            f"cannot read dataset {str(file.absolute())!r}: {problem.strerror}; {path_remedy(path)}",
             code="dataset.unreadable",
         ) from problem
     return descriptor

@@ -12,7 +12,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
-from astraflow.datasets.base import check_index
+from astraflow.datasets.base import check_index, path_remedy
 from astraflow.datasets.tables.base import RequiredFields, as_json, fingerprint_of
 from astraflow.datasets.tables.columns import chosen_columns
 from astraflow.datasets.tables.optional_imports import import_optional
@@ -180,9 +180,8 @@ def _paths(files: Any, root: str, path: str) -> list[str]:
             f"cannot list dataset {path!r}: {problem}; check the path", code="dataset.unreadable"
         ) from problem
     if not paths:
-        raise InvalidInput(
-            f"cannot use dataset {path!r}: it has no Parquet files; check the path", code="dataset.not_found"
-        )
+        remedy = "check the path" if "://" in path else path_remedy(path)
+        raise InvalidInput(f"cannot use dataset {path!r}: it has no Parquet files; {remedy}", code="dataset.not_found")
     return sorted(paths)
 
 

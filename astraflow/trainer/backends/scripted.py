@@ -14,7 +14,7 @@ import xxhash
 from pydantic import Field
 
 from astraflow.contract.batches import Batch, Rows
-from astraflow.contract.errors import CorruptData
+from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.rollouts.trajectories import NO_VERSION
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.config.base import Config
@@ -126,9 +126,9 @@ class ScriptedBackend:
                 code="checkpoint.unreadable_state",
             ) from problem
         if weights.dtype != np.float32 or weights.shape != self._weights.shape:
-            raise CorruptData(
+            raise InvalidInput(
                 f"cannot restore {str(folder / _WEIGHTS)!r}: it holds {weights.dtype} {weights.shape}, not float32 "
-                f"{self._weights.shape}; use another checkpoint",
+                f"{self._weights.shape}; restore the options of the trainer, or start a new run",
                 code="checkpoint.shape_mismatch",
             )
         self._weights, self._steps, self._step_size = weights, steps, step_size

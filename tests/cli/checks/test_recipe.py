@@ -55,7 +55,6 @@ def test_every_packaged_recipe_passes_the_dry_run(name: str) -> None:
             [f"policies.solver.backend.{option}" for option in ("ranks=3", "gpus=[0, 1, 2]", "sequence_ranks=3")],
             ["recipe.heads_not_divisible"],
         ),
-        ("reverse", ["flows.train.group_size=1"], ["recipe.groups_of_one"]),
         ("reverse", [f"{BACKEND}.float8=true", f"{BACKEND}.device='cpu'"], ["trainer.float8_without_gpu"]),
         (
             "reverse",

@@ -9,6 +9,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset
 from tests.datasets import tables
+from tests.errors import raises_code
 
 
 def dataset(path: Path, content: bytes, **options: Any) -> Dataset:
@@ -58,6 +59,14 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         datasets.build({"kind": "jsonl", "path": str(tmp_path / "none.jsonl")}, 0)
     assert caught.value.code == "dataset.unreadable"
+
+
+def test_a_missing_relative_path_names_the_directory_that_it_is_relative_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with raises_code(InvalidInput, "dataset.unreadable", f"relative to the working directory '{tmp_path}'"):
+        datasets.build({"kind": "jsonl", "path": "none.jsonl"}, 0)
 
 
 def test_blank_lines_between_records_are_skipped(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from astraflow.contract.batches import Batch
-from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend
@@ -115,7 +115,7 @@ def test_the_backend_is_labelled_as_simulated() -> None:
 
 def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     scripted(width=8).capture().write(tmp_path)
-    with pytest.raises(CorruptData, match=r"weights\.npy"):
+    with raises_code(InvalidInput, "checkpoint.shape_mismatch", "weights.npy"):
         scripted(width=16).load(tmp_path)
 
 
