@@ -1,11 +1,14 @@
 """The `astraflow` command."""
 
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from astraflow.cli.checks.calibrate_command import calibrate
 from astraflow.cli.checks.commands import check, doctor
@@ -32,7 +35,51 @@ from astraflow.cli.services.tokens import token
 from astraflow.cli.simulate import simulate
 from astraflow.contract.errors import AstraFlowError, DeadlineExceeded
 
+_WORDS = "astraflow.words"
+"""Key of the words of the command line in the context."""
+
+
+class _Commands(TyperGroup):
+    """All commands. An option of `astraflow` itself that follows the command is answered with its place."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keeps the words for the message of `invoke`."""
+        ctx.meta[_WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except Exception as problem:
+            # typer has the class of this error in a private module.
+            name = getattr(problem, "option_name", None)
+            if name in ("--plugin", "--verbose"):
+                command = shlex.join(("astraflow", *_own_options_first(ctx.meta[_WORDS])))
+                problem.message = f"{name} stands before the command: {command}"  # type: ignore[attr-defined]
+                problem.possibilities = None  # type: ignore[attr-defined]
+            raise
+
+
+def _own_options_first(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command line with `--plugin` and `--verbose` before the command.
+
+    >>> _own_options_first(["run", "recipe.toml", "--plugin", "reward.py"])
+    ['--plugin', 'reward.py', 'run', 'recipe.toml']
+    """
+    own, rest, remaining = list[str](), list[str](), iter(words)
+    for word in remaining:
+        if word == "--plugin":
+            own += [word, next(remaining, "FILE")]
+        elif word == "--verbose" or word.startswith("--plugin="):
+            own.append(word)
+        else:
+            rest.append(word)
+    return own + rest
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Reinforcement learning for LLM agents: rollout nodes, dataflow and trainers as services.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # expected errors print one line (below); defects print a traceback

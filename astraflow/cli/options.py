@@ -1,5 +1,6 @@
 """Command-line options shared by several commands, and the values they select."""
 
+import difflib
 import os
 from pathlib import Path
 from typing import Annotated
@@ -91,6 +92,47 @@ TlsClientCertificate = Annotated[
     Path | None, typer.Option(help="Client certificate for services that require one (PEM).")
 ]
 TlsClientKey = Annotated[Path | None, typer.Option(help="Private key of the client certificate (PEM).")]
+
+
+def check_recipe(name_or_path: str) -> str:
+    """Returns the argument, the name or path of a recipe. Raises: InvalidInput for an unknown one.
+
+    A path that does not exist is answered with the nearest file in its folder, not with the packaged recipes.
+    """
+    from astraflow.recipe.files import find_recipe
+
+    try:
+        find_recipe(name_or_path)
+    except InvalidInput:
+        if not _is_path(name_or_path):
+            raise
+        raise InvalidInput(
+            f"cannot load recipe {name_or_path!r}: {_missing_recipe(Path(name_or_path).expanduser())}",
+            code="recipe.file_not_found",
+        ) from None
+    return name_or_path
+
+
+def _is_path(name_or_path: str) -> bool:
+    """Returns whether this names a file or folder: it has a suffix or a separator, and does not begin as the name of a
+    packaged recipe such as `reverse/sort`."""
+    from astraflow.recipe.files import PACKAGED
+
+    path = Path(name_or_path).expanduser()
+    if len(path.parts) > 1 and not path.is_absolute() and not path.parent.is_dir():
+        return not (PACKAGED / path.parts[0]).is_dir()
+    return bool(path.suffix) or os.sep in name_or_path or path.is_dir()
+
+
+def _missing_recipe(path: Path) -> str:
+    """Returns why there is no recipe at `path`, and the nearest file."""
+    if path.is_dir():
+        return "the folder has no recipe.toml; name a file in it"
+    if not path.parent.is_dir():
+        return f"no such file, and no folder {str(path.parent)!r}; check the path"
+    recipes = [file.name for pattern in ("*.toml", "*.json") for file in path.parent.glob(pattern)]
+    close = difflib.get_close_matches(path.name, recipes, n=1)
+    return f"no such file; did you mean {str(path.with_name(close[0]))!r}?" if close else "no such file; check the path"
 
 
 def read_token(file: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""Run directory: recipe, code version, token, addresses, logs and the state of each role."""
+"""Run directory: recipe, code version, token, addresses, logs and the state of each role; found by folder or name."""
 
 import errno
 import fcntl
@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import secrets
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,10 @@ from astraflow.weights.signing import SigningKey
 
 SIGNING_KEY, WEIGHTS_KEY = "weights.key", "weights.pub"
 _FLEET, _MAINTAINER = "fleet.json", "maintainer.json"
+_CHANGEABLE = ("stop", "nodes.count")
+"""Settings that may change when a run is continued."""
+_DIFFERENCES, _VALUE_LENGTH = 5, 40
+"""Number of differing settings in a message, and the length of a value there."""
 
 
 class RunDirectory(RunFolder):
@@ -105,12 +110,7 @@ class RunDirectory(RunFolder):
             ) from None
 
     def _write_initial_files(self, *, run: str, name: str, seed: int, recipe: str) -> None:
-        if self.recipe_file.exists() and _comparable(self.recipe_file.read_text()) != _comparable(recipe):
-            raise InvalidInput(
-                f"cannot continue the run in {str(self.path)!r}: it has other settings (see {self.recipe_file}); "
-                f"choose another --run-dir, or use `astraflow run {self.recipe_file} --run-dir {self.path}`",
-                code="run_directory.other_settings",
-            )
+        self._accept_settings(recipe)
         write_private(self.recipe_file, recipe)
         self.log("supervisor").parent.mkdir(exist_ok=True)
         if not self.token_file.exists():
@@ -127,12 +127,62 @@ class RunDirectory(RunFolder):
             entry.parent.mkdir(parents=True, exist_ok=True)
             entry.symlink_to(self.path)
 
+    def _accept_settings(self, recipe: str) -> None:
+        """Removes the dataflow state of a run that trained nothing, if `recipe` has other settings.
+
+        Raises: InvalidInput for other settings than those of a run that has trained.
+        """
+        if not self.recipe_file.exists():
+            return
+        differences = _differences(json.loads(self.recipe_file.read_text()), json.loads(recipe))
+        if not differences:
+            return
+        if last_step(self.path) is None:
+            # Without a checkpoint no version was published and no task issued. The dataflow service may have stored the
+            # fingerprint of the earlier dataset, and would refuse another one.
+            shutil.rmtree(self.state_directory("dataflow"), ignore_errors=True)
+            return
+        more = f", and {len(differences) - _DIFFERENCES} more" if len(differences) > _DIFFERENCES else ""
+        raise InvalidInput(
+            f"cannot continue the run in {str(self.path)!r}: it has other settings: "
+            f"{'; '.join(differences[:_DIFFERENCES])}{more}; choose another --run-dir, or continue with the run's own "
+            f"settings: `astraflow run {self.recipe_file} --run-dir {self.path}`",
+            code="run_directory.other_settings",
+        )
+
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as problem:
             raise storage_error(problem, f"the run directory {self.path}") from problem
+
+
+def folder_of(name_or_folder: Path | str) -> Path:
+    """Returns the folder: itself if it exists, or that of the run of this name below ASTRAFLOW_HOME, which may be
+    missing."""
+    folder = Path(name_or_folder).expanduser()
+    return folder if folder.exists() else runs_folder() / name_or_folder
+
+
+def find_run_folder(name_or_folder: Path | str) -> RunFolder:
+    """Returns a run by its folder, or by its name below ASTRAFLOW_HOME. Raises: InvalidInput when there is none."""
+    folder = folder_of(name_or_folder)
+    if not folder.exists():
+        raise InvalidInput(
+            f"cannot find the run {str(name_or_folder)!r}: it is no folder, and no run below {str(runs_folder())!r}; "
+            "give the folder or the name of a run (see: astraflow runs clean)",
+            code="run_folder.unknown",
+        )
+    return RunFolder(folder)
+
+
+def last_step(run: Path) -> int | None:
+    """Returns the step of the newest checkpoint of any trainer in a run's folder; None without a checkpoint."""
+    from astraflow.trainer.checkpoints import finished_checkpoints  # an import for the commands that need it
+
+    newest = [finished_checkpoints(folder)[:1] for folder in run.glob("trainer-*/checkpoints") if folder.is_dir()]
+    return max((int(path.name.removeprefix("step-")) for (path,) in filter(None, newest)), default=None)
 
 
 def storage_error(problem: OSError, what: str) -> AstraFlowError:
@@ -162,9 +212,28 @@ def write_private(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _comparable(recipe: str) -> object:
-    """Returns a recipe without its stop condition, which may change when a run is continued."""
-    return {key: value for key, value in json.loads(recipe).items() if key != "stop"}
+def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Returns the settings that differ and may not change, with both values, such as `seed was 1, is 2`."""
+    before, after = dict(_settings(stored)), dict(_settings(wanted))
+    return [
+        f"{key} was {_short(before, key)}, is {_short(after, key)}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in _CHANGEABLE))
+    ]
+
+
+def _settings(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each setting of nested tables with its dotted path."""
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from _settings(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def _short(values: Mapping[str, Any], key: str) -> str:
+    text = json.dumps(values[key], ensure_ascii=False) if key in values else "not set"
+    return text if len(text) <= _VALUE_LENGTH else f"{text[:_VALUE_LENGTH]}..."
 
 
 def _facts(*, run: str, name: str, seed: int) -> RunFacts:

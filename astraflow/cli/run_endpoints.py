@@ -5,8 +5,9 @@ from pathlib import Path
 
 from astraflow.access.authority import Authority
 from astraflow.cli.options import TOKEN, read_token
+from astraflow.cli.run_directory import folder_of
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.folders.run_folders import active_runs
+from astraflow.runtime.folders.run_folders import RunFolder, active_runs
 from astraflow.wire.channel import ClientTls, authority_client_tls
 
 
@@ -24,8 +25,10 @@ class RunEndpoint:
 def find_run(address: str, token: str, token_file: Path | None) -> RunEndpoint:
     """Returns the run at `address` with the given token; missing values come from the latest active run here.
 
-    Raises: InvalidInput when no run is active on this machine, or no token is known for `address`.
+    Raises: InvalidInput when no run is active on this machine, `address` names a folder or run instead of a service, or
+    no token is known for it.
     """
+    _check_address(address)
     token = token or read_token(token_file)
     if address and token:
         return RunEndpoint(address=address, token=token)  # a given token implies given TLS options
@@ -37,12 +40,27 @@ def find_run(address: str, token: str, token_file: Path | None) -> RunEndpoint:
             return RunEndpoint(address=facts.dataflow, token=token or directory.token, tls=tls, advertised=advertised)
     if address:
         raise InvalidInput(
-            f"cannot call {address!r}: no token is known for it; give --token-file, or set {TOKEN} to the run token",
+            f"cannot call {address!r}: no token is known for it; ADDRESS is HOST:PORT of an active run: give its "
+            f"--token-file, or set {TOKEN} to the run token (`astraflow view RUN` shows an ended run)",
             code="cli.no_token",
         )
     raise InvalidInput(
         "cannot find a run: none is active on this machine; start one (astraflow demo), or give its ADDRESS and token",
         code="cli.no_active_run",
+    )
+
+
+def _check_address(address: str) -> None:
+    """Raises: InvalidInput for the folder or the name of a run, with the way to look at it."""
+    if not address or ":" in address or not folder_of(address).exists():
+        return
+    folder = RunFolder(folder_of(address))
+    remedy = f"it has ended: look at it with `astraflow view {address}` (track and trajectories take it as --run-dir)"
+    if folder.is_active:
+        remedy = f"it is active: give its address, {folder.facts.dataflow}"
+    raise InvalidInput(
+        f"cannot call the run {address!r}: ADDRESS is HOST:PORT of the dataflow service of an active run; {remedy}",
+        code="cli.not_an_address",
     )
 
 

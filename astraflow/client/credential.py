@@ -120,7 +120,7 @@ async def join_run(
 
     credential_folder: folder in which the credential is stored with its key, for the next process of that name, which
     needs no token until the credential expires or is revoked. Raises: NotAuthenticated, NotPermitted, InvalidInput,
-    Conflict, with the remedy; Unavailable after `give_up_after_s`.
+    Conflict, StorageFull, with the remedy; Unavailable after `give_up_after_s`.
     """
     clock = clock or SystemClock()
     if not is_join_token(token) and not ca_hash:
@@ -154,6 +154,7 @@ async def join_run(
     dataflow = f"{address.rpartition(':')[0]}:{reply.port}"
     credential = HeldCredential(reply.credential, tls, expires_at=reply.expires_at, clock=clock)
     if file is not None:
+        file.write(_stored(credential, address=address, dataflow=dataflow, role=role, name=name))
         credential = _persisted(credential, file, address=address, dataflow=dataflow, role=role, name=name, clock=clock)
     return dataflow, credential
 
@@ -186,26 +187,33 @@ async def _rejoin(
 def _persisted(
     held: HeldCredential, file: CredentialFile, *, address: str, dataflow: str, role: Role, name: str, clock: Clock
 ) -> HeldCredential:
-    """Returns the credential, stored in the file now and after each renewal."""
+    """Returns the credential, stored in the file after each renewal.
+
+    A file that cannot be written then is logged: the process has a valid credential and must renew it in time.
+    """
 
     def store(changed: HeldCredential) -> None:
-        credential, tls, expires_at = changed.secrets
-        file.write(
-            StoredCredential(
-                address=address,
-                dataflow=dataflow,
-                role=role.value,
-                name=name,
-                credential=credential,
-                expires_at=expires_at or 0.0,
-                tls=tls,
-            )
-        )
+        try:
+            file.write(_stored(changed, address=address, dataflow=dataflow, role=role, name=name))
+        except AstraFlowError as problem:
+            log.error("credential_not_stored", problem=str(problem))
 
     credential, tls, expires_at = held.secrets
-    persisted = HeldCredential(credential, tls, expires_at=expires_at, clock=clock, on_change=store)
-    store(persisted)
-    return persisted
+    return HeldCredential(credential, tls, expires_at=expires_at, clock=clock, on_change=store)
+
+
+def _stored(held: HeldCredential, *, address: str, dataflow: str, role: Role, name: str) -> StoredCredential:
+    """Returns the credential as it is stored."""
+    credential, tls, expires_at = held.secrets
+    return StoredCredential(
+        address=address,
+        dataflow=dataflow,
+        role=role.value,
+        name=name,
+        credential=credential,
+        expires_at=expires_at or 0.0,
+        tls=tls,
+    )
 
 
 def _pin(token: str, ca_hash: str) -> str:

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.wire.channel import ClientTls
+from astraflow.wire.errors import is_disk_full
 
 FILE_NAME = "credential.json"
 
@@ -52,7 +53,7 @@ class CredentialFile:
             ) from None
 
     def write(self, credential: StoredCredential) -> None:
-        """Writes the file atomically, with mode 0600 from the start. Raises: InvalidInput."""
+        """Writes the file atomically, with mode 0600 from the start. Raises: StorageFull, InvalidInput."""
         tls = credential.tls
         pem = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key} if tls is not None else {}
         content = {name: getattr(credential, name) for name in ("address", "dataflow", "role", "name", "credential")}
@@ -69,6 +70,11 @@ class CredentialFile:
                 os.fsync(file.fileno())
             partial.replace(self._folder / FILE_NAME)
         except OSError as problem:
+            if is_disk_full(problem):
+                raise StorageFull(
+                    f"cannot store the credential in {str(self._folder)!r}: the disk is full; free some space",
+                    code="storage.disk_full",
+                ) from None
             raise InvalidInput(
                 f"cannot store the credential in {str(self._folder)!r}: {problem.strerror}; use a writable folder",
                 code="credential_file.not_writable",

@@ -141,7 +141,7 @@ class DataflowConfig(Config):
     """By policy that is trained."""
     models: Annotated[dict[str, Spec], SettableBy.RECIPE]
     """How nodes build the model of each policy."""
-    temperatures: dict[str, float] = Field(default_factory=dict)
+    temperatures: Annotated[dict[str, float], SettableBy.RECIPE] = Field(default_factory=dict)
     """Temperature at which the algorithm of each policy computes logprobs, of all tokens: nodes refuse episodes that
     would be trained on other samples. Without policies whose loss does not read recorded logprobs."""
     stop: StopConfig | None = None

@@ -15,5 +15,6 @@ trackers: Registry[Tracker] = Registry(
         "wandb": "astraflow.tracking.wandb_tracker",
     },
     heavy=("mlflow", "tensorboard", "trackio", "wandb"),
-    install_hint="install the tracker's library with pip install 'astraflow[KIND]'",
+    install_hint="install the extra that has the name of the tracker: pip install 'astraflow[tensorboard]', "
+    "'astraflow[wandb]', 'astraflow[trackio]' or 'astraflow[mlflow]'",
 )

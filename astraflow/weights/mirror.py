@@ -70,7 +70,7 @@ class Mirror:
         self._store_address = last
 
     async def run(self) -> None:
-        """Follows the upstream stores until cancelled; errors are logged and retried."""
+        """Follows the upstream stores until cancelled; errors of fetching and storing are logged and retried."""
         async with (
             connect_sources(self._store_address, self._config, dial=self._upstream.dial, clock=self._clock) as sources,
             asyncio.TaskGroup() as tasks,
@@ -106,8 +106,14 @@ class Mirror:
             try:
                 pulled = await puller.pull_newer()
                 await self._store_version(pulled.weights)
-            except AstraFlowError as problem:
-                log.error("mirror_fell_behind", policy=policy, follows=self._upstream.name, problem=str(problem))
+            except Exception as problem:  # also of the operating system: a failing disk may work again later
+                log.error(
+                    "mirror_fell_behind",
+                    policy=policy,
+                    follows=self._upstream.name,
+                    problem=str(problem),
+                    exc_info=not isinstance(problem, AstraFlowError),
+                )
                 await backoff.wait()
                 continue
             backoff.reset()

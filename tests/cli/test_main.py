@@ -43,6 +43,27 @@ def test_own_plugins_are_imported_here_and_in_started_processes(
     assert os.environ["ASTRAFLOW_PLUGINS"] == f"{file}{os.pathsep}json"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "corrected"),
+    [
+        (
+            ["run", "recipe.toml", "--plugin", "my reward.py", "--headless"],
+            "astraflow --plugin 'my reward.py' run recipe.toml --headless",
+        ),
+        (["check", "reward", "x", "--plugin=a.py"], "astraflow --plugin=a.py check reward x"),
+        (["recipes", "--verbose"], "astraflow --verbose recipes"),
+    ],
+)
+def test_an_option_that_stands_before_the_command_is_answered_with_the_corrected_command(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str], corrected: str
+) -> None:
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    code, message = cli(*arguments)
+    assert code == 2
+    assert corrected in " ".join(message.replace("│", " ").split())
+    assert "Possible options" not in message
+
+
 def test_a_plugin_that_does_not_import_is_refused(cli: Cli) -> None:
     code, message = cli("--plugin", "no.such.module", "recipes")
     assert code != 0
@@ -122,12 +143,16 @@ def test_the_doctor_lists_its_checks_and_fails_without_disk_space(
     ("arguments", "code", "message"),
     [
         (["run", "smoek"], 2, "cannot load recipe 'smoek'"),
+        (["run", "reverse/srt"], 2, "did you mean 'reverse/sort'"),
+        (["run", "recipe.tml"], 2, "'recipe.tml': no such file; check the path [recipe.file_not_found]"),
+        (["check", "recipe", "nowhere/recipe.tml"], 2, "no folder 'nowhere'"),
         (["run", "smoke", "--set", "nodes.cuont=3"], 2, "nodes.cuont: unknown key; did you mean 'count'"),
         (["run", "smoke", "--set", "seed"], 2, "cannot parse the override 'seed'"),
         (["run", "smoke", "--host", "0.0.0.0"], 2, "[cli.no_advertised_address]"),  # noqa: S104 (the CLI rejects it)
         (["run", "smoke", "--host", "203.0.113.7"], 2, "[cli.foreign_address]"),
         (["join"], 2, "[cli.no_active_run]"),
         (["report", "127.0.0.1:9"], 2, "[cli.no_token]"),
+        (["report", "word-sort-1", "--once"], 2, "ADDRESS is HOST:PORT of an active run"),
         (["report", "127.0.0.1", "--token", "x", "--once"], 2, "has no port"),
         (["report", "127.0.0.1:9", "--token", "x", "--once"], 1, "[channel.unreachable]"),
         (["join", "127.0.0.1:9", "--token", "x", "--engine", "scriptd"], 2, "did you mean 'scripted'"),
@@ -162,6 +187,14 @@ def test_invalid_commands_are_refused_with_one_line(
     assert ended == code
 
 
+def test_a_mistyped_recipe_file_is_answered_with_the_nearest_file_of_its_folder(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").touch()
+    (tmp_path / "empty").mkdir()
+    _, message = cli("prepare", str(tmp_path / "recipe.tml"))
+    assert f"did you mean '{tmp_path / 'recipe.toml'}'?" in message
+    assert "has no recipe.toml" in cli("prepare", str(tmp_path / "empty"))[1]
+
+
 def test_a_port_in_use_is_refused(cli: Cli, tmp_path: Path) -> None:
     import socket
 
@@ -182,8 +215,8 @@ def test_an_unwritable_run_directory_is_refused(cli: Cli, tmp_path: Path) -> Non
 
 
 def test_a_directory_of_another_run_is_refused(cli: Cli, tmp_path: Path) -> None:
-    with RunDirectory.opened(tmp_path / "run", name="x", seed=0, recipe=json.dumps({"name": "x"})):
-        pass
+    with RunDirectory.opened(tmp_path / "run", name="x", seed=0, recipe=json.dumps({"name": "x"})) as directory:
+        (directory.path / "trainer-solver" / "checkpoints" / "step-00000001").mkdir(parents=True)
     code, output = cli("run", "smoke", "--run-dir", str(tmp_path / "run"))
     assert code == 2
     assert "[run_directory.other_settings]" in output

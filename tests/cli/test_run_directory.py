@@ -42,11 +42,43 @@ def test_a_resumed_run_keeps_its_name_and_token(tmp_path: Path) -> None:
         assert directory.recipe_file.read_text() == longer
 
 
-def test_a_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
+def checkpoint(run: Path, step: int = 0) -> None:
+    (run / "trainer-solver" / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+
+
+def test_a_folder_of_another_recipe_is_refused_with_the_settings_that_differ(tmp_path: Path) -> None:
+    stored = {"seed": 3, "stop": {"steps": 5}, "nodes": {"count": 2}, "a": {"rate": 0.1, "path": "x" * 99}}
+    wanted = {"seed": 4, "stop": {"steps": 6}, "nodes": {"count": 3}, "a": {"rate": 0.2}, "b": {}}
+    with opened(tmp_path / "run", json.dumps(stored)):
+        checkpoint(tmp_path / "run")
+    with (
+        raises_code(
+            InvalidInput, "run_directory.other_settings", "seed was 3, is 4", "a.rate was 0.1, is 0.2", "is not set"
+        ) as caught,
+        opened(tmp_path / "run", json.dumps(wanted)),
+    ):
+        pass
+    assert not any(text in str(caught.value) for text in ("stop", "nodes.count", "x" * 50))
+
+
+def test_a_run_continues_with_another_number_of_nodes(tmp_path: Path) -> None:
+    recipes = [json.dumps({"nodes": {"count": count, "engine": {}}, "stop": {"steps": count}}) for count in (2, 3)]
+    with opened(tmp_path / "run", recipes[0]):
+        checkpoint(tmp_path / "run", step=7)
+    with opened(tmp_path / "run", recipes[1]) as directory:
+        assert directory.recipe_file.read_text() == recipes[1]
+
+
+def test_a_run_without_a_checkpoint_takes_other_settings_and_forgets_the_earlier_dataset(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as directory:
+        token = directory.token
+        (directory.path / "dataflow").mkdir()
+        (directory.path / "trainer-solver" / "checkpoints").mkdir(parents=True)
     with opened(tmp_path / "run"):
-        pass
-    with raises_code(InvalidInput, "run_directory.other_settings"), opened(tmp_path / "run", '{"name": "x"}'):
-        pass
+        assert (tmp_path / "run" / "dataflow").exists(), "the settings are the same"
+    with opened(tmp_path / "run", '{"name": "x"}') as directory:
+        assert (directory.recipe_file.read_text(), directory.token) == ('{"name": "x"}', token)
+        assert not (directory.path / "dataflow").exists()
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

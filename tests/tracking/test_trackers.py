@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import sqlite3
 import struct
+import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
@@ -129,3 +130,18 @@ def test_an_unreadable_record_of_exported_steps_is_refused(tmp_path: Path) -> No
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
     with raises_code(InvalidInput, "config.invalid"):
         trackers.build({"kind": "mlflow", "url": "http://x"}, TrackedRun(name="run-1", folder=tmp_path, id="run-1"))
+
+
+@pytest.mark.parametrize("kind", sorted(trackers.built_in_kinds()))
+def test_a_tracker_without_its_library_names_its_extra(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> None:
+        raise ModuleNotFoundError(name=kind)
+
+    monkeypatch.setattr("astraflow.runtime.plugins.import_module", missing)
+    monkeypatch.setattr(trackers, "_registered", {})
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert kind in extras
+    with raises_code(InvalidInput, "plugin.missing_package", f"astraflow[{kind}]"):
+        trackers.check({"kind": kind})

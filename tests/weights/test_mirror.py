@@ -1,6 +1,7 @@
 """Mirrors of a store: identical bits, one transfer for all readers of a region, no reader delayed."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -17,6 +18,8 @@ from astraflow.weights.mirror import Upstream
 from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.service import running
 from astraflow.weights.signing import SigningKey
+from astraflow.weights.store.servicer import WeightsServicer
+from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion, Puller
 from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial
@@ -195,3 +198,26 @@ async def test_a_mirror_resumes_when_the_store_is_back(tmp_path: Path) -> None:
         async with Publisher(client, POLICY) as publisher:
             await publisher.publish(Version(0), snapshot())
         assert (await version(0, reader_of(reading))).weights.manifest.version == 0
+
+
+async def test_a_mirror_resumes_after_an_error_of_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_mirrored = WeightsServicer.store_mirrored
+    failures = [OSError(errno.EROFS, "Read-only file system"), OSError(errno.EIO, "Input/output error")]
+
+    async def fail_first(servicer: WeightsServicer, weights: VerifiedWeights) -> None:
+        if failures:
+            raise failures.pop()
+        await store_mirrored(servicer, weights)
+
+    monkeypatch.setattr(WeightsServicer, "store_mirrored", fail_first)
+    async with (
+        weight_store(tmp_path / "store") as store,
+        mirror_of(store, directory=tmp_path / "mirror") as near,
+        client_of(store) as client,
+        client_of(near) as reading,
+    ):
+        async with Publisher(client, POLICY) as publisher:
+            await publisher.publish(Version(0), snapshot())
+        async with asyncio.timeout(30):
+            assert (await version(0, reader_of(reading))).weights.manifest.version == 0
+    assert failures == []

@@ -4,6 +4,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import (
     Conflict,
     CorruptData,
+    InternalError,
     InvalidInput,
     NotAuthenticated,
     Unavailable,
@@ -26,11 +28,12 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, Probe, SharedFile, Transfer
 from astraflow.weights.codec.chunks import CHUNK_BYTES, split, unhashed_transfer
 from astraflow.weights.config import WeightsConfig
+from astraflow.weights.mirror import Mirror, Upstream
 from astraflow.weights.service import serve
 from astraflow.weights.shared_memory import SharedBuffer
 from astraflow.weights.store import transfer_planner
 from astraflow.weights.store.servicer import WeightsServicer
-from astraflow.weights.store.store import open_store
+from astraflow.weights.store.store import WeightStore, open_store
 from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.codecs.converter import to_message
 from astraflow.wire.codecs.weights import decode_chunk, encode_manifest, encode_transfer
@@ -435,6 +438,48 @@ async def test_the_role_reports_readiness_and_stops_on_request(tmp_path: Path) -
 
     stop.set()
     await serving
+
+
+async def test_the_role_ends_with_the_error_of_its_background_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = OSError("cannot release")
+
+    def fail(_: WeightStore) -> None:
+        raise problem
+
+    monkeypatch.setattr(WeightStore, "release_retired", fail)
+    with pytest.raises(ExceptionGroup) as caught:
+        await _serve_until_an_error(tmp_path)
+    assert caught.value.exceptions == (problem,)
+
+
+async def test_the_role_ends_when_its_mirror_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end(_: Mirror) -> None:
+        return
+
+    monkeypatch.setattr(Mirror, "run", end)
+    upstream = Upstream(addresses=("127.0.0.1:1",), dial=partial(dial, token=TOKEN))
+    with pytest.raises(ExceptionGroup) as caught:
+        await _serve_until_an_error(tmp_path, upstream=upstream)
+    (problem,) = caught.value.exceptions
+    assert isinstance(problem, InternalError)
+    assert problem.code == "weights.background_work_ended"
+
+
+async def test_an_error_of_the_user_of_a_store_is_raised_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with weight_store(tmp_path):
+            raise ZeroDivisionError
+
+
+async def _serve_until_an_error(directory: Path, *, upstream: Upstream | None = None) -> None:
+    """Runs a store that no test stops."""
+    listen = ListenOptions(token=TOKEN, drain_s=0.2)
+    async with asyncio.timeout(30):
+        await serve(
+            CONFIG, listen=listen, directory=directory, stop=asyncio.Event(), on_ready=lambda _: None, upstream=upstream
+        )
 
 
 async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from astraflow.cli.options import check_recipe
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -34,7 +36,7 @@ def recipe(
     from astraflow.cli.recipes.plan import plan_recipe
     from astraflow.recipe.loading import Check, load_recipe
 
-    loaded = load_recipe(name, overrides, check=Check.ALL if find_spec("torch") else Check.LIGHT)
+    loaded = load_recipe(check_recipe(name), overrides, check=Check.ALL if find_spec("torch") else Check.LIGHT)
     plan = plan_recipe(loaded, gpu_bytes=int(gpu_gib * GIB))
     if as_json:
         typer.echo(json.dumps(plan_values(plan), indent=2))

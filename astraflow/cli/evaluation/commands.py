@@ -15,6 +15,7 @@ from astraflow.cli.options import (
     TlsClientKey,
     Token,
     TokenFile,
+    check_recipe,
 )
 
 evaluate = typer.Typer(
@@ -95,7 +96,7 @@ def folder(
     from astraflow.cli.evaluation.baselines import BaselineRequest, score_folders
 
     request = BaselineRequest(
-        recipe=recipe,
+        recipe=check_recipe(recipe),
         overrides=tuple(overrides),
         name=name,
         samples=samples,
@@ -165,7 +166,7 @@ def endpoint(
         "max_tokens": max_tokens,
     }
     request = BaselineRequest(
-        recipe=recipe,
+        recipe=check_recipe(recipe),
         overrides=tuple(overrides),
         name=name,
         samples=samples,

@@ -20,13 +20,12 @@ GRACE_S = 5.0
 REMOVED_VARIABLES = ("ASTRAFLOW_TOKEN", "ASTRAFLOW_FLEET_TOKEN", "ASTRAFLOW_WEB_DATABASE", "ASTRAFLOW_OIDC_SECRET")
 
 
-def view_archived_run(directory: Path, *, port: int, print_message: Callable[[str], None]) -> int:
+def view_archived_run(folder: RunFolder, *, port: int, print_message: Callable[[str], None]) -> int:
     """Serves the page of a run directory until a signal; returns its exit code.
 
     Raises: InvalidInput for a folder that is not a run directory or has no recorded data; Unavailable when the page
     exits.
     """
-    folder = RunFolder(directory)
     facts = folder.facts
     with tempfile.TemporaryDirectory(prefix="astraflow-view-") as state_folder:
         _copy_history(folder, Path(state_folder))

@@ -28,7 +28,7 @@ def report(
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
 ) -> None:
-    """Watch a run in the terminal."""
+    """Watch an active run in the terminal. `astraflow view RUN` shows an ended one."""
     from astraflow.cli.inspection.report_viewer import view
     from astraflow.cli.run_endpoints import client_tls, find_run
 
@@ -38,10 +38,11 @@ def report(
 
 
 def view(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run.")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Folder or name of a run.")],
     port: Port = 0,
 ) -> None:
     """Show an ended run: serves its page read-only from a copy of the recorded data, without the services."""
     from astraflow.cli.inspection.archive_viewer import view_archived_run
+    from astraflow.cli.run_directory import find_run_folder
 
-    raise typer.Exit(view_archived_run(run_dir, port=port, print_message=typer.echo))
+    raise typer.Exit(view_archived_run(find_run_folder(run_dir), port=port, print_message=typer.echo))

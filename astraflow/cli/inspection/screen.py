@@ -10,12 +10,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from astraflow.cli.inspection.tally import Summary
+from astraflow.cli.inspection.tally import Summary, failed_share, latest_error, returned_rollouts
 from astraflow.contract.reports.report import NodeState, Report, StreamReport
 from astraflow.runtime.clock import Clock, SystemClock
 
-_FAILED = ("failed_", "retried")
-"""Begin of the outcomes of episodes that failed."""
+_SHOWN_FAILURES = 0.01
+"""Share of failed rollouts from which they are shown: they bias what is trained."""
 
 PLAIN_EVERY_S = 5.0
 """Seconds between progress lines when the output is not a terminal."""
@@ -71,22 +71,22 @@ def waiting_line(report: Report, activity: str) -> str:
     """Returns the line before the first step: with the failed rollouts and their latest error, since a run in which
     all rollouts fail never makes a step."""
     line = f"{activity}; nodes joined: {len(report.nodes)}"
-    failed = sum(
-        count for flow in report.flows for outcome, count in flow.episodes.items() if outcome.startswith(_FAILED)
-    )
+    failed, _ = returned_rollouts(report)
     if not failed:
         return line
-    latest = next((f", the latest: {node.errors[-1]}" for node in report.nodes if node.errors), "")
-    return f"{line}; rollouts failed: {failed}{latest}"
+    error = latest_error(report)
+    return f"{line}; rollouts failed: {failed}{f', the latest: {error}' if error else ''}"
 
 
 def progress_lines(report: Report) -> list[str]:
-    """Returns a line for each policy, with its name only if there are several."""
+    """Returns a line for each policy, with its name only if there are several, and one about failed rollouts."""
     nodes = sum(node.state in (NodeState.READY, NodeState.DRAINING) for node in report.nodes)
     rollouts_per_s = sum(node.episodes_per_s for node in report.nodes)
     tail = f"rollouts {rollouts_per_s:.0f}/s  nodes {nodes}"
     several = len(report.streams) > 1
-    return [f"{stream.policy + '  ' if several else ''}{_figures(stream)}  {tail}" for stream in report.streams]
+    lines = [f"{stream.policy + '  ' if several else ''}{_figures(stream)}  {tail}" for stream in report.streams]
+    failures = _failures(failed_share(report), latest_error(report))
+    return [*lines, f"rollouts failed: {failures}"] if failures else lines
 
 
 def summary_table(summary: Summary) -> Table:
@@ -108,6 +108,8 @@ def summary_table(summary: Summary) -> Table:
     gap = summary.logprob_gap_max
     table.add_row("largest logprob gap", "not measured" if gap is None else f"{gap:.2e}")
     table.add_row("restarts", str(summary.restarts))
+    if failures := _failures(summary.rollouts_failed, summary.latest_error):
+        table.add_row("rollouts failed", failures)
     table.add_row("group counts", "balanced" if summary.balanced else "\n".join(summary.imbalances))
     if summary.simulated:
         table.add_row("simulated", ", ".join(summary.simulated))
@@ -136,6 +138,13 @@ def number(value: float | None) -> str:
 def share(value: float) -> str:
     """Returns a fraction in per cent; a dash if unknown."""
     return "—" if math.isnan(value) else f"{value:.0%}"
+
+
+def _failures(failed: float, error: str) -> str:
+    """Returns the share of failed rollouts with the latest error; empty for few."""
+    if failed < _SHOWN_FAILURES:
+        return ""
+    return f"{share(failed)}, the latest: {error}" if error else share(failed)
 
 
 def _figures(stream: StreamReport) -> str:

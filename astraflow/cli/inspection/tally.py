@@ -7,6 +7,9 @@ from astraflow.contract.ids import NodeId, PolicyId
 from astraflow.contract.reports.report import Report, StreamReport
 from astraflow.runtime.clock import Clock, SystemClock
 
+_FAILED = ("failed_", "retried")
+"""Begin of the outcomes of episodes that failed."""
+
 FIRST_STEPS = 5
 """Number of steps over which the initial reward is averaged."""
 
@@ -55,6 +58,10 @@ class Summary:
     """Largest difference between an engine's and the trainer's logprobs, in nats; None when never measured."""
     restarts: int
     imbalances: tuple[str, ...]
+    rollouts_failed: float
+    """Share of the rollouts that failed, in all attempts."""
+    latest_error: str
+    """Latest error of a node; empty without any."""
     policies: tuple[PolicySummary, ...]
     simulated: tuple[str, ...]
     """Simulated components of the run."""
@@ -105,6 +112,8 @@ class Tally:
         self._imbalances: dict[str, None] = {}
         self._simulated: tuple[str, ...] = ()
         self._first_step_at: float | None = None
+        self._rollouts_failed = 0.0
+        self._latest_error = ""
 
     def observe(self, report: Report) -> None:
         """Adds a report."""
@@ -117,6 +126,8 @@ class Tally:
             gap = node.gauges.get("logprob_gap_max")
             if gap is not None:
                 self._gap_max = gap if self._gap_max is None else max(gap, self._gap_max)
+        self._rollouts_failed = failed_share(report)
+        self._latest_error = latest_error(report) or self._latest_error
         self._imbalances.update(dict.fromkeys(imbalances(report)))
         self._simulated = tuple(sorted({*self._simulated, *report.simulated}))
         if report.completion is not None:
@@ -146,6 +157,8 @@ class Tally:
             logprob_gap_max=self._gap_max,
             restarts=restarts,
             imbalances=tuple(self._imbalances),
+            rollouts_failed=self._rollouts_failed,
+            latest_error=self._latest_error,
             policies=policies,
             simulated=self._simulated,
         )
@@ -164,6 +177,28 @@ class Tally:
     def _total(self, counter: str) -> int:
         """Returns the sum over all nodes ever reported: a restarted node counts from 0 under a new id."""
         return int(sum(counters.get(counter, 0.0) for counters in self._counters.values()))
+
+
+def returned_rollouts(report: Report) -> tuple[int, int]:
+    """Returns how many rollouts of the whole run failed, those that were repeated included, and how many came back."""
+    failed = returned = 0
+    for flow in report.flows:
+        for outcome, count in flow.episodes.items():
+            is_failed = outcome.startswith(_FAILED)
+            failed += count * is_failed
+            returned += count * (is_failed or outcome == "accepted")
+    return failed, returned
+
+
+def failed_share(report: Report) -> float:
+    """Returns the share of the returned rollouts of the whole run that failed."""
+    failed, returned = returned_rollouts(report)
+    return failed / returned if returned else 0.0
+
+
+def latest_error(report: Report) -> str:
+    """Returns the latest error of a node; empty without any."""
+    return next((node.errors[-1] for node in report.nodes if node.errors), "")
 
 
 def imbalances(report: Report) -> list[str]:

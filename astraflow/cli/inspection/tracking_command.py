@@ -25,7 +25,8 @@ def track(
     tracker: Annotated[str, typer.Argument(metavar="TRACKER", help="tensorboard, wandb, trackio or mlflow.")],
     address: Address = "",
     run_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Export an ended run from its directory, and exit.")
+        Path | None,
+        typer.Option(metavar="RUN", help="Export an ended run, given by its folder or name, and exit."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for local files of the tracker.")] = Path("tracking"),
     options: Annotated[
@@ -61,13 +62,16 @@ def track(
 
 
 def _export_ended_run(run_dir: Path, tracker: str, options: list[str], out: Path) -> None:
+    from astraflow.cli.run_directory import find_run_folder
     from astraflow.client.offline_run import offline_reports
-    from astraflow.runtime.folders.run_folders import RunFolder
 
-    run = RunFolder(run_dir).facts.run
+    folder = find_run_folder(run_dir)
+    run = folder.facts.run
     with _exporter(run, tracker, options, out) as exporter:
         exporter.export(
-            offline_reports(run_dir, on_skipped=lambda problem: typer.echo(f"skipped a report: {problem}", err=True))
+            offline_reports(
+                folder.path, on_skipped=lambda problem: typer.echo(f"skipped a report: {problem}", err=True)
+            )
         )
 
 

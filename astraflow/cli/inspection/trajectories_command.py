@@ -20,7 +20,8 @@ def trajectories(
     to: Annotated[str, typer.Argument(metavar="TO", help="s3://BUCKET/PREFIX, or a folder. Each run has its own.")],
     address: Address = "",
     run_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Export an ended run from its directory, and exit.")
+        Path | None,
+        typer.Option(metavar="RUN", help="Export an ended run, given by its folder or name, and exit."),
     ] = None,
     options: Annotated[
         list[str],
@@ -69,12 +70,13 @@ async def _export_ended_run(run_dir: Path, folder: "Folder", to: str) -> None:
 
     from astraflow.archive.connection import ARCHIVE_PATH, open_recorded
     from astraflow.archive.samples import find_trajectories
+    from astraflow.cli.run_directory import find_run_folder
     from astraflow.contract.errors import CorruptData
     from astraflow.runtime.clock import SystemClock
-    from astraflow.runtime.folders.run_folders import RunFolder
     from astraflow.tracking.trajectory_export import TrajectoryExport
 
-    run, file = RunFolder(run_dir).facts.run, run_dir / ARCHIVE_PATH
+    run_folder = find_run_folder(run_dir)
+    run, file = run_folder.facts.run, run_folder.path / ARCHIVE_PATH
     try:
         with closing(open_recorded(file)) as database:
 

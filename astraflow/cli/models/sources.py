@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from astraflow.cli.run_directory import folder_of
 from astraflow.cli.running.programs import trainer_name
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.folders.run_folders import RUN, RunFolder, runs_folder
@@ -34,8 +35,7 @@ def find_checkpoints(source: str, policy: str = "") -> CheckpointSource:
 
     policy: needed for a run with several. Raises: InvalidInput, with the policies that there are.
     """
-    named = Path(source).expanduser()
-    folder = named if named.exists() else runs_folder() / source
+    folder = folder_of(source)
     if not folder.exists():
         raise InvalidInput(
             f"cannot find the model {source!r}: it is no folder, and no run below {str(runs_folder())!r}; name a run, "
@@ -43,7 +43,7 @@ def find_checkpoints(source: str, policy: str = "") -> CheckpointSource:
             code="export.unknown_source",
         )
     if not (folder / RUN).is_file():
-        return CheckpointSource(folder=named)
+        return CheckpointSource(folder=folder)
     policy = _policy(folder, policy)
     return CheckpointSource(folder=folder / trainer_name(policy) / "checkpoints", policy=policy, run=RunFolder(folder))
 

@@ -15,7 +15,8 @@ Location = Annotated[
     Path | None,
     typer.Argument(
         metavar="[FOLDER]",
-        help="Run directory, or the `--directory` of `serve web`; default: the latest active run on this machine.",
+        help="Folder or name of a run, or the `--directory` of `serve web`; default: the latest active run on this "
+        "machine, or the page in ASTRAFLOW_HOME.",
     ),
 ]
 Text = Annotated[str, typer.Option(help="Only entries with this text in target, reason, before or after.")]

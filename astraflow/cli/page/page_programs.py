@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 from astraflow.cli.inspection.archive_viewer import DATABASE, SECRET, WEB, copy_database
+from astraflow.cli.run_directory import folder_of
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.folders.run_folders import active_runs
+from astraflow.runtime.folders.run_folders import active_runs, home
 
 DATABASE_URL = "ASTRAFLOW_WEB_DATABASE"
 
@@ -34,23 +35,25 @@ def login_link(location: Path | None) -> int:
 
 
 def _folder(location: Path | None, *, has_url: bool) -> Path:
-    """Returns the state folder of a page. has_url: the database is elsewhere, and the folder has only the secret."""
+    """Returns the state folder of a page: by default that of the latest active run, or of `astraflow serve web`.
+
+    has_url: the database is elsewhere, and the folder has only the secret.
+    """
     file_name = SECRET if has_url else DATABASE
-    candidates = [location] if location is not None else [run.path for run in active_runs()]
+    candidates = [folder_of(location)] if location is not None else [*(run.path for run in active_runs()), home()]
     for candidate in candidates:
         for folder in (candidate, candidate / WEB):
             if (folder / file_name).is_file():
                 return folder
     if location is None:
         raise InvalidInput(
-            "cannot find a page: no active run on this machine has one; name a run directory, or the --directory of "
-            "`astraflow serve web`",
+            f"cannot find a page: no active run on this machine has one, nor has {str(home() / WEB)!r}; name a run, or "
+            "the --directory of `astraflow serve web`",
             code="cli.no_active_run",
         )
     raise InvalidInput(
-        f"cannot find an audit log: neither {str(location)!r} nor {str(location / WEB)!r} has a {file_name}; name the "
-        "state "
-        "folder of a page",
+        f"cannot find an audit log: neither {str(location)!r} nor {str(location / WEB)!r} has a {file_name}; name a "
+        "run, or the state folder of a page",
         code="audit.not_found",
     )
 

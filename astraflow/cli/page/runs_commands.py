@@ -1,4 +1,4 @@
-"""`astraflow runs`: lists, launches and controls the runs of a page through its API."""
+"""`astraflow runs`: lists, launches and controls the runs of a page through its API, and removes ended runs here."""
 
 import time
 from typing import Annotated
@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 runs = typer.Typer(
-    help="List, launch, stop and resume the runs of a web page, and show logs. Needs a token in ASTRAFLOW_WEB_TOKEN.",
+    help="List, launch, stop and resume the runs of a web page, and show logs, with a token in ASTRAFLOW_WEB_TOKEN. "
+    "Remove ended runs of this machine.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -116,3 +117,29 @@ def logs(
             return
         offset = part["end"]
         time.sleep(FOLLOW_S)
+
+
+@runs.command()
+def clean(
+    older_than: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", min=0, help="Also runs that ended earlier than this number of days ago."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove the folders; without it they are only listed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the ended runs in ASTRAFLOW_HOME, and with --yes remove those that trained no step, or are too old.
+
+    Active runs are never removed, nor are folders elsewhere (--run-dir). A removed run cannot be resumed or viewed.
+    """
+    from astraflow.cli.fleet import tables
+    from astraflow.cli.page import ended_runs, runs_tables
+
+    ended, now = ended_runs.find_ended_runs(), time.time()
+    removable = ended_runs.removable(ended, now=now, older_than_days=older_than)
+    for run in removable if yes else ():
+        ended_runs.remove(run)
+    if yes:
+        ended_runs.remove_dangling_links()
+    rows = runs_tables.clean_rows(ended, removable, now=now, is_removed=yes)
+    tables.show(rows, runs_tables.clean_table, as_json=as_json)

@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from astraflow.cli.inspection.screen import size
+from astraflow.cli.page.ended_runs import EndedRun
 from astraflow.contract.errors import InvalidInput
 
 _STATES = {"running": "green", "starting": "yellow", "ended": "dim"}
@@ -31,6 +33,40 @@ def recorded_table(records: Sequence[Mapping[str, Any]]) -> RenderableType:
         times = (_time_text(record["started_at"]), _time_text(record["last_at"]))
         table.add_row(str(record["id"]), Text(record["name"]), state, Text(record["recipe"]), *times)
     return table if records else Text("no recorded runs")
+
+
+def clean_rows(
+    ended: Sequence[EndedRun], removable: Sequence[EndedRun], *, now: float, is_removed: bool
+) -> list[dict[str, Any]]:
+    """Returns what `astraflow runs clean` says of each ended run. is_removed: the removable ones were removed."""
+    return [
+        {
+            "name": run.name,
+            "size_bytes": run.size_bytes,
+            "age_days": round(max(0.0, now - run.ended_at) / 86400, 2),
+            "last_step": run.last_step,
+            "is_removable": run in removable,
+            "is_removed": is_removed and run in removable,
+        }
+        for run in ended
+    ]
+
+
+def clean_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Returns the ended runs as a table above the total of the removable ones."""
+    table = Table("run", "", box=None, pad_edge=False)
+    for name in ("size", "age (days)", "last step"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        action = ("removed" if row["is_removed"] else "can be removed") if row["is_removable"] else "stays"
+        step = "none" if row["last_step"] is None else str(row["last_step"])
+        table.add_row(Text(row["name"]), action, size(row["size_bytes"]), f"{row['age_days']:.1f}", step)
+    chosen = [row for row in rows if row["is_removable"]]
+    total = f"{len(chosen)} of {len(rows)} ended runs, {size(sum(row['size_bytes'] for row in chosen))}"
+    if any(row["is_removed"] for row in chosen):
+        return Group(table, Text(f"removed {total}"))
+    hint = "add --yes to remove them" if chosen else "--older-than DAYS chooses by age"
+    return Group(table, Text(f"can be removed: {total}; {hint}"))
 
 
 def launch_line(launch: Mapping[str, Any]) -> RenderableType:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Overrides, RecipeArgument, Tls
+from astraflow.cli.options import Overrides, RecipeArgument, Tls, check_recipe
 
 _STARTED_AT = time.monotonic()
 """Approximate start of the command."""
@@ -42,7 +42,12 @@ Headless = Annotated[
     ),
 ]
 LimitS = Annotated[float | None, typer.Option(min=0, help="Time limit in seconds.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Maximum number of trainer steps (stop.steps).")]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Steps after which the stop condition is met (stop.steps); it ends the run with --headless only."
+    ),
+]
 Nodes = Annotated[int | None, typer.Option(min=0, help="RaaS nodes to start on this machine (nodes.count).")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the summary to this file as JSON.")]
 NoWeb = Annotated[bool, typer.Option("--no-web", help="Run without the page.")]
@@ -210,7 +215,7 @@ def run(
     )
     raise typer.Exit(
         run_locally(
-            load_recipe(recipe, chosen, check=Check.LIGHT),
+            load_recipe(check_recipe(recipe), chosen, check=Check.LIGHT),
             options,
             directory=run_dir,
             host=host,
@@ -229,4 +234,4 @@ def prepare(recipe: RecipeArgument, overrides: Overrides = []) -> None:  # noqa:
     from astraflow.recipe.loading import Check, load_recipe
 
     # The light check imports no heavy plugins: simulated models need no torch, others import it when prepared.
-    prepare_models(load_recipe(recipe, overrides, check=Check.LIGHT))
+    prepare_models(load_recipe(check_recipe(recipe), overrides, check=Check.LIGHT))

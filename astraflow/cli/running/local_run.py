@@ -31,6 +31,7 @@ from astraflow.cli.running.supervisor import ProcessEvent, RoleFailed, Superviso
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import NodeState, Report
+from astraflow.dataflow.reporting.failures import FAILING_S, TotalFailure
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
 from astraflow.runtime import logs
@@ -83,6 +84,7 @@ class LocalRun:
         self._options = options
         trained = [PolicyId(name) for name, policy in recipe.policies.items() if policy.is_trained]
         self._tally = Tally(trained, window_steps=recipe.stop.window_steps)
+        self._total_failure = TotalFailure()
         self._pids: dict[str, int] = {}
         self._exit_messages: dict[str, str] = {}
         """Latest exit message of each program that failed."""
@@ -90,6 +92,8 @@ class LocalRun:
         """Problems in the latest report."""
         self._page_address = ""
         """Address of the page; empty while it does not serve."""
+        self._is_complete = False
+        """True once the stop condition is met and the run continues."""
         self._busy_with = "starting"
         self._reason = "stopped by the user"
 
@@ -168,7 +172,8 @@ class LocalRun:
             await asyncio.to_thread(webbrowser.open, page_link(self._directory.state_directory(WEB)) or url)
 
     async def _follow(self, supervisor: Supervisor) -> str:
-        """Follows the reports until the run is complete; returns the reason."""
+        """Follows the reports until the run is complete; returns the reason. Raises: InvalidInput when every episode
+        fails in a headless run, whose user does not see it."""
         reason = ""
         tls = authority_client_tls(Authority.load(self._directory.authority)) if self._addresses.is_tls else None
         async with aclosing(reports(self._addresses.dataflow, token=self._directory.token, tls=tls)) as following:
@@ -177,6 +182,8 @@ class LocalRun:
                     self._screen.status(f"dataflow is unavailable: {report}")
                     continue
                 self._observe(report, supervisor)
+                if self._options.is_headless and self._total_failure.observe(report):
+                    raise total_failure_error(report)
                 if report.completion is not None:
                     reason = report.completion.reason
                 if report.completion is not None and report.completion.ends_run and not self._waits_for_nodes(report):
@@ -189,7 +196,6 @@ class LocalRun:
     def _observe(self, report: Report, supervisor: Supervisor) -> None:
         for name in working_programs(report):
             supervisor.mark_ready(name)
-        was_complete = self._tally.has_learned
         self._tally.observe(report)
         for problem in set(report.problems) - set(self._problems):
             self._screen.print_message(problem.replace("; see /", f"; see {self._page_address}/"), style="yellow")
@@ -198,10 +204,11 @@ class LocalRun:
             self._screen.progress(report)
         else:
             self._screen.status(waiting_line(report, self._busy_with))
-        if self._tally.has_learned and not was_complete and not self._options.is_headless:
-            reason = report.completion.reason if report.completion else ""
+        if report.completion is not None and not report.completion.ends_run and not self._is_complete:
+            self._is_complete = True
             self._screen.print_message(
-                f"Stop condition reached: {reason}. The run continues; Ctrl-C ends it.", style="green"
+                f"Stop condition reached: {report.completion.reason}. The run continues; Ctrl-C ends it.",
+                style="green" if report.completion.has_learned else "yellow",
             )
 
     def _page(self, address: str) -> str:
@@ -246,6 +253,18 @@ def working_programs(report: Report) -> list[str]:
     nodes = [node.facts.name for node in report.nodes if node.state is NodeState.READY]
     trainers = [trainer_name(stream.policy) for stream in report.streams if stream.steps or stream.is_waiting]
     return nodes + trainers
+
+
+def total_failure_error(report: Report) -> InvalidInput:
+    """Returns the error that ends a run in which every episode fails. The problems of the run follow it with the cause,
+    so the latest error of a node is part of it only without any."""
+    errors = [] if report.problems else [node.errors[-1] for node in report.nodes if node.errors]
+    cause = f" ({errors[0]})" if errors else ""
+    return InvalidInput(
+        f"cannot continue the run: every episode has failed for {FAILING_S:g} s{cause}; correct the cause and start "
+        "again",
+        code="run.every_episode_fails",
+    )
 
 
 def waits_for_joined_nodes(report: Report, *, own: Sequence[Program]) -> bool:

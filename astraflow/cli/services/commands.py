@@ -28,6 +28,7 @@ from astraflow.cli.options import (
     Token,
     TokenFile,
     WeightsKey,
+    check_recipe,
     read_ca_hash,
     read_token,
     read_weights_key,
@@ -84,7 +85,7 @@ def dataflow(
     )
     raise typer.Exit(
         run_dataflow(
-            recipe,
+            check_recipe(recipe),
             overrides,
             run=run,
             weights=weights,
@@ -134,7 +135,7 @@ def weights(
     upstream_tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) if follow else None
     raise typer.Exit(
         run_weights(
-            recipe,
+            check_recipe(recipe),
             overrides,
             directory=directory,
             listen=listen,
@@ -174,7 +175,7 @@ def trainer(
     token = read_token(token_file)
     raise typer.Exit(
         run_trainer(
-            recipe,
+            check_recipe(recipe),
             overrides,
             policy=policy,
             dataflow=dataflow,
@@ -217,7 +218,7 @@ def node(
     from astraflow.cli.services.roles import recipe_node_config, run_node
 
     tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority)
-    config, tracing = recipe_node_config(recipe, overrides, name=name)
+    config, tracing = recipe_node_config(check_recipe(recipe), overrides, name=name)
     token = read_token(token_file)
     raise typer.Exit(run_node(config, dataflow=dataflow, token=token, tls=tls, tracing=tracing))
 

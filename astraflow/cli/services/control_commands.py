@@ -1,5 +1,8 @@
 """Commands that run a role of the control plane: the web page, the fleet service and the maintainer."""
 
+import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -97,6 +100,7 @@ def web(
     """
     from astraflow.cli.services.roles import run_web
     from astraflow.runtime.folders.run_folders import home
+    from astraflow.runtime.service import FOLLOW_PARENT
 
     options = {
         "fleet": fleet,
@@ -120,6 +124,10 @@ def web(
     flags = ["--all-runs"] if all_runs or not dataflow else []
     flags += [part for folder in recipes for part in ("--recipes", str(folder.absolute()))]
     flags += [part for location in data for part in ("--data", location)]
+    # A terminal gets the link itself, and a run prints a line of its own. Standard output has only the line `ready`.
+    if not sys.stdout.isatty() and FOLLOW_PARENT not in os.environ:
+        location = f" {shlex.quote(str(directory))}" if directory else ""
+        typer.echo(f"`astraflow login-link{location}` prints a login link once the page is ready", err=True)
     run_web(
         dataflow=dataflow,
         directory=directory or home() / "web",

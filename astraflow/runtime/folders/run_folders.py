@@ -1,12 +1,12 @@
 """Folders of this machine and user: the cache, and runs with their facts, addresses and whether they are active."""
 
-import fcntl
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.locks import is_locked
 
 HOME = "ASTRAFLOW_HOME"
 """Environment variable that overrides the cache directory."""
@@ -95,14 +95,7 @@ class RunFolder:
     @property
     def is_active(self) -> bool:
         """Returns whether a process runs this run now."""
-        try:
-            with (self.path / LOCK).open("r") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except FileNotFoundError:
-            return False
-        return False
+        return is_locked(self.path / LOCK)
 
     def log(self, program: str) -> Path:
         """Returns the log path of one process."""

@@ -19,7 +19,7 @@ from astraflow.weights.store.retention import first_retained, is_full_snapshot_d
 from astraflow.weights.store.storage.base import Folder
 from astraflow.weights.store.transfer_planner import StoredVersions, TransferPlanner
 from astraflow.weights.store.upload_verification import ReceivedUpload, verify_upload
-from astraflow.weights.tensors import Buffer
+from astraflow.weights.tensors import MAX_VERSION_BYTES, Buffer
 from astraflow.weights.transfer.transfer_application import check_plan
 
 log = get_logger()
@@ -43,7 +43,9 @@ class History:
         may_skip_versions: bool = False,
     ) -> None:
         """may_skip_versions: whether the next version may be any later version, as in a mirror that was offline."""
-        recovered = recover(folder, max_bytes=config.max_version_bytes, workers=config.codec_threads)
+        # The configured limit is only for uploads: lowering it must not quarantine versions stored before.
+        max_bytes = max(config.max_version_bytes, MAX_VERSION_BYTES)
+        recovered = recover(folder, max_bytes=max_bytes, workers=config.codec_threads)
         self._policy = policy
         self._folder = folder
         self._config = config

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
@@ -23,7 +24,8 @@ class _Sender:
 
     part: Part
     is_written: bool = False
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock
+    """Lock of the part's bytes, shared with the senders that this one replaces."""
 
 
 class _MultipartPublish:
@@ -41,6 +43,7 @@ class _MultipartPublish:
         self.is_committing = False
         """All parts have arrived and the version is being verified and stored; disconnects no longer matter."""
         self._senders: dict[Part, _Sender] = {}
+        self._locks: dict[Part, asyncio.Lock] = {}
 
     @property
     def has_no_senders(self) -> bool:
@@ -65,11 +68,14 @@ class _MultipartPublish:
                     f"{other.end} of another publisher; use the same split of the version on all publishers",
                     code="weights.part_overlaps",
                 )
-        self._senders[part] = sender = _Sender(part=part)
+        self._senders[part] = sender = _Sender(part=part, lock=self._locks.setdefault(part, asyncio.Lock()))
         return sender
 
     async def run_for_sender(self, sender: _Sender, work: Callable[[], Result]) -> Result:
-        """Runs `work` in a thread. Raises: Conflict when another call has taken over the part."""
+        """Runs `work` in a thread, alone among the senders of this part; a cancelled call waits for its thread.
+
+        Raises: Conflict when another call has taken over the part.
+        """
         async with sender.lock:
             if self._senders.get(sender.part) is not sender:
                 raise Conflict(
@@ -79,7 +85,7 @@ class _MultipartPublish:
                 )
             if self.done.done():
                 self.done.result()
-            return await asyncio.to_thread(work)
+            return await _to_thread_until_end(work)
 
     def remove_sender(self, sender: _Sender) -> None:
         """Removes a sender that is done, failed or disconnected."""
@@ -246,3 +252,14 @@ class MultipartPublishes:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _to_thread_until_end(work: Callable[[], Result]) -> Result:
+    """Runs `work` in a thread; returns or raises only after its end, also when cancelled, as a thread cannot be."""
+    thread = asyncio.create_task(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(thread)
+    finally:
+        while not thread.done():
+            with suppress(asyncio.CancelledError):  # another cancellation; the first one is raised
+                await asyncio.wait([thread])

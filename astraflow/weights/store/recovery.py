@@ -17,7 +17,7 @@ from astraflow.weights.version_buffer import VersionBuffer
 log = get_logger()
 
 DAMAGED_SUFFIX = ".damaged"
-_NAME = re.compile(rf"(\d{{10}})\.({'|'.join(kind.value for kind in TransferKind)}|record)(\{DAMAGED_SUFFIX})?")
+_NAME = re.compile(rf"(\d{{10,}})\.({'|'.join(kind.value for kind in TransferKind)}|record)(\{DAMAGED_SUFFIX})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,8 @@ def recover(folder: Folder, *, max_bytes: int, workers: int = 1) -> RecoveredHis
 def _read_records(folder: Folder, sizes: Mapping[str, int], *, max_bytes: int) -> dict[Version, Record]:
     """Returns the readable records, each with its files that exist in full length."""
     records: dict[Version, Record] = {}
-    for name in sorted(name for name in sizes if name.endswith(RECORD_SUFFIX) and _NAME.fullmatch(name)):
+    names = {name: int(parts[1]) for name in sizes if name.endswith(RECORD_SUFFIX) and (parts := _NAME.fullmatch(name))}
+    for name in sorted(names, key=names.__getitem__):  # by number: versions from 10^10 on have longer names
         try:
             record = decode_record(_read_whole(folder, name, sizes[name]))
             check_manifest(record.manifest, max_bytes=max_bytes)

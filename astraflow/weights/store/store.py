@@ -65,7 +65,8 @@ class WeightStore:
     @property
     def policies(self) -> tuple[PolicyId, ...]:
         """Policies with at least one version, sorted."""
-        return tuple(sorted(policy for policy, history in self._histories.items() if history.records))
+        histories = self._histories.copy()  # other threads add policies meanwhile
+        return tuple(sorted(policy for policy, history in histories.items() if history.records))
 
     def begin_upload(
         self, manifest: Manifest, transfer: Transfer, *, shared: SharedFile | None = None

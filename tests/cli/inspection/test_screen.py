@@ -42,6 +42,23 @@ def test_failed_rollouts_are_shown_while_there_is_no_step() -> None:
     assert line == "waiting; nodes joined: 1; rollouts failed: 12, the latest: engine: cannot answer"
 
 
+def test_failed_rollouts_stay_visible_after_the_first_step_and_in_the_summary() -> None:
+    node = replace(make.node_report(), errors=("reward: ValueError: no number (vault.py, line 30)",))
+    flow = replace(make.flow_report(), episodes={"accepted": 71, "failed_reward": 20, "retried": 9})
+    report = make.report(make.stream_report(steps=3), flows=(flow,), nodes=(node,))
+
+    _, line = progress_lines(report)
+
+    assert line == "rollouts failed: 29%, the latest: reward: ValueError: no number (vault.py, line 30)"
+    tally = Tally([PolicyId("solver")], window_steps=2)
+    tally.observe(report)
+    console, out = written()
+    console.print(summary_table(tally.summary(reason="", has_failed=False, began_at=0, ended_at=9, restarts=0)))
+    assert "29%, the latest: reward: ValueError" in out.getvalue()
+    few = replace(flow, episodes={"accepted": 1000, "failed_reward": 9})
+    assert len(progress_lines(make.report(make.stream_report(), flows=(few,), nodes=(node,)))) == 1
+
+
 def test_unknown_values_are_not_shown_as_numbers() -> None:
     (line,) = progress_lines(make.report(make.stream_report(wait_fraction=math.nan, reward_produced=math.nan)))
     assert "nan" not in line

@@ -105,6 +105,23 @@ def test_the_active_run_of_this_machine_is_the_default(
         assert Said(capfd, "verify").out.startswith("Chain intact: 3")
 
 
+def test_the_page_in_the_astraflow_home_is_the_default_without_an_active_run(
+    tmp_path: Path, own_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    open_database(own_home / "web").close()
+    (own_home / "web" / "login-link").write_text("http://127.0.0.1:9/login?token=used")
+    assert CliRunner().invoke(app, ["login-link"]).exit_code == 0
+    assert capfd.readouterr().out.startswith("http://127.0.0.1:9/login?token=")
+
+
+def test_the_audit_log_of_a_run_is_found_by_its_name(
+    database: Database, tmp_path: Path, own_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (own_home / "runs").mkdir()
+    (own_home / "runs" / "evening").symlink_to(tmp_path / "run")
+    assert Said(capfd, "verify", "evening").out.startswith("Chain intact: 3")
+
+
 def test_a_folder_without_an_audit_log_is_refused_and_left_unchanged(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

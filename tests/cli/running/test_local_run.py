@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.cli.child_process import Program
-from astraflow.cli.running.local_run import JOINED_NODES_WAIT_S, waits_for_joined_nodes
+from astraflow.cli.running.local_run import JOINED_NODES_WAIT_S, total_failure_error, waits_for_joined_nodes
 from astraflow.contract.reports.report import Completion, NodeState
 from tests import make
 
@@ -31,3 +31,11 @@ def test_a_complete_run_waits_until_nodes_from_elsewhere_have_left(
     completion = Completion(reason="done", has_learned=True, at=COMPLETED_AT, ends_run=True)
     report = replace(make.report(), at=COMPLETED_AT + after_s, nodes=(node,), completion=completion)
     assert waits_for_joined_nodes(report, own=OWN) is waits
+
+
+def test_the_error_of_a_run_in_which_every_episode_fails_has_the_cause_once() -> None:
+    report = make.report(nodes=(replace(make.node_report(), errors=("reward: ValueError: no number",)),))
+    assert total_failure_error(report).code == "run.every_episode_fails"
+    assert "reward: ValueError: no number" in str(total_failure_error(report))
+    with_problem = replace(report, problems=("all 9 episodes so far failed: reward: ValueError: no number",))
+    assert "ValueError" not in str(total_failure_error(with_problem))

@@ -123,6 +123,29 @@ def test_a_damaged_old_delta_does_not_affect_the_newest_version(stored_run: Path
         assert fetched_manifest(store) == layout(SNAPSHOTS[5], 5)[0]
 
 
+def test_a_lower_limit_of_uploads_leaves_stored_versions(stored_run: Path) -> None:
+    before = names(stored_run)
+
+    with open_test_store(stored_run, CONFIG.model_copy(update={"max_version_bytes": 1})) as store:
+        assert [notice.version for notice in store.notices(POLICY)] == [0, 1, 2, 3, 4, 5]
+        assert fetched_manifest(store) == layout(SNAPSHOTS[5], 5)[0]
+        with pytest.raises(CorruptData, match="impossible"):
+            put_full(store, SNAPSHOTS[0], 6)
+
+    assert names(stored_run) == before
+
+
+def test_versions_of_more_than_ten_digits_are_restored_in_order(tmp_path: Path) -> None:
+    first = 10**10 - 2
+    with open_test_store(tmp_path, CONFIG) as store:
+        put_all(store, SNAPSHOTS, first=first)
+        before = [notice.version for notice in store.notices(POLICY)]
+
+    with open_test_store(tmp_path, CONFIG) as store:
+        assert [notice.version for notice in store.notices(POLICY)] == before == list(range(first, first + 6))
+        assert fetched_manifest(store) == layout(SNAPSHOTS[5], first + 5)[0]
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(data=st.data())
 def test_no_wrong_version_is_served_after_any_damage(stored_run: Path, data: st.DataObject) -> None:

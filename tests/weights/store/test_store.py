@@ -9,6 +9,8 @@ from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, Stora
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import TransferKind, VersionNotice
 from astraflow.weights.config import WeightsConfig
+from astraflow.weights.store.history import History
+from astraflow.weights.store.records import Record
 from astraflow.weights.store.store import open_store
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import weight_plane_pb2
@@ -149,6 +151,26 @@ def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path) -> None:
 
         assert store.notices(POLICY) == ()
         assert names(tmp_path) == []
+
+
+def test_policies_can_be_listed_while_another_one_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = PolicyId("verifier")
+    records = History.records.fget
+    assert records is not None
+    with open_test_store(tmp_path) as store:
+        put_full(store, snapshot(0), 0)
+
+        def publish_meanwhile(history: History) -> tuple[Record, ...]:
+            """Does what another thread may do at any time."""
+            monkeypatch.undo()
+            manifest, buffer = layout(snapshot(1), 0, policy=other)
+            assert put(store, manifest, *full_file(manifest, buffer))
+            return records(history)  # type: ignore[no-any-return]  # (mypy does not know the type of a getter)
+
+        monkeypatch.setattr(History, "records", property(publish_meanwhile))
+
+        assert store.policies == (POLICY,)
+        assert store.policies == (POLICY, other)
 
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
