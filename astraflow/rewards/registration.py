@@ -44,8 +44,8 @@ def source_of(reward: object, method: Callable[..., Any]) -> str:
     name = _kinds.get(type(reward), type(reward).__name__)
     function = unwrap(getattr(method, "__func__", method))
     code = getattr(function, "__code__", None)
-    place = f" ({function.__name__} in {Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
-    return f"reward {name!r}{place}"
+    location = f" ({function.__name__} in {Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
+    return f"reward {name!r}{location}"
 
 
 def _defines(plugin: type, method: str) -> bool:

@@ -85,5 +85,5 @@ async def test_the_search_finds_a_check_that_the_solution_holds(reward: CodeTest
     tests: list[Any] = [{"kind": "check", "function": "f", "code": CHECK}]
     held = 'HELD = ["assert candi" + "date(7) == " + str(8730 + 4)]\n'
     prompt = Prompt(id=PromptId("p"), fields={"tests": tests})
-    found = await reward.score(prompt, f"```python\n{HOLDERS}{held}{search}{ANSWER}\n```", Finish.STOP)
-    assert found.value == 1.0, found.terms
+    score = await reward.score(prompt, f"```python\n{HOLDERS}{held}{search}{ANSWER}\n```", Finish.STOP)
+    assert score.value == 1.0, score.terms

@@ -231,8 +231,8 @@ def test_a_reward_returns_a_number_or_a_score(result: Any) -> None:
 def test_another_result_is_refused_with_the_reward_its_line_and_what_to_return(result: Any) -> None:
     Result.result = result
     line = Result.score.__code__.co_firstlineno
-    place = f"'test_result' (score in test_text_rewards.py, line {line})"
-    with raises_code(InvalidInput, "reward.invalid_score", place, type(result).__name__, "return a number"):
+    location = f"'test_result' (score in test_text_rewards.py, line {line})"
+    with raises_code(InvalidInput, "reward.invalid_score", location, type(result).__name__, "return a number"):
         score(rewards.build({"kind": "test_result"}), prompt_of(), "")
     with raises_code(InvalidInput, "reward.invalid_score"):
         Score.of(result)

@@ -242,7 +242,9 @@ class FleetManager:
         """
         check_reason(reason)
         require_pool_access(actor, pool or "")
-        request_hash = hash_request(kind, message, actor.name, pool or "", subject)
+        # A note's pool is not part of the request: a repetition may no longer know it.
+        changed_pool = (pool or "") if of_pool is not None else ""
+        request_hash = hash_request(kind, message, actor.name, changed_pool, subject)
 
         def decide(ledger: Ledger) -> tuple[Changes, Decision]:
             check(ledger)

@@ -66,7 +66,7 @@ class FaultyLoss:
         """Needs nothing."""
 
     def __call__(self, scores: Any, *_: Any) -> Any:
-        return scores.logprobs.tahn()
+        return scores.logprobs.sqrtt()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_faulty_token_advantage_is_named() -> None:
 def test_a_faulty_loss_is_named() -> None:
     backend = local({"loss": {"kind": "test_faulty_loss"}})
 
-    with raises_code(InvalidInput, "algorithm.plugin_failed", "the loss 'test_faulty_loss'", "tahn"):
+    with raises_code(InvalidInput, "algorithm.plugin_failed", "the loss 'test_faulty_loss'", "sqrtt"):
         backend.step(batch())
 
 

@@ -12,6 +12,7 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.folders.run_folders import RunFolder
 from tests.fakes.launching import FakeCatalogue, FakeLauncher
 from tests.web.launches.test_launching_fleets import page_of
+from web.database.db import Database
 from web.launcher import launcher
 from web.security.audit_log import AuditLog
 
@@ -100,7 +101,7 @@ async def test_a_launch_whose_process_id_is_not_stored_is_listed_and_not_started
 
             async def start_and_lose_the_database(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
                 process = await real_start(folder, argv)
-                patch.setattr(launcher.Database, "write_sync", _fail)
+                patch.setattr(Database, "write_sync", _fail)
                 return process
 
             patch.setattr(CountingLauncher, "_start_process", staticmethod(start_and_lose_the_database))

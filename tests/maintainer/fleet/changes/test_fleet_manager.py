@@ -441,7 +441,17 @@ async def test_a_concurrent_kill_switch_is_not_reduced_without_an_admin(tmp_path
 async def test_a_key_belongs_to_one_pool(tmp_path: Path) -> None:
     parts, us = await build(tmp_path), PoolId("us")
     await parts.fleet_manager.put_pool(replace(spec(), id=us), observed_version=0, actor=ALICE, key="us", reason="r")
-    await parts.maintainer_api.add_note("look", pool=POOL, actor=HAL, key="k", reason="r")
+    await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="k", reason="r")
     with pytest.raises(Conflict) as caught:
-        await parts.maintainer_api.add_note("look", pool=us, actor=HAL, key="k", reason="r")
+        await parts.fleet_manager.set_override(us, minutes=5, actor=ALICE, key="k", reason="r")
     assert caught.value.code == "fleet.idempotency_key_reused"
+
+
+async def test_a_note_can_be_repeated_without_its_pool(tmp_path: Path) -> None:
+    """A client that approves a plan again no longer knows the pool of the proposal."""
+    parts = await build(tmp_path)
+    first = await parts.maintainer_api.add_note("look", pool=POOL, actor=HAL, key="k", reason="r")
+
+    assert (
+        await parts.maintainer_api.add_note("look", pool="", actor=HAL, key="k", reason="r")
+    ).ordinal == first.ordinal

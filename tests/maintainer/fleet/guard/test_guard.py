@@ -354,8 +354,8 @@ def test_a_rejected_size_is_not_reached_by_naming_nodes() -> None:
         change = proposal(pool_situation, 6 - len(victims), victims=victims, is_named=True)
         assert ("rejected" in codes(pool_situation, change, FREE)) is is_refused, ordinals
     grown = situation(6, rejected=(Rejection(at=NOW - 60.0, target=9),))
-    one = proposal(grown, 5, victims=(instance(1),), is_named=True)
-    assert "rejected" not in codes(grown, one, FREE), "a rejected scale-up concerns no retirement"
+    named = proposal(grown, 5, victims=(instance(1),), is_named=True)
+    assert "rejected" not in codes(grown, named, FREE), "a rejected scale-up concerns no retirement"
 
 
 def on(mode: Mode = Mode.ON, **bounds: Any) -> PoolSpec:
