@@ -1,7 +1,6 @@
 """Run directory: recipe, code version, token, addresses, logs and the state of each role; found by folder or name."""
 
 import errno
-import fcntl
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ from typing import Any, Self
 from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
 from astraflow.runtime.folders.run_folders import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs_folder
+from astraflow.runtime.locks import lock_exclusively
 from astraflow.weights.signing import SigningKey
 
 SIGNING_KEY, WEIGHTS_KEY = "weights.key", "weights.pub"
@@ -44,9 +44,9 @@ class RunDirectory(RunFolder):
         directory = cls((path or runs_folder() / run).resolve())
         with directory._storage_errors():
             directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = (directory.path / LOCK).open("w")
+            lock = (directory.path / LOCK).open("a+")
         with lock:
-            directory._lock(lock.fileno())
+            lock_exclusively(lock, refusal=directory._active())
             with directory._storage_errors():
                 directory._write_initial_files(run=path.name if path else run, name=name, seed=seed, recipe=recipe)
             yield directory
@@ -99,15 +99,12 @@ class RunDirectory(RunFolder):
                 log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {event}\n")
             write_private(self.path / PROCESSES, json.dumps(dict(pids), indent=2))
 
-    def _lock(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidInput(
-                f"cannot open {str(self.path)!r}: a run is active there; stop it (Ctrl-C in its terminal), or choose "
-                "another --run-dir",
-                code="run_directory.active",
-            ) from None
+    def _active(self) -> InvalidInput:
+        return InvalidInput(
+            f"cannot open {str(self.path)!r}: a run is active there; stop it (Ctrl-C in its terminal), or choose "
+            "another --run-dir",
+            code="run_directory.active",
+        )
 
     def _write_initial_files(self, *, run: str, name: str, seed: int, recipe: str) -> None:
         self._accept_settings(recipe)
