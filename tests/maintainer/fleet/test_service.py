@@ -27,6 +27,7 @@ from maintainer.fleet.__main__ import read_config
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.service import serve
+from tests.errors import raises_code
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO
 from tests.maintainer.fleet.providers.test_local_process import SLEEPER
@@ -197,7 +198,8 @@ async def test_the_guards_findings_reach_the_caller(tmp_path: Path) -> None:
         decision = await fleet.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
         assert decision.actor == OTTO
         assert (await fleet.status()).kill is KillScope.AGENTS
-        assert (await fleet.set_override(LOCAL, minutes=5, actor=HAL, key="h", reason="wait")).kind == "override"
+        with raises_code(NotPermitted, "fleet.kill_switch"):
+            await fleet.set_override(LOCAL, minutes=5, actor=HAL, key="h", reason="wait")
         assert (await fleet.escalate("critical", actor=HAL, key="e", reason="help")).message == "critical: help"
 
 

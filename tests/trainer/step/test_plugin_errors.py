@@ -24,7 +24,6 @@ class FaultOptions(Config):
     fault: str = "raise"
 
 
-@advantages.register("test_faulty", options=FaultOptions)
 class FaultyAdvantage:
     """Fails, or returns something wrong."""
 
@@ -38,7 +37,6 @@ class FaultyAdvantage:
         return results[self._fault]
 
 
-@token_advantages.register("test_faulty_tokens", options=FaultOptions)
 class FaultyTokenAdvantage:
     """Has the parameters of a row's advantage, or returns advantages that are not finite."""
 
@@ -53,7 +51,6 @@ class FaultyTokenAdvantage:
         return replace(tokens, advantages=tokens.advantages * float("nan"))
 
 
-@losses.register("test_faulty_loss", options=FaultOptions)
 class FaultyLoss:
     """Has a misspelt call."""
 
@@ -66,7 +63,15 @@ class FaultyLoss:
         """Needs nothing."""
 
     def __call__(self, scores: Any, *_: Any) -> Any:
-        return scores.logprobs.sqrtt()
+        return scores.logprobs.misspelt()
+
+
+@pytest.fixture(autouse=True)
+def faulty_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registers the plugins for the duration of a test: others compare all plugins."""
+    monkeypatch.setitem(advantages._registered, "test_faulty", (FaultyAdvantage, FaultOptions))
+    monkeypatch.setitem(token_advantages._registered, "test_faulty_tokens", (FaultyTokenAdvantage, FaultOptions))
+    monkeypatch.setitem(losses._registered, "test_faulty_loss", (FaultyLoss, FaultOptions))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_a_faulty_token_advantage_is_named() -> None:
 def test_a_faulty_loss_is_named() -> None:
     backend = local({"loss": {"kind": "test_faulty_loss"}})
 
-    with raises_code(InvalidInput, "algorithm.plugin_failed", "the loss 'test_faulty_loss'", "sqrtt"):
+    with raises_code(InvalidInput, "algorithm.plugin_failed", "the loss 'test_faulty_loss'", "misspelt"):
         backend.step(batch())
 
 
