@@ -28,6 +28,9 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.workflows.base import PolicyClient
 
+_MIN_TOP_P = 1e-6
+"""Stands for top_p 0, which engines refuse: only the most probable token is sampled."""
+
 _T = TypeVar("_T")
 
 
@@ -249,7 +252,8 @@ class PolicySession:
             stop_strings=[text for text in stop_strings if text],
         )
         if options.uses_client_sampling:
-            temperature, top_p = client.temperature or sampling.temperature, client.top_p or sampling.top_p
+            temperature = sampling.temperature if client.temperature is None else client.temperature
+            top_p = sampling.top_p if client.top_p is None else max(client.top_p, _MIN_TOP_P)
             sampling = replace(sampling, temperature=temperature, top_p=top_p)
         return replace(sampling, json_schema=client.json_schema or sampling.json_schema)
 

@@ -167,7 +167,8 @@ def _split_reasoning(text: str, *, begins_thinking: bool) -> tuple[str | None, s
 
 def _take_call(source: str, calls: list[FunctionCall]) -> str:
     """Appends the function call in `source` and returns the text that remains: all of it if the call is unreadable."""
-    (call,) = parse_calls(source, CallFormat.HERMES, ())
+    parsed = parse_calls(source, CallFormat.HERMES, ())  # none for a call with the end of a thought in it
+    call = parsed[0] if len(parsed) == 1 else None
     if not isinstance(call, ToolCall):
         return source
     calls.append(FunctionCall(id="", name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)))

@@ -139,7 +139,8 @@ class AgentWorkflow:
             exit_ = await program.run(timeout_s=self._timeout_s)
             scores = await self._scores(_Episode(task.prompt, session, access, program, exit_), scorer)
         trajectories = session.trajectories(scores, calls=access.record)
-        del self._unfinished[task.id]
+        if self._unfinished.get(task.id) is access.record:  # else of another attempt, which runs at the same time
+            del self._unfinished[task.id]
         return trajectories
 
     @property

@@ -100,6 +100,12 @@ async def test_the_reward_scores_the_last_reply_and_calls_are_recorded() -> None
     ]
 
 
+async def test_two_attempts_of_a_task_run_at_the_same_time() -> None:
+    async with started(spec("ask_twice")) as workflow:
+        attempts = await asyncio.gather(*(episode(workflow, TextReward(), "one", "three") for _ in range(2)))
+    assert [trajectory.reward for (trajectory,) in attempts] == [5.0, 5.0]
+
+
 @pytest.mark.parametrize(
     ("function", "score", "value", "terms"),
     [

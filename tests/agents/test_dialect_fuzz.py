@@ -229,6 +229,7 @@ def test_changed_requests_are_answered_or_refused(
     if not body_repeats_odd_values(path, body, reply):
         check(path, status, answer)
     assert status < 500
+    assert status == 200 or not (handler.calls or handler.token_calls), "its client does not get the sampled reply"
 
 
 def body_repeats_odd_values(path: str, body: Any, reply: AgentMessage) -> bool:
@@ -257,6 +258,26 @@ def test_deeply_nested_bodies_are_answered_or_refused(path: str, depth: int) -> 
         status, answer = asyncio.run(call(path, body, ScriptedHandler()))
         assert status in (200, 400)
         assert answer
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        ("/v1/responses", "metadata", "x"),
+        ("/v1/chat/completions", "stream_options", "x"),
+        ("/v1/chat/completions", "stream_options", {"include_usage": 1}),
+        ("/inference/v1/generate", "stream_options", "x"),
+        ("/inference/v1/generate", "stream_options", {"include_usage": 1}),
+        ("/inference/v1/generate", "request_id", 1),
+        ("/inference/v1/generate", "return_token_ids", "x"),
+    ],
+)
+def test_fields_of_the_answer_are_checked_before_a_reply_is_sampled(path: str, field: str, value: Any) -> None:
+    handler = ScriptedHandler()
+    for is_streaming in (False, True):
+        body = {**BODIES[path], "stream": is_streaming, field: value}
+        status, _ = asyncio.run(call(path, orjson.dumps(body), handler))
+        assert (status, handler.calls, handler.token_calls) == (400, [], [])
 
 
 @pytest.mark.parametrize("path", sorted(BODIES))

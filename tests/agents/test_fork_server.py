@@ -1,5 +1,6 @@
 """Process that imports the modules of agents and forks for each episode."""
 
+import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,14 @@ from anthropic import Anthropic
 from openai import AsyncOpenAI, OpenAI
 
 from astraflow.agents.programs.base import AgentTask
-from astraflow.agents.programs.callables import CallableOptions, CallableProgram
-from astraflow.agents.programs.fork_server import called_with, function_named
+from astraflow.agents.programs.callables import CallableOptions, CallableProgram, _ForkServer
+from astraflow.agents.programs.fork_server import WORK, Start, called_with, function_named
 from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL, early_clients, point_clients, warm_up
 from astraflow.agents.proxy.server import environment
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
+from tests.fakes.clock import settle
 
 
 def test_clients_that_a_module_creates_get_base_url_and_key_of_each_episode(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,3 +88,31 @@ def test_the_sdks_are_warmed_up_without_a_connection() -> None:
     with structlog.testing.capture_logs() as entries:
         warm_up()
     assert entries == []
+
+
+@pytest.mark.anyio
+async def test_agents_that_are_cancelled_while_they_start_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start and kill reach the fork server together, so that the kill comes before the agent has its own group."""
+    (tmp_path / "waiting_agent.py").write_text("import time\ndef wait(): time.sleep(1000)\n")
+    monkeypatch.setenv(PLUGINS_VARIABLE, str(tmp_path / "waiting_agent.py"))
+    task = AgentTask(fields={}, base_url="", api_key="", models=("m",), environment={}, port=1, seed=0)
+    server = _ForkServer(())
+    await server.start()
+    calls = []
+    for number in range(8):
+        (tmp_path / f"{number}" / WORK).mkdir(parents=True)
+        start = Start(
+            function="waiting_agent:wait",
+            folder=str(tmp_path / f"{number}"),
+            task=task,
+            memory_bytes=2**30,
+            file_bytes=2**20,
+        )
+        calls.append(asyncio.create_task(server.call(start)))
+    await settle()
+    for waiting in calls:
+        waiting.cancel()
+    async with asyncio.timeout(60):
+        await asyncio.wait(calls)
+    assert all(waiting.cancelled() for waiting in calls)
+    await server.close()

@@ -332,6 +332,15 @@ class TestSampling:
         await agent.complete(call(user("?"), temperature=0.1))
         assert (policy.samplings[0].temperature, policy.samplings[0].top_p) == (0.1, 1.0)
 
+    async def test_evaluations_may_be_greedy(self) -> None:
+        policy = FakePolicy("a", "b")
+        agent = session(policy=policy, uses_client_sampling=True)
+        await agent.complete(call(user("?"), temperature=0.0))
+        await agent.complete(call(user("?"), top_p=0.0))
+        assert [sampling.temperature for sampling in policy.samplings] == [0.0, 1.0]
+        assert policy.samplings[0].top_p == 1.0
+        assert 0 < policy.samplings[1].top_p < 1e-3, "engines refuse 0"
+
     def test_training_refuses_the_sampling_of_clients(self) -> None:
         assert SessionOptions(uses_client_sampling=True, top_k=5).truncating_options == (
             "top_k",

@@ -98,6 +98,15 @@ def test_thoughts_and_function_calls_are_parsed(
     assert [function_call.name for function_call in message.function_calls] == calls
 
 
+def test_a_call_with_the_end_of_a_thought_in_it_is_unreadable() -> None:
+    source = ByteTokenizer()
+    call_text = '<tool_call>{"name": "add", "arguments": {"a": "</think>"}}</tool_call>'
+    parsed = TemplateRenderer(source).parse(EMPTY, source.encode(f"<think>x</think>{call_text}"), (ADD,))
+    message = parsed.message
+    assert (message.reasoning, message.content, message.function_calls) == ("x", call_text, ())
+    assert parsed.is_malformed
+
+
 def test_a_template_that_begins_with_a_thought_makes_text_without_an_end_a_thought() -> None:
     source = tokenizer(THINKING, "characters")
     renderer = TemplateRenderer(source)

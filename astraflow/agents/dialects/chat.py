@@ -57,6 +57,7 @@ class ChatDialect:
         """Returns the request. Raises: CallRefused."""
         fields.refuse_fields(body, _UNSUPPORTED)
         refuse_several(body)
+        fields.includes_usage(body)  # what the answer needs is checked before a reply is sampled and trained
         tools = tuple(_tool(tool, where) for where, tool in fields.objects(body, "tools"))
         options = CallOptions(
             model=fields.text(body, "model"),
@@ -99,7 +100,7 @@ class ChatDialect:
         """Yields the chunks of a chat completion."""
         choice = body["choices"][0]
         head = {"id": body["id"], "object": "chat.completion.chunk", "created": body["created"], "model": body["model"]}
-        has_usage = fields.flag(fields.mapping(parsed.body, "stream_options") or {}, "include_usage")
+        has_usage = fields.includes_usage(parsed.body)
         if has_usage:
             head["usage"] = None
         for delta, finish in _deltas(choice["message"], choice["finish_reason"]):

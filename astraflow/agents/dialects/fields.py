@@ -76,6 +76,11 @@ def strings(body: Json, key: str) -> tuple[str, ...]:
     return tuple(values)
 
 
+def includes_usage(body: Json) -> bool:
+    """Returns whether the stream of a reply ends with its usage."""
+    return flag(mapping(body, "stream_options") or {}, "include_usage")
+
+
 def mapping(body: Json, key: str) -> Json | None:
     """Returns an object, or None."""
     value = body.get(key)

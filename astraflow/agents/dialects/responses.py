@@ -33,6 +33,7 @@ class ResponsesDialect:
     def parse(self, body: Json, context: CallContext) -> ParsedCall[ModelCall]:
         """Returns the request. Raises: CallRefused."""
         fields.refuse_fields(body, _UNSUPPORTED)
+        fields.mapping(body, "metadata")  # what the answer needs is checked before a reply is sampled and trained
         if _LOGPROBS in fields.strings(body, "include"):
             fields.refuse_fields({"include": _LOGPROBS}, {"include": "leave log probabilities out"})
         tools = tuple(_tools(body))

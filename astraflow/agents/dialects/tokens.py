@@ -40,6 +40,7 @@ class TokensDialect:
         fields.refuse_fields(body, _UNSUPPORTED)
         fields.refuse_fields(sampling, _UNSUPPORTED_SAMPLING)
         refuse_several(sampling)
+        _check_answer_fields(body)
         if fields.text(body, "output_mode", default="tokens") != "tokens":
             fields.refuse_fields(body, {"output_mode": "decode the tokens in the client"})
         options = CallOptions(
@@ -102,7 +103,7 @@ class TokensDialect:
         if body["prompt_token_ids"] is not None:
             chunk["prompt_token_ids"] = body["prompt_token_ids"]
         yield event(chunk)
-        if fields.flag(fields.mapping(parsed.body, "stream_options") or {}, "include_usage"):
+        if fields.includes_usage(parsed.body):
             yield event({**head, "choices": [], "usage": body["usage"]})
         yield b"data: [DONE]\n\n"
 
@@ -113,6 +114,13 @@ class TokensDialect:
     def stream_error(self, problem: CallRefused, status: int) -> bytes:
         """Returns an event that ends the stream."""
         return event(openai_error(problem, status)) + b"data: [DONE]\n\n"
+
+
+def _check_answer_fields(body: Json) -> None:
+    """Checks what the answer needs, before a reply is sampled and trained. Raises: InvalidCall."""
+    fields.includes_usage(body)
+    fields.text(body, "request_id")
+    fields.flag(body, "return_token_ids")
 
 
 def _tokens(values: object, name: str) -> Int32Array:

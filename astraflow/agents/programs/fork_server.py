@@ -212,8 +212,11 @@ async def _awaited(value: Any) -> Any:
 
 
 def _kill_group(process: int) -> None:
+    """Kills an agent that was not waited for, and the processes of its group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process, signal.SIGKILL)
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(process, signal.SIGKILL)  # just forked, it has no group of its own yet
 
 
 def _reply(replies: BinaryIO, message: object) -> None:

@@ -180,7 +180,8 @@ class UpstreamSession:
         flow = self._options
         temperature, top_p = flow.temperature, flow.top_p
         if flow.uses_client_sampling:
-            temperature, top_p = client.temperature or temperature, client.top_p or top_p
+            temperature = temperature if client.temperature is None else client.temperature
+            top_p = top_p if client.top_p is None else client.top_p
         return replace(
             client,
             model=model,

@@ -112,7 +112,7 @@ class LocalTorchEngine:
 
     @property
     def version(self) -> Version | None:
-        """Version loaded last; None until the first load."""
+        """Version loaded last; None until the first load and after a failed one."""
         return self._worker.version if self._worker else None
 
     @property
@@ -185,6 +185,7 @@ class LocalTorchEngine:
             staged = await asyncio.to_thread(self._stage, weights, worker.version)
             stage_s = time.perf_counter() - began_at
             is_first = worker.version is None
+            self._base_root = None  # unknown when the swap fails
 
             def exchange() -> list[torch.Tensor]:
                 replaced = swap(staged, threads=self._options.threads)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -15,6 +16,7 @@ from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
+from astraflow.raas.engines.continuations import continuable
 from astraflow.raas.policies.recorder import RolloutRecorder, request_key
 from astraflow.raas.policies.reprefill_check import ReprefillCheck
 from astraflow.raas.policies.sampling_check import SamplingCheck
@@ -109,7 +111,8 @@ class TaskPolicy:
     """Client of one policy for one task: names requests, counts tokens, and assigns failures to their boundary.
 
     Records every generation. A generation that an earlier node completed for the same request is returned at once;
-    an incomplete one continues after its tokens, with the remaining length.
+    an incomplete one continues after its tokens, with the remaining length, or after a part of them as in
+    `continuable`.
     """
 
     def __init__(
@@ -145,7 +148,7 @@ class TaskPolicy:
                 code="rollout.not_serving",
             )
         request = request_key(policy, prompt, sampling)
-        recalled = self._recorder.recall(request)
+        recalled = self._recalled(request, sampling)
         if recalled is not None:
             self._counters.add("tokens_continued", len(recalled.tokens))
         began_at = self._turns.now if self._turns is not None else 0.0
@@ -164,6 +167,16 @@ class TaskPolicy:
         self._recorder.record(policy, request, generation)
         await self._recorder.block_if_stopped()
         return generation
+
+    def _recalled(self, request: bytes, sampling: Sampling) -> Generation | None:
+        """Returns the recording of a request, of an incomplete one the part that can be continued; None without any."""
+        recalled = self._recorder.recall(request)
+        is_incomplete = recalled is not None and recalled.finish is Finish.ABORT
+        if recalled is None or not is_incomplete or len(recalled.tokens) >= sampling.max_new_tokens:
+            return recalled
+        kept = continuable(recalled, sampling, partial(self.tokenizer.decode, keep_special_tokens=True))
+        self._recorder.continued_tokens -= len(recalled.tokens) - (len(kept.tokens) if kept is not None else 0)
+        return kept
 
     async def _continue_generation(
         self, prompt: Int32Array, sampling: Sampling, recalled: Generation | None

@@ -58,6 +58,9 @@ async def test_the_sampling_is_that_of_the_flow_within_the_limits_of_the_client(
     async with session(temperature=0.6, uses_client_sampling=True) as (endpoint, handler):
         await handler.complete(named("solver", temperature=0.1))
         assert endpoint.requests[0]["temperature"] == 0.1
+    async with session(temperature=0.6, uses_client_sampling=True) as (endpoint, handler):
+        await handler.complete(named("solver", temperature=0.0, top_p=0.0))
+        assert (endpoint.requests[0]["temperature"], endpoint.requests[0]["top_p"]) == (0.0, 0.0)
 
 
 async def test_each_conversation_that_was_not_continued_is_a_trajectory() -> None:

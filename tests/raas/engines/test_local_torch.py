@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from astraflow.models import models
 from astraflow.models.causal import hidden_states
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine, PauseMode
-from astraflow.raas.engines.local import batcher
+from astraflow.raas.engines.local import batcher, parameters
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.errors import raises_code
@@ -433,6 +434,41 @@ async def test_a_failed_step_fails_all_its_requests_and_later_ones_are_served(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("fails", [0, 1], ids=["without a prefix", "with a prefix"])
+async def test_a_failed_prefill_loses_no_other_request(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    """Two requests that join together: one continues an earlier text, so that it is prefilled after the other."""
+    text = np.tile(PROMPT, 8)
+    await within(engine.generate("warm", text, Sampling(max_new_tokens=8)))
+    prefill, began = batcher.Batcher._prefill, count()
+
+    def failing(self: batcher.Batcher, first: int, joining: list[Any]) -> torch.Tensor:
+        if next(began) == fails:
+            raise MemoryError("no room for keys")
+        return prefill(self, first, joining)
+
+    monkeypatch.setattr(batcher.Batcher, "_prefill", failing)
+    requests = [
+        engine.generate("new", PROMPT[::-1].copy(), Sampling(max_new_tokens=1)),
+        engine.generate("next", np.concatenate([text, PROMPT]), Sampling(max_new_tokens=1)),
+    ]
+    outcomes = await within(asyncio.gather(*requests, return_exceptions=True))
+
+    assert isinstance(outcomes[fails], MemoryError)
+    other = outcomes[1 - fails]
+    assert isinstance(other, Generation)
+    assert len(other.tokens) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("option", [{"temperature": 0.0}, {"top_p": 1e-6}])
+async def test_greedy_sampling_has_certain_tokens(engine: Engine, option: dict[str, float]) -> None:
+    (generation,) = await generated(engine, [PROMPT], Sampling(max_new_tokens=5, **option))  # type: ignore[arg-type]
+    np.testing.assert_allclose(generation.logprobs, np.zeros(5), atol=1e-5)
+
+
+@pytest.mark.anyio
 async def test_weights_that_are_not_finite_are_refused_at_the_first_load() -> None:
     broken = make_torch.model(0)
     broken.get_parameter("model.norm.weight").data.fill_(torch.nan)
@@ -453,6 +489,32 @@ async def test_later_weights_that_are_not_finite_fail_generation(engine: Engine)
 
     with pytest.raises(InternalError, match="not finite"):
         await engine.generate("a", PROMPT, Sampling(max_new_tokens=5))
+
+
+@pytest.mark.anyio
+async def test_a_failed_swap_leaves_no_version_and_fails_requests_until_the_next_load(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(staged: list[Any], *, threads: int = 1) -> list[torch.Tensor]:
+        parameters.swap(staged[:1], threads=threads)
+        raise MemoryError("no room for a tensor")
+
+    running = asyncio.create_task(engine.generate("a", PROMPT, Sampling(max_new_tokens=400)))
+    await asyncio.sleep(0)
+    with monkeypatch.context() as broken:
+        broken.setattr("astraflow.raas.engines.local_torch.swap", fail)
+        with pytest.raises(MemoryError):
+            await within(engine.load(weights_of(1)))
+
+    assert engine.version is None
+    with raises_code(Unavailable, "engine.no_weights"):
+        await within(running)
+    with raises_code(Unavailable, "engine.no_weights"):
+        await engine.generate("b", PROMPT, Sampling(max_new_tokens=5))
+    await within(engine.load(weights_of(2)))
+    later = await within(engine.generate("c", PROMPT, Sampling(max_new_tokens=5)))
+    expected = make_torch.logprobs(make_torch.model(2), np.concatenate([PROMPT, later.tokens]), len(PROMPT))
+    np.testing.assert_allclose(later.logprobs, expected, atol=1e-5)
 
 
 @pytest.mark.anyio

@@ -111,6 +111,34 @@ async def test_a_partial_generation_of_the_full_length_is_complete() -> None:
     assert (text(generation.tokens), generation.finish, engine.requests) == (whole, Finish.LENGTH, [])
 
 
+@pytest.mark.parametrize("option", [{"json_schema": "{}"}, {"regex": "a+"}])
+async def test_a_partial_generation_with_a_grammar_starts_anew(option: dict[str, str]) -> None:
+    engine, counters = FakeEngine(version=3), NodeCounters()
+    sampling = replace(SAMPLING, **option)  # type: ignore[arg-type]
+    recorder = RolloutRecorder([recorded("dc", finish=Finish.ABORT, key=request_key(SOLVER, PROMPT, sampling))])
+
+    generation = await port(recorder, engine, counters).generate(PROMPT, sampling)
+
+    assert (text(generation.tokens), [text(prompt) for prompt in engine.prompts]) == ("dcba", ["ask"])
+    assert (recorder.continued_tokens, counters.counters()["tokens_continued"]) == (0, 0)
+
+
+async def test_a_partial_generation_continues_where_no_stop_string_has_begun() -> None:
+    engine, counters = FakeEngine(version=3), NodeCounters()
+    sampling = replace(SAMPLING, max_new_tokens=100, stop_strings=("<end>",))
+    begun = 20 * "x" + "<en"
+    recorder = RolloutRecorder([recorded(begun, finish=Finish.ABORT, key=request_key(SOLVER, PROMPT, sampling))])
+
+    generation = await port(recorder, engine, counters).generate(PROMPT, sampling)
+
+    kept = text(engine.prompts[0]).removeprefix("ask")
+    assert kept
+    assert kept.strip("x") == ""
+    assert text(generation.tokens) == kept + "dcba"
+    assert engine.samplings[0].max_new_tokens == 100 - len(kept)
+    assert (recorder.continued_tokens, counters.counters()["tokens_continued"]) == (len(kept), len(kept))
+
+
 async def test_a_recorded_generation_is_used_once_and_only_for_its_request() -> None:
     engine = FakeEngine(version=3)
     recorder = RolloutRecorder([recorded("one"), recorded("two"), recorded("other", key=b"other")])

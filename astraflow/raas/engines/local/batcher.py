@@ -1,7 +1,7 @@
 """Continuous batching: sequences join between decode steps and leave when they end."""
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,16 +77,23 @@ class Batcher:
         longest = max((len(sequence.prompt) + len(sequence.tokens) for sequence in running), default=0)
         return min(1.0, len(running) * longest / self._limits.cache_tokens)
 
-    def admit(self, waiting: deque[Sequence]) -> list[EndedSequence]:
-        """Admits sequences from the left of `waiting` while they fit; returns those that ended at once."""
+    def admit(self, waiting: deque[Sequence]) -> Iterator[list[EndedSequence]]:
+        """Admits sequences from the left of `waiting` while they fit; yields those that ended at once.
+
+        A prefill without prefixes and one with prefixes follow each other. When one fails, its sequences are running,
+        and those of the prefill that has not begun are in `waiting` again.
+        """
         joining = self._take_fitting(waiting)
-        ended: list[EndedSequence] = []
-        for rows in ([row for row in joining if not row.prefix], [row for row in joining if row.prefix]):
-            if rows:
+        fresh, continued = [row for row in joining if not row.prefix], [row for row in joining if row.prefix]
+        prefills = deque(rows for rows in (fresh, continued) if rows)
+        try:
+            while prefills:
+                rows = prefills.popleft()
                 first = len(self.running)
                 self.running += [row.sequence for row in rows]
-                ended += self._append(first, self._prefill(first, rows))
-        return ended
+                yield self._append(first, self._prefill(first, rows))
+        finally:
+            waiting.extendleft(row.sequence for rows in reversed(prefills) for row in reversed(rows))
 
     def step(self) -> list[EndedSequence]:
         """Appends a token to every sequence; returns the sequences that ended."""

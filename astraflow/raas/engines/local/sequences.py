@@ -10,9 +10,7 @@ import numpy as np
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.rollouts.trajectories import Int32Array
-
-_INCOMPLETE_TOKENS = 4
-"""Number of first tokens that may decode differently without their predecessors: parts of a character, a space."""
+from astraflow.raas.engines.continuations import tokens_of_stop
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -59,8 +57,7 @@ class Sequence:
         stops = self.sampling.stop_strings
         if not stops or self.decode is None:
             return False
-        reach = max(len(stop.encode()) for stop in stops) + _INCOMPLETE_TOKENS  # a token is at least one byte
-        text = self.decode(np.array(self.tokens[-reach:], dtype=np.int32))
+        text = self.decode(np.array(self.tokens[-tokens_of_stop(stops) :], dtype=np.int32))
         return any(stop in text for stop in stops)
 
     def close_span(self, version: Version) -> None:

@@ -113,10 +113,14 @@ class Worker:
         self._is_paused = False
 
     def swap_weights(self, version: Version, swap: Callable[[], T]) -> "SwapResult[T]":
-        """Swaps the weights and discards the cache: running sequences are computed again with the new weights."""
+        """Swaps the weights and discards the cache: running sequences are computed again with the new weights.
+
+        After an error of `swap` the weights are unknown: `version` is None, and all requests fail.
+        """
         began = time.perf_counter()
         self._evict()
         evicted = time.perf_counter()
+        self.version = None
         swapped = swap()
         self.version = version
         resumed: Future[float] = Future()
@@ -158,8 +162,11 @@ class Worker:
             run()
         if is_closing:
             return False
+        if self.version is None:
+            self._fail_waiting()
         try:
-            self._answer(self._admit())
+            for ended in self._admit():
+                self._answer(ended)
             self._note_resumed()
             self._answer(self._batcher.step())
         except Exception as problem:  # an error of the model or its memory fails all running requests
@@ -172,8 +179,11 @@ class Worker:
         is_idle = not (self._batcher.running or self._scoring or (self._queued and not self._is_paused))
         return bool(self._calls or self._arrived or self._is_closing) or not is_idle
 
-    def _admit(self) -> list[EndedSequence]:
-        """Admits queued sequences. A prefill delays all running sequences, so a few new sequences wait for more."""
+    def _admit(self) -> Iterable[list[EndedSequence]]:
+        """Admits queued sequences; yields those that ended at once.
+
+        A prefill delays all running sequences, so a few new sequences wait for more.
+        """
         if self._scoring:
             return self._batcher.admit(self._scoring)
         if self._is_paused or not self._queued:
@@ -213,6 +223,15 @@ class Worker:
 
     def _fail(self, problem: Exception) -> None:
         _deliver([(sequence.reply, problem) for sequence in self._batcher.evict()])
+
+    def _fail_waiting(self) -> None:
+        problem = Unavailable(
+            "cannot continue the request: the weights of the engine are unknown after a failed load; load a version",
+            code="engine.no_weights",
+        )
+        _deliver([(sequence.reply, problem) for sequence in (*self._queued, *self._scoring)])
+        self._queued.clear()
+        self._scoring.clear()
 
     def _check_not_closing(self) -> None:
         if self._is_closing:

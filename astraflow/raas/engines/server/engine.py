@@ -14,6 +14,7 @@ from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Dtype
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
+from astraflow.raas.engines.continuations import ModelDecoder
 from astraflow.raas.engines.merged_adapters import AdapterMerger
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.environments import Environment, find_environment
@@ -69,7 +70,7 @@ class ServerEngine:
         self._open = asyncio.Event()
         """Clear while the caller has paused the engine."""
         self._open.set()
-        self._router = RequestRouter(dialect, self._replicas, is_open=self._open)
+        self._router = RequestRouter(dialect, self._replicas, is_open=self._open, decode=ModelDecoder(model))
         self._load_lock = asyncio.Lock()
         self._stage_lock = asyncio.Lock()
         """Held while the staged weights change, and while a restarted server loads them."""

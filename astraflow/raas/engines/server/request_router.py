@@ -12,6 +12,7 @@ from astraflow.client.model_server import ServerClient, ServerRefused, ServerUnr
 from astraflow.contract.errors import AstraFlowError, Conflict, CorruptData, InvalidInput, Unavailable
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
+from astraflow.raas.engines.continuations import Decode, continuable
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.replica import Replica, ServerLost
 from astraflow.raas.engines.server.request_groups import RequestGroups
@@ -27,9 +28,13 @@ _ABORTED = Generation(tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.floa
 class RequestRouter:
     """Sends each request to the server with the fewest, and again when its server is lost or aborted it for a load."""
 
-    def __init__(self, dialect: Dialect, replicas: Sequence[Replica], *, is_open: asyncio.Event) -> None:
-        """replicas: servers of the engine, which may be added later. is_open: clear while the engine is paused."""
+    def __init__(
+        self, dialect: Dialect, replicas: Sequence[Replica], *, is_open: asyncio.Event, decode: Decode
+    ) -> None:
+        """replicas: servers of the engine, which may be added later. is_open: clear while the engine is paused.
+        decode: called in a thread."""
         self._dialect = dialect
+        self._decode = decode
         self._groups = RequestGroups(dialect)
         self._replicas = replicas
         self._is_open = is_open
@@ -62,10 +67,6 @@ class RequestRouter:
         self._in_flight[wire_id] = None
         try:
             return await self._complete(wire_id, prompt, sampling)
-        except asyncio.CancelledError:
-            with suppress(AstraFlowError, TimeoutError):
-                await asyncio.shield(self._abort(wire_id))
-            raise
         finally:
             del self._wire_ids[request_id], self._in_flight[wire_id]
             self._aborted.discard(wire_id)
@@ -105,33 +106,51 @@ class RequestRouter:
         """Returns the whole generation, over lost servers and aborts by a server."""
         so_far: Generation | None = None
         while True:
+            begun = so_far and await self._continuable(so_far, sampling)
             replica = await self._next_replica_or_abort(wire_id)
             if replica is None:
                 return so_far or _ABORTED
-            prefix, left = _remaining(prompt, sampling, so_far)
-            self._in_flight[wire_id] = replica
-            replica.in_flight += 1
-            client: ServerClient | None = None
-            adapter = ""
-            try:
-                client = replica.client
-                adapter = client.adapter
-                part = await self._groups.generate(client, wire_id, prefix, left)
-            except (ServerLost, ServerUnreachable, ServerRefused) as problem:
-                if client is not None and client.adapter != adapter:
-                    continue  # it named the adapters of the version before
-                if isinstance(problem, ServerRefused) and problem.status < 500:
-                    raise
-                if not await replica.has_been_lost(LOSS_DETECTION_S) and not self._is_closed:
-                    raise
-                continue  # the restarted server, or another one, computes it again
-            finally:
-                replica.in_flight -= 1
-                self._in_flight[wire_id] = None
-            so_far = joined(so_far, part) if so_far is not None else part
+            part = await self._generate_on(replica, wire_id, *_remaining(prompt, sampling, begun))
+            if part is None:
+                continue
+            so_far = joined(begun, part) if begun is not None else part
             is_complete = part.finish is not Finish.ABORT or len(so_far.tokens) >= sampling.max_new_tokens
             if is_complete or self._is_aborted(wire_id):
                 return so_far
+
+    async def _continuable(self, so_far: Generation, sampling: Sampling) -> Generation | None:
+        """Returns the part of an aborted generation that another request can continue, as `continuable`."""
+        if not sampling.stop_strings:  # nothing is decoded
+            return continuable(so_far, sampling, self._decode)
+        return await asyncio.to_thread(continuable, so_far, sampling, self._decode)
+
+    async def _generate_on(
+        self, replica: Replica, wire_id: str, prompt: Int32Array, sampling: Sampling
+    ) -> Generation | None:
+        """Generates on one server; returns None when the request must be sent again. Aborts it there on cancelling."""
+        self._in_flight[wire_id] = replica
+        replica.in_flight += 1
+        client: ServerClient | None = None
+        adapter = ""
+        try:
+            client = replica.client
+            adapter = client.adapter
+            return await self._groups.generate(client, wire_id, prompt, sampling)
+        except asyncio.CancelledError:
+            with suppress(AstraFlowError, TimeoutError):  # here, because only `_in_flight` names the server
+                await asyncio.shield(self._abort(wire_id))
+            raise
+        except (ServerLost, ServerUnreachable, ServerRefused) as problem:
+            if client is not None and client.adapter != adapter:
+                return None  # it named the adapters of the version before
+            if isinstance(problem, ServerRefused) and problem.status < 500:
+                raise
+            if not await replica.has_been_lost(LOSS_DETECTION_S) and not self._is_closed:
+                raise
+            return None  # the restarted server, or another one, computes it again
+        finally:
+            replica.in_flight -= 1
+            self._in_flight[wire_id] = None
 
     async def _next_replica_or_abort(self, wire_id: str) -> Replica | None:
         """Returns a server as `_next_replica`; None when the request was aborted meanwhile."""
@@ -176,9 +195,9 @@ class RequestRouter:
             await self._dialect.abort(replica.client, [wire_id])
 
 
-def _remaining(prompt: Int32Array, sampling: Sampling, so_far: Generation | None) -> tuple[Int32Array, Sampling]:
+def _remaining(prompt: Int32Array, sampling: Sampling, begun: Generation | None) -> tuple[Int32Array, Sampling]:
     """Returns prompt and sampling for the rest of a request that a server aborted."""
-    if so_far is None:
+    if begun is None:
         return prompt, sampling
-    left = sampling.max_new_tokens - len(so_far.tokens)
-    return np.concatenate([prompt, so_far.tokens]), replace(sampling, max_new_tokens=left)
+    left = sampling.max_new_tokens - len(begun.tokens)
+    return np.concatenate([prompt, begun.tokens]), replace(sampling, max_new_tokens=left)
