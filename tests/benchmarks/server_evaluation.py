@@ -28,7 +28,7 @@ import psutil
 from astraflow.archive.connection import ARCHIVE_PATH, open_recorded
 from astraflow.archive.evaluation_rounds import find_rounds
 from astraflow.archive.samples import find_trajectories
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.reports.queries import TrajectoryQuery
 from astraflow.contract.reports.report import Report, SampledTrajectory
@@ -196,14 +196,27 @@ def _observe(watched: WatchedRound, observations: Sequence[Observation]) -> None
         watched.servers = max([watched.servers, *part.servers.values()])
         if part.report.completion is None:
             watched.reserved = max(watched.reserved, len(current.reserved_nodes))
-        lags = [
-            max(part.report.lag(node).values(), default=0)
-            for node in part.report.nodes
-            if node.id not in current.reserved_nodes
-        ]
-        watched.lag = max([watched.lag, *lags])
+    for part, released in zip(observations, _just_released(observations), strict=True):
+        if watched.report.round in _running_rounds(part.report):
+            reserved = {node for each in part.report.evaluations for node in each.reserved_nodes}
+            others = [node for node in part.report.nodes if node.id not in reserved | released]
+            watched.lag = max([watched.lag, *(max(part.report.lag(node).values(), default=0) for node in others)])
     if during:
         watched.steps = during[-1].report.streams[0].steps - during[0].report.streams[0].steps
+
+
+def _just_released(observations: Sequence[Observation]) -> Iterator[set[NodeId]]:
+    """Yields for each observation the nodes that still serve the version that an earlier round held: they load the
+    newest one now, and count as serving the old one meanwhile."""
+    held: dict[NodeId, Mapping[PolicyId, Version]] = {}
+    for part in observations:
+        reserved = {node for each in part.report.evaluations for node in each.reserved_nodes}
+        for node in part.report.nodes:
+            if node.id in reserved:
+                held[node.id] = node.versions
+            elif held.get(node.id) != node.versions:
+                held.pop(node.id, None)
+        yield held.keys() - reserved
 
 
 def _running_rounds(report: Report) -> set[int]:
