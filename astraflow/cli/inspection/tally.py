@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 
 from astraflow.contract.ids import NodeId, PolicyId
 from astraflow.contract.reports.report import Report, StreamReport
+from astraflow.dataflow.reporting.health import returned_episodes
 from astraflow.runtime.clock import Clock, SystemClock
-
-_FAILED = ("failed_", "retried")
-"""Begin of the outcomes of episodes that failed."""
 
 FIRST_STEPS = 5
 """Number of steps over which the initial reward is averaged."""
@@ -181,13 +179,8 @@ class Tally:
 
 def returned_rollouts(report: Report) -> tuple[int, int]:
     """Returns how many rollouts of the whole run failed, those that were repeated included, and how many came back."""
-    failed = returned = 0
-    for flow in report.flows:
-        for outcome, count in flow.episodes.items():
-            is_failed = outcome.startswith(_FAILED)
-            failed += count * is_failed
-            returned += count * (is_failed or outcome == "accepted")
-    return failed, returned
+    counts = [returned_episodes(flow.episodes) for flow in report.flows]
+    return sum(failed for _, failed in counts), sum(returned for returned, _ in counts)
 
 
 def failed_share(report: Report) -> float:

@@ -116,7 +116,7 @@ class HealthMonitor:
             )
 
     def _flow_findings(self, flow: FlowReport, nodes: Sequence[NodeReport]) -> Iterator[Finding]:
-        episodes, failed = _episodes(flow.episodes)
+        episodes, failed = returned_episodes(flow.episodes)
         share = self._failing.setdefault(flow.id, _Share(FAILED_SHARE, FAILED_EPISODES, total=episodes, count=failed))
         crossed_share = share.observe(failed, episodes)
         if crossed_share is not None:
@@ -153,7 +153,7 @@ def _stale_drops(stream: StreamReport, state: _StreamState) -> Iterator[Finding]
         yield Finding(kind=kind, subject=stream.policy, message=message)
 
 
-def _episodes(episodes: Mapping[str, int]) -> tuple[int, int]:
+def returned_episodes(episodes: Mapping[str, int]) -> tuple[int, int]:
     """Returns the numbers of all returned and of the failed episodes."""
     failed = sum(
         count for outcome, count in episodes.items() if outcome.startswith(FAILED_PREFIX) or outcome == "retried"
