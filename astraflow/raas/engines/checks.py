@@ -28,6 +28,8 @@ CHECK_S = 120.0
 MOMENT_S = 0.15
 """Time for a request to generate some tokens. Seconds."""
 CONCURRENT = 20
+MAX_ARRIVALS = 256
+"""Requests that arrive during a load, at most: one each millisecond. Count."""
 
 
 class Broken(Exception):
@@ -214,6 +216,22 @@ async def load_in_flight_loses_nothing(subject: Subject) -> None:
     _require(generation.finish is not Finish.ABORT, "the request ended with ABORT")
 
 
+async def requests_during_a_load_wait(subject: Subject) -> str:
+    """Requests that arrive during a load are answered after it."""
+    if not subject.can_load:
+        raise Unsupported("the weights of this server are refreshed by another party")
+    short = replace(subject.sampling, max_new_tokens=1)
+    loading = asyncio.create_task(subject.load_next())
+    arrived: list[asyncio.Future[Generation]] = []
+    while not loading.done() and len(arrived) < MAX_ARRIVALS:
+        arrived.append(asyncio.ensure_future(subject.generate(short)))
+        await asyncio.sleep(0.001)
+    await loading
+    for generation in await asyncio.gather(*arrived):
+        check_generation(generation, short)
+    return f"{len(arrived)} requests"
+
+
 async def kept_requests_are_computed_again(subject: Subject) -> str:
     """After a load during `PauseMode.KEEP` the logprobs are those of the new version over the whole prefix."""
     if not subject.can_load:
@@ -325,6 +343,7 @@ CHECKS: dict[str, Check] = {
     "runs many requests at once": requests_run_at_once,
     "holds requests back while paused": request_to_a_paused_engine_waits,
     "loses no request to a load": load_in_flight_loses_nothing,
+    "answers requests that arrive during a load": requests_during_a_load_wait,
     "computes kept requests again on new weights": kept_requests_are_computed_again,
     "agrees with the trainer after several loads": logprobs_are_those_of_the_trainer,
     "aborts on a pause": aborting_pause_returns_what_was_written,

@@ -243,9 +243,7 @@ class LocalTorchEngine:
     ) -> Generation:
         worker = self._started_worker()
         if worker.version is None:
-            raise Unavailable(
-                "cannot generate: the engine has no weights; load a version first", code="engine.no_weights"
-            )
+            await self._wait_swapped(worker)
         loop = asyncio.get_running_loop()
         sequence = Sequence(
             request_id=request_id,
@@ -268,6 +266,16 @@ class LocalTorchEngine:
             with suppress(Unavailable):  # closing aborts it as well
                 worker.call(partial(worker.abort, lambda other: other is sequence))
             raise
+
+    async def _wait_swapped(self, worker: Worker) -> None:
+        """Waits for the swap in progress. Raises: Unavailable without one, and after one that failed."""
+        if self._swap_lock.locked():
+            async with self._swap_lock:
+                pass
+        if worker.version is None:
+            raise Unavailable(
+                "cannot generate: the engine has no weights; load a version first", code="engine.no_weights"
+            )
 
     def _send(self, worker: Worker) -> None:
         unsent, self._unsent = self._unsent, []

@@ -46,7 +46,7 @@ async def test_a_simulated_engine_passes_its_supported_checks() -> None:
 @pytest.mark.anyio
 async def test_the_built_in_engine_passes_with_a_real_model() -> None:
     subject = plugin_subject({"kind": "local_torch"})
-    subject.sampling = Sampling(max_new_tokens=150)
+    subject.sampling = Sampling(max_new_tokens=300)
     results = await outcomes(subject)
 
     assert failed(results) == []

@@ -518,6 +518,28 @@ async def test_a_failed_swap_leaves_no_version_and_fails_requests_until_the_next
 
 
 @pytest.mark.anyio
+async def test_requests_that_arrive_during_a_load_wait_for_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_swap, swapping = threading.Event(), threading.Event()
+
+    def slow(staged: list[Any], *, threads: int = 1) -> list[torch.Tensor]:
+        swapping.set()
+        may_swap.wait()
+        return parameters.swap(staged, threads=threads)
+
+    monkeypatch.setattr("astraflow.raas.engines.local_torch.swap", slow)
+    loading = asyncio.create_task(engine.load(weights_of(1)))
+    await asyncio.to_thread(swapping.wait)
+    requests = [
+        asyncio.create_task(engine.generate(str(number), PROMPT, Sampling(max_new_tokens=2))) for number in range(3)
+    ]
+    await asyncio.sleep(0)
+    may_swap.set()
+    await within(loading)
+
+    assert [(await within(request)).spans[0].version for request in requests] == [1, 1, 1]
+
+
+@pytest.mark.anyio
 async def test_closing_ends_the_thread_and_refuses_later_requests() -> None:
     before = set(threading.enumerate())
     async with serving(local, weights_of(0)) as engine:
