@@ -93,10 +93,10 @@ def summary_table(summary: Summary) -> Table:
     """Returns the summary of a run as a table."""
     table = Table(title="learned" if summary.learned else "not learned", title_justify="left", show_header=False)
     for policy in summary.policies:
-        table.add_row(
-            f"reward of {policy.policy}, first → last",
-            f"{number(policy.reward_first)} → {number(policy.reward_last)}",
-        )
+        value, first, last = "reward", policy.reward_first, policy.reward_last
+        if policy.loss_first is not None:
+            value, first, last = "loss", policy.loss_first, policy.loss_last
+        table.add_row(f"{value} of {policy.policy}, first → last", f"{number(first)} → {number(last)}")
         table.add_row("steps", f"{policy.steps}")
         table.add_row("trainer wait", share(policy.wait_fraction))
     table.add_row("seconds, of which training", f"{summary.seconds:.1f}, {summary.seconds_training:.1f}")
@@ -148,9 +148,10 @@ def _failures(failed: float, error: str) -> str:
 
 
 def _figures(stream: StreamReport) -> str:
-    recent = stream.rewards[-10:]
-    reward = sum(recent) / len(recent) if recent else stream.reward_produced
+    recent = (stream.losses or stream.rewards)[-10:]
+    value = sum(recent) / len(recent) if recent else stream.reward_produced
+    name = "loss" if stream.losses else "reward"
     return (
-        f"step {stream.steps}  reward {number(reward)}  version {stream.version}  wait {share(stream.wait_fraction)}  "
+        f"step {stream.steps}  {name} {number(value)}  version {stream.version}  wait {share(stream.wait_fraction)}  "
         f"buffer {stream.buffered}"
     )

@@ -1,6 +1,6 @@
 """Tally of a run: aggregates its reports and computes the summary at its end."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from astraflow.contract.ids import NodeId, PolicyId
@@ -22,6 +22,10 @@ class PolicySummary:
     """Mean over the first five steps; None before them."""
     reward_last: float | None
     """Mean over the window of the stop condition; None before it is full."""
+    loss_first: float | None
+    """Mean loss of a policy that trains only on answers of data sets, over the same steps as `reward_first`; None for a
+    policy that is rewarded."""
+    loss_last: float | None
     wait_fraction: float
     """Share of the trainer's time spent waiting, over the whole run."""
 
@@ -74,26 +78,28 @@ class Summary:
 class _PolicyTally:
     rewards: dict[int, float] = field(default_factory=dict)
     """Rewards by step number, from 1."""
+    losses: dict[int, float] = field(default_factory=dict)
+    """Losses by step number, of a policy that trains only on answers of data sets."""
     latest: StreamReport | None = None
 
     def observe(self, stream: StreamReport) -> None:
         self.latest = stream
-        first = stream.steps - len(stream.rewards) + 1
-        self.rewards.update(dict(enumerate(stream.rewards, start=first)))
+        for by_step, values in ((self.rewards, stream.rewards), (self.losses, stream.losses)):
+            by_step.update(dict(enumerate(values, start=stream.steps - len(values) + 1)))
 
-    def mean(self, steps: range) -> float | None:
+    def first(self, by_step: Mapping[int, float]) -> float | None:
+        return self._mean(by_step, range(1, FIRST_STEPS + 1))
+
+    def last(self, by_step: Mapping[int, float], window: int) -> float | None:
+        steps = self.latest.steps if self.latest else 0
+        return self._mean(by_step, range(steps - window + 1, steps + 1))
+
+    def _mean(self, by_step: Mapping[int, float], steps: range) -> float | None:
         """Returns the mean over the recorded steps; None when the last of them was not reached."""
         if self.latest is None or steps.start < 1 or self.latest.steps < steps[-1]:
             return None
-        rewards = [self.rewards[step] for step in steps if step in self.rewards]
-        return sum(rewards) / len(rewards) if rewards else None
-
-    def first(self) -> float | None:
-        return self.mean(range(1, FIRST_STEPS + 1))
-
-    def last(self, window: int) -> float | None:
-        steps = self.latest.steps if self.latest else 0
-        return self.mean(range(steps - window + 1, steps + 1))
+        values = [by_step[step] for step in steps if step in by_step]
+        return sum(values) / len(values) if values else None
 
 
 class Tally:
@@ -136,7 +142,7 @@ class Tally:
         policies = tuple(self._policy_summary(policy, tally) for policy, tally in self._policies.items())
         lowest = min(policies, key=lambda policy: (policy.reward_last or 0.0, policy.steps))
         return Summary(
-            learned=self.has_learned,
+            learned=self._has_learned(policies),
             failed=has_failed,
             balanced=not self._imbalances,
             reason=reason,
@@ -161,14 +167,25 @@ class Tally:
             simulated=self._simulated,
         )
 
+    def _has_learned(self, policies: Sequence[PolicySummary]) -> bool:
+        """Judges rewarded policies by the stop condition, and those that train on answers by their loss."""
+        without_rewards = [policy for policy in policies if self._policies[PolicyId(policy.policy)].losses]
+        has_fallen = all(
+            policy.loss_first is not None and policy.loss_last is not None and policy.loss_last < policy.loss_first
+            for policy in without_rewards
+        )
+        return has_fallen and (self.has_learned or len(without_rewards) == len(policies))
+
     def _policy_summary(self, policy: PolicyId, tally: _PolicyTally) -> PolicySummary:
         stream = tally.latest
         wall_s = stream.wait_s + stream.compute_s + stream.publish_s if stream else 0.0
         return PolicySummary(
             policy=policy,
             steps=stream.steps if stream else 0,
-            reward_first=tally.first(),
-            reward_last=tally.last(self._window_steps),
+            reward_first=tally.first(tally.rewards),
+            reward_last=tally.last(tally.rewards, self._window_steps),
+            loss_first=tally.first(tally.losses),
+            loss_last=tally.last(tally.losses, self._window_steps),
             wait_fraction=stream.wait_s / wall_s if stream and wall_s else 0.0,
         )
 

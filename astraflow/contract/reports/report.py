@@ -226,6 +226,9 @@ class StreamReport:
     rewards: tuple[float, ...] = ()
     """For each of the latest 32 steps, the mean reward of the rollouts that arrived between the previous step and this
     step, before any filter; newest last: `rewards[-1]` belongs to step number `steps`."""
+    losses: tuple[float, ...] = ()
+    """Loss of each of the latest 32 steps, newest last, of a policy that trains only on answers of data sets: its
+    rewards are all 1. Empty for a policy that is rewarded."""
     replayed: int = 0
     """Times a trained group was trained again; 0 unless the sampler replays."""
     replayable: int = 0

@@ -12,7 +12,6 @@ from astraflow.contract.plugins import PlannedPlugins, PluginSlot
 from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from astraflow.contract.rollouts.agent_calls import MAX_REPORTED_SESSIONS, LiveSession, oldest_sessions
 from astraflow.contract.weight_reports import WeightsReport
-from astraflow.dataflow.activity import PolicyActivity
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.plugin_changes import plugin_kinds
 from astraflow.dataflow.plugin_slot import SlotPlugins
@@ -43,10 +42,7 @@ def build_report(
         uptime_s=uptime_s,
         simulated=_simulated(run),
         flows=tuple(_flow_report(flow, terms=run.term_activity.means(flow.id, now=now)) for flow in run.flows.values()),
-        streams=tuple(
-            _stream_report(stream, run.activity[policy], now=now, is_waiting=run.waiting_pulls[policy] > 0)
-            for policy, stream in run.streams.items()
-        ),
+        streams=tuple(_stream_report(run, stream, now=now) for stream in run.streams.values()),
         pools=_pool_reports(nodes),
         nodes=nodes,
         events=run.events.latest(EVENTS_SHOWN),
@@ -95,8 +91,9 @@ def _flow_report(flow: Flow, *, terms: Mapping[str, float]) -> FlowReport:
     )
 
 
-def _stream_report(stream: Stream, activity: PolicyActivity, *, now: float, is_waiting: bool) -> StreamReport:
-    counts, totals = stream.counts, stream.counts.totals
+def _stream_report(run: Run, stream: Stream, *, now: float) -> StreamReport:
+    activity, counts, totals = run.activity[stream.policy], stream.counts, stream.counts.totals
+    has_rewards = any(flow.answers is None for flow in run.flows.values() if stream.policy in flow.policies)
     wall_s = sum(step["wall_s"] for step in stream.history.recent)
     staleness: Counter[int] = Counter()
     for step in stream.history.recent:
@@ -124,12 +121,13 @@ def _stream_report(stream: Stream, activity: PolicyActivity, *, now: float, is_w
         compute_s=totals.compute_s,
         publish_s=totals.publish_s,
         wait_fraction=sum(step["wait_s"] for step in stream.history.recent) / wall_s if wall_s else 0.0,
-        is_waiting=is_waiting,
+        is_waiting=run.waiting_pulls[stream.policy] > 0,
         reward_mean=last.get("reward_mean", produced or 0.0),
         reward_produced=produced or 0.0,
         tokens_mean=last.get("tokens_mean", 0.0),
         metrics=dict(last),
         rewards=tuple(stream.history.rewards),
+        losses=tuple(stream.history.losses) if not has_rewards else (),
         replayed=counts.replayed,
         replayable=len(stream.replayable),
         plugins=stream.metrics(),

@@ -1,5 +1,6 @@
 """Latest steps of one policy's trainer, for the reports."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -33,6 +34,8 @@ class StepHistory:
         self.rewards: deque[float] = deque(maxlen=REWARD_STEPS)
         """Mean reward of the rollouts that arrived before each of the latest steps, since the previous step; together
         with the rows of the batch if fewer than these arrived."""
+        self.losses: deque[float] = deque(maxlen=REWARD_STEPS)
+        """Loss of each of the latest steps; of a step whose loss is not finite, the one before."""
         self.published: deque[VersionReport] = deque(maxlen=PUBLISHED_VERSIONS)
         """Latest published versions, as reported by the trainer."""
         self._rewards_since_step: list[float] = []
@@ -64,6 +67,8 @@ class StepHistory:
                 "staleness": dict(ages),
             }
         )
+        loss = report.metrics.get("loss", math.nan)
+        self.losses.append(loss if math.isfinite(loss) else self.losses[-1] if self.losses else 0.0)
         self.last_step = {
             "wait_s": report.wait_s,
             "compute_s": report.compute_s,
@@ -93,6 +98,7 @@ class StepHistory:
                 "last_step": dict(self.last_step),
                 "recent": list(self.recent),
                 "rewards": list(self.rewards),
+                "losses": list(self.losses),
                 "published": [dict(version.metrics()) for version in self.published],
             }
         return self._state
@@ -102,6 +108,7 @@ class StepHistory:
         self.last_step = state["last_step"]
         self.recent = deque(state["recent"], maxlen=RECENT_STEPS)
         self.rewards = deque(state["rewards"], maxlen=REWARD_STEPS)
+        self.losses = deque(state["losses"], maxlen=REWARD_STEPS)
         reported = (VersionReport.from_metrics(metrics) for metrics in state["published"])
         self.published = deque((version for version in reported if version), maxlen=PUBLISHED_VERSIONS)
         self._state = None

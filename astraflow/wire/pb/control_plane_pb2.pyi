@@ -594,6 +594,7 @@ class StreamReport(_message.Message):
     TOKENS_MEAN_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     REWARDS_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
     REPLAYABLE_FIELD_NUMBER: _builtins.int
     PLUGINS_FIELD_NUMBER: _builtins.int
@@ -636,6 +637,10 @@ class StreamReport(_message.Message):
         """Mean reward of the rollouts before each of the latest 32 steps, newest last."""
 
     @_builtins.property
+    def losses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Loss of each of the latest 32 steps of a policy that trains only on answers of data sets, newest last."""
+
+    @_builtins.property
     def plugins(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Metrics of the sampler, as kind.metric."""
 
@@ -673,6 +678,7 @@ class StreamReport(_message.Message):
         tokens_mean: _builtins.float = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         rewards: _abc.Iterable[_builtins.float] | None = ...,
+        losses: _abc.Iterable[_builtins.float] | None = ...,
         replayed: _builtins.int = ...,
         replayable: _builtins.int = ...,
         plugins: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
@@ -682,7 +688,7 @@ class StreamReport(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pace", b"pace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_headroom", b"issue_headroom", "max_staleness", b"max_staleness", "metrics", b"metrics", "pace", b"pace", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "replayable", b"replayable", "replayed", b"replayed", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "sampler", b"sampler", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_headroom", b"issue_headroom", "losses", b"losses", "max_staleness", b"max_staleness", "metrics", b"metrics", "pace", b"pace", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "replayable", b"replayable", "replayed", b"replayed", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "sampler", b"sampler", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,6 +56,18 @@ def test_the_rewards_of_the_first_steps_are_kept() -> None:
     assert summary(gathered).reward_last == pytest.approx(0.8)
 
 
+@pytest.mark.parametrize(("losses", "has_fallen"), [((2.0, 1.8, 1.2, 0.9, 0.4, 0.3), True), ((0.3,) * 6, False)])
+def test_a_policy_that_trains_on_answers_is_judged_by_its_loss(losses: tuple[float, ...], has_fallen: bool) -> None:
+    gathered = tally()
+    stream = replace(make.stream_report(steps=6, rewards=(1.0,) * 6), losses=losses)
+    gathered.observe(replace(make.report(stream), completion=learned()))
+    result = summary(gathered)
+
+    assert result.learned is has_fallen
+    assert result.policies[0].loss_first == pytest.approx(sum(losses[:5]) / 5)
+    assert result.policies[0].loss_last == pytest.approx(sum(losses[-4:]) / 4)
+
+
 def test_counters_of_restarted_nodes_are_summed() -> None:
     gathered = tally()
     first = {"weight_bytes_full": 100.0, "weight_updates_full": 1.0, "weight_bytes_delta": 7.0}
