@@ -120,6 +120,11 @@ class TrainerDataClient:
         stream = self._link.stream(self._pull_batch, request, timeout_s=wait_s + 3 * TIMEOUT_S)
         return decode_batch([piece async for piece in stream])
 
+    async def report_wait(self, problem: str) -> None:
+        """Reports what this trainer waits for; to be repeated while it waits. An empty text: it goes on."""
+        request = clipped_to_limits(pb.ReportWaitRequest(policy=self._policy, problem=problem))
+        await self._link.call(self._stub.ReportWait, request, timeout_s=TIMEOUT_S)
+
     async def report_step(self, report: StepReport) -> bool:
         """Acknowledges a batch; returns False if it was acknowledged before. Safe to repeat."""
         return (await self._link.call(self._stub.ReportStep, encode_step(report), timeout_s=TIMEOUT_S)).is_first

@@ -31,6 +31,9 @@ from astraflow.dataflow.stop_condition import StopCondition
 from astraflow.dataflow.storage.journal import Journal
 from astraflow.runtime.clock import Clock
 
+TRAINER_WAIT_VALID_S = 10.0
+"""Time for which a trainer's word about what it waits for is valid; it repeats it every two seconds."""
+
 
 class Run:
     """State shared by the three loops; `NodeOperations` and `TrainerOperations` change it."""
@@ -70,6 +73,8 @@ class Run:
         self.term_activity = TermActivity(flows, now=clock.now())
         self.trainers: dict[PolicyId, dict[str, Json]] = {}
         """Facts that the trainer of each policy reported about itself."""
+        self.trainer_waits: dict[PolicyId, tuple[float, str]] = {}
+        """What the trainer of each policy waits for, such as a full disk, and the time of its latest word."""
         self.plugin_changes = PluginChanges(
             self.flows,
             self.streams,
@@ -244,7 +249,13 @@ class Run:
                 f"results fill the {self.memory_bytes / 2**20:.0f} MiB limit of memory, and no batch is complete: "
                 "raise dataflow.memory_bytes, or lower batch_groups or max_staleness"
             )
-        return (*problems, *self._flows_without_nodes())
+        now = self.clock.now()
+        waits = [
+            f"the trainer of {policy!r} waits: {problem}"
+            for policy, (at, problem) in self.trainer_waits.items()
+            if problem and now - at < TRAINER_WAIT_VALID_S
+        ]
+        return (*problems, *waits, *self._flows_without_nodes())
 
     def _flows_without_nodes(self) -> list[str]:
         """Returns a problem for each flow that none of the nodes serves; none while the run has no nodes."""

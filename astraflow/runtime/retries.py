@@ -14,6 +14,14 @@ log = get_logger()
 TRANSIENT = (Unavailable, DeadlineExceeded, RateLimited)
 """Errors that a retry may resolve."""
 
+_waits: dict[object, tuple[float, str]] = {}
+"""Calls of `retry` that wait now: since when, by their clock, and the latest problem."""
+
+
+def current_waits(*, now: float, min_s: float) -> list[str]:
+    """Returns the latest problem of each call of `retry` in this process that has failed for `min_s` seconds."""
+    return [problem for since, problem in _waits.values() if now - since >= min_s]
+
 
 async def retry(
     call: Callable[[], Awaitable[T]],
@@ -34,18 +42,23 @@ async def retry(
     began = clock.now()
     delay_s = first_delay_s
     log_after_s = 0.0
-    while True:
-        try:
-            return await call()
-        except retry_on as problem:
-            waited_s = clock.now() - began
-            if give_up_after_s is not None and waited_s + delay_s > give_up_after_s:
-                raise
-            if waited_s >= log_after_s:
-                log_after_s = max(1.0, 2 * waited_s)
-                log.warning("retrying", what=what, problem=str(problem), waited_s=round(waited_s, 1))
-        await clock.sleep(delay_s * random.uniform(0.7, 1.3))
-        delay_s = min(delay_s * 2, max_delay_s)
+    key = object()
+    try:
+        while True:
+            try:
+                return await call()
+            except retry_on as problem:
+                waited_s = clock.now() - began
+                if give_up_after_s is not None and waited_s + delay_s > give_up_after_s:
+                    raise
+                _waits[key] = (_waits.get(key, (clock.now(), ""))[0], str(problem))
+                if waited_s >= log_after_s:
+                    log_after_s = max(1.0, 2 * waited_s)
+                    log.warning("retrying", what=what, problem=str(problem), waited_s=round(waited_s, 1))
+            await clock.sleep(delay_s * random.uniform(0.7, 1.3))
+            delay_s = min(delay_s * 2, max_delay_s)
+    finally:
+        _waits.pop(key, None)
 
 
 class Backoff:

@@ -1,6 +1,7 @@
 """Trainer role: builds its components and trains until it is stopped."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from astraflow.access.callers import Role
@@ -12,6 +13,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import bind, get_logger
+from astraflow.runtime.retries import TRANSIENT, current_waits
 from astraflow.runtime.service import run_until
 from astraflow.runtime.tracing import begin_run
 from astraflow.trainer.backends import backends
@@ -28,6 +30,9 @@ from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import ClientTls
 
 log = get_logger()
+
+WAIT_REPORT_S = 2.0
+"""Time after which a wait is reported to dataflow, and repeated. Seconds."""
 
 
 async def serve(
@@ -104,11 +109,28 @@ async def _train(
     signing: SigningKey | None,
 ) -> None:
     renewing = asyncio.create_task(credential.run(dataflow))
+    reporting = asyncio.create_task(_report_waits(PolicyId(config.policy), dataflow, credential))
     try:
         await _run_loop(config, driver, dataflow=dataflow, credential=credential, stop=stop, signing=signing)
     finally:
         renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
+        reporting.cancel()
+        await asyncio.gather(renewing, reporting, return_exceptions=True)
+
+
+async def _report_waits(policy: PolicyId, dataflow: str, credential: HeldCredential) -> None:
+    """Tells dataflow what this process has waited for longer than a moment, such as room on the disk, until cancelled:
+    otherwise only the trainer's log says why training stands still."""
+    clock, reported = SystemClock(), ""
+    async with credential.dial(dataflow) as link:
+        client = TrainerDataClient(link, policy)
+        while True:
+            await clock.sleep(WAIT_REPORT_S)
+            problem = "; ".join(current_waits(now=clock.now(), min_s=WAIT_REPORT_S))
+            if problem or reported:
+                with suppress(*TRANSIENT):  # dataflow is what it waits for
+                    await client.report_wait(problem)
+                    reported = problem
 
 
 async def _run_loop(

@@ -149,6 +149,7 @@ _LIMITS: Mapping[str, FieldLimit] = {
     "RecordedGeneration.spans": _UNLIMITED,
     "AttachRequest.backend": _LABEL,
     "ReportStepRequest.metrics": FieldLimit(items=1024),
+    "ReportWaitRequest.problem": FieldLimit(chars=2 * KIB),
     "Manifest.tensors": FieldLimit(items=2**18),
     "Probe.lengths": _UNLIMITED,
     "Probe.scored_from": _UNLIMITED,

@@ -104,6 +104,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Attach": _allowed_for(*_TRAINER, scope=_policy_of),
         "PullBatch": _allowed_for(*_TRAINER, scope=_policy_of),
         "ReportStep": _allowed_for(*_TRAINER, scope=_policy_of),
+        "ReportWait": _allowed_for(*_TRAINER, scope=_policy_of),
     },
     "WeightPlane": {
         "Publish": _allowed_for(*_TRAINER, scope=_policy_published),

@@ -8,9 +8,12 @@ import pytest
 from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.reporting.report import build_report
+from astraflow.dataflow.run import TRAINER_WAIT_VALID_S
 from astraflow.dataflow.storage import journal as journal_module
 from tests.dataflow.running import config, facts, opened
+from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -44,3 +47,19 @@ async def test_a_full_disk_is_reported_and_stops_issuing_until_space_is_free(
         assert problems() == ()
         lease = await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
         assert len(lease.tasks) == 4
+
+
+async def test_what_a_trainer_waits_for_is_a_problem_until_it_goes_on_or_is_silent(tmp_path: Path) -> None:
+    async with opened(tmp_path, config()) as (run, _):
+        trainers, clock = TrainerOperations(run), run.clock
+        assert isinstance(clock, ManualClock)
+        trainers.report_wait(PolicyId("solver"), "the disk is full")
+        listed = [run.problems()]
+        trainers.report_wait(PolicyId("solver"), "")
+        listed.append(run.problems())
+        trainers.report_wait(PolicyId("solver"), "the disk is full")
+        await clock.pass_time(TRAINER_WAIT_VALID_S + 1)
+        listed.append(run.problems())
+
+    assert [len(problems) for problems in listed] == [1, 0, 0]
+    assert listed[0] == ("the trainer of 'solver' waits: the disk is full",)

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from astraflow.contract.errors import Conflict, DeadlineExceeded, InvalidInput, StorageFull, Unavailable
-from astraflow.runtime.retries import periodic, retry
+from astraflow.runtime.retries import current_waits, periodic, retry
 from tests.fakes.clock import ManualClock, settle
 
 
@@ -72,6 +72,21 @@ async def test_a_permanent_error_is_raised_without_a_retry(clock: ManualClock, p
     with pytest.raises(type(problem)):
         await retry(call, what="asking", clock=clock)
     assert call.called_at == [0.0]
+
+
+@pytest.mark.anyio
+async def test_a_call_that_is_repeated_is_listed_with_its_problem_until_it_ends(clock: ManualClock) -> None:
+    call = Flaky(clock, *[StorageFull("full")] * 3)
+    answer = asyncio.create_task(retry(call, what="writing", retry_on=(StorageFull,), first_delay_s=4, clock=clock))
+    await settle()
+    listed = [current_waits(now=clock.now(), min_s=2)]
+    await clock.pass_time(3)
+    listed.append(current_waits(now=clock.now(), min_s=2))
+    await clock.pass_time(30)
+    await answer
+    listed.append(current_waits(now=clock.now(), min_s=2))
+
+    assert listed == [[], ["full"], []]
 
 
 @pytest.mark.anyio

@@ -25,6 +25,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(mount_point)], check=True)
 
 
+@pytest.fixture
+def small_trainer_disk(tmp_path: Path) -> Iterator[Path]:
+    """The trainer's folder of a run, on a disk of its own that holds no checkpoint; dataflow's disk has room."""
+    mount_point = tmp_path / "run" / "trainer-solver"
+    mount_point.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(mount_point)], check=True)
+    yield mount_point
+    subprocess.run(["umount", "-l", str(mount_point)], check=True)
+
+
+async def test_a_trainer_that_cannot_write_its_checkpoint_says_so_in_the_report(small_trainer_disk: Path) -> None:
+    options = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
+    async with running("smoke", small_trainer_disk.parent, *options) as run:
+        report = await run.until(lambda report: bool(report.problems))
+        assert "'solver' waits: cannot write checkpoint" in report.problems[0]
+        subprocess.run(["mount", "-o", "remount,size=200m", str(small_trainer_disk)], check=True)
+        await run.until(lambda report: not report.problems)
+        assert_balanced(await run.steps_more(3))
+
+
 async def test_a_full_disk_is_reported_and_the_run_continues_without_loss(small_disk: Path, tmp_path: Path) -> None:
     options = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
     async with running("smoke", small_disk / "run", *options, output_file=tmp_path / "run.out") as run:

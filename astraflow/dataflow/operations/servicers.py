@@ -142,6 +142,11 @@ class TrainerDataService(TrainerDataServicer):
         """See the proto."""
         return data.ReportStepReply(is_first=await self._trainers.report_step(from_message(request, StepReport)))
 
+    async def ReportWait(self, request: data.ReportWaitRequest, context: Any) -> data.ReportWaitReply:  # noqa: N802
+        """See the proto."""
+        self._trainers.report_wait(PolicyId(request.policy), request.problem)
+        return data.ReportWaitReply()
+
 
 @dataclass(slots=True)
 class Ports:

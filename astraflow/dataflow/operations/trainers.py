@@ -62,6 +62,10 @@ class TrainerOperations:
         finally:
             self._run.waiting_pulls[policy] -= 1
 
+    def report_wait(self, policy: PolicyId, problem: str) -> None:
+        """Records what a trainer waits for; an empty text ends it."""
+        self._run.trainer_waits[policy] = (self._run.clock.now(), problem)
+
     async def report_step(self, report: StepReport) -> bool:
         """Acknowledges a batch; returns False if it was acknowledged before. Raises: UnknownPolicy, InvalidInput."""
         stream = self._run.stream(report.policy)

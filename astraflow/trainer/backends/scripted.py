@@ -1,5 +1,6 @@
 """Simulated trainer: a step takes as long and changes weights as in real training, without a model or torch."""
 
+import io
 import json
 import math
 import time
@@ -149,8 +150,9 @@ class ScriptedState:
 
     def write(self, folder: Path) -> None:
         """Writes the state. Raises: OSError."""
-        with (folder / _WEIGHTS).open("wb") as file:
-            np.save(file, self.weights, allow_pickle=False)
+        content = io.BytesIO()  # numpy's own write to a file does not say that the disk is full
+        np.save(content, self.weights, allow_pickle=False)
+        (folder / _WEIGHTS).write_bytes(content.getbuffer())
         (folder / _STATE).write_text(json.dumps({"steps": self.steps, "stride": self.step_size}))
 
 

@@ -993,6 +993,43 @@ class ReportStepRequest(_message.Message):
 Global___ReportStepRequest: _TypeAlias = ReportStepRequest  # noqa: Y015
 
 @_typing.final
+class ReportWaitRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    problem: _builtins.str
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportWaitRequest: _TypeAlias = ReportWaitRequest  # noqa: Y015
+
+@_typing.final
+class ReportWaitReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportWaitReply: _TypeAlias = ReportWaitReply  # noqa: Y015
+
+@_typing.final
 class ReportStepReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

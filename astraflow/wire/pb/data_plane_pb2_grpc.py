@@ -362,6 +362,11 @@ class TrainerDataStub:
                 request_serializer=data__plane__pb2.ReportStepRequest.SerializeToString,
                 response_deserializer=data__plane__pb2.ReportStepReply.FromString,
                 _registered_method=True)
+        self.ReportWait = channel.unary_unary(
+                '/astraflow.v1.TrainerData/ReportWait',
+                request_serializer=data__plane__pb2.ReportWaitRequest.SerializeToString,
+                response_deserializer=data__plane__pb2.ReportWaitReply.FromString,
+                _registered_method=True)
 
 
 class TrainerDataServicer:
@@ -388,6 +393,13 @@ class TrainerDataServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportWait(self, request, context):
+        """Reports what the trainer waits for. Repeated while it waits; an empty text ends it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TrainerDataServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -405,6 +417,11 @@ def add_TrainerDataServicer_to_server(servicer, server):
                     servicer.ReportStep,
                     request_deserializer=data__plane__pb2.ReportStepRequest.FromString,
                     response_serializer=data__plane__pb2.ReportStepReply.SerializeToString,
+            ),
+            'ReportWait': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportWait,
+                    request_deserializer=data__plane__pb2.ReportWaitRequest.FromString,
+                    response_serializer=data__plane__pb2.ReportWaitReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -489,6 +506,33 @@ class TrainerData:
             '/astraflow.v1.TrainerData/ReportStep',
             data__plane__pb2.ReportStepRequest.SerializeToString,
             data__plane__pb2.ReportStepReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportWait(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.TrainerData/ReportWait',
+            data__plane__pb2.ReportWaitRequest.SerializeToString,
+            data__plane__pb2.ReportWaitReply.FromString,
             options,
             channel_credentials,
             insecure,

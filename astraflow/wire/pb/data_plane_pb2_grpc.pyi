@@ -106,6 +106,8 @@ class TrainerDataStub:
     """Streams one batch in pieces, or nothing when none was complete within wait_s. It is redelivered until ReportStep."""
     ReportStep: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.ReportStepRequest, _data_plane_pb2.ReportStepReply]
     """Acknowledges a batch. Idempotent by batch id."""
+    ReportWait: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.ReportWaitRequest, _data_plane_pb2.ReportWaitReply]
+    """Reports what the trainer waits for. Repeated while it waits; an empty text ends it."""
 
 class TrainerDataServicer(metaclass=_abc_1.ABCMeta):
     """Calls of trainers."""
@@ -132,5 +134,13 @@ class TrainerDataServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_data_plane_pb2.ReportStepRequest, _abc.Awaitable[_data_plane_pb2.ReportStepReply]],
     ) -> _abc.Awaitable[_data_plane_pb2.ReportStepReply]:
         """Acknowledges a batch. Idempotent by batch id."""
+
+    @_abc_1.abstractmethod
+    def ReportWait(
+        self,
+        request: _data_plane_pb2.ReportWaitRequest,
+        context: _aio.ServicerContext[_data_plane_pb2.ReportWaitRequest, _abc.Awaitable[_data_plane_pb2.ReportWaitReply]],
+    ) -> _abc.Awaitable[_data_plane_pb2.ReportWaitReply]:
+        """Reports what the trainer waits for. Repeated while it waits; an empty text ends it."""
 
 def add_TrainerDataServicer_to_server(servicer: TrainerDataServicer, server: _aio.Server) -> None: ...
