@@ -116,6 +116,10 @@ OWN: dict[str, tuple[Any, list[Any]]] = {
         data_plane_pb2.ReportStepRequest(policy="own"),
         [data_plane_pb2.ReportStepRequest(policy="other")],
     ),
+    "/astraflow.v1.TrainerData/ReportWait": (
+        data_plane_pb2.ReportWaitRequest(policy="own"),
+        [data_plane_pb2.ReportWaitRequest(policy="other")],
+    ),
     "/astraflow.v1.WeightPlane/Publish": (
         published("own"),
         [published("other"), published("")],
