@@ -63,7 +63,10 @@ class WarmStartOptions(Config):
     episodes: EpisodeOptions | None = None
     """Whole episodes as examples, such as those of an agent in an environment, instead of a question and its answer."""
     target_accuracy: float = Field(default=0.25, gt=0, lt=1)
-    """Share of correct sampled answers at which the warm start stops."""
+    """Share of sampled answers, or of whole episodes, that would equal the example, at which the warm start stops. With
+    an expert that draws at random it has a ceiling, which may be near 0: give `steps` then."""
+    steps: int | None = Field(default=None, ge=1)
+    """Number of steps after which the warm start stops, whatever the accuracy is; None: `target_accuracy` decides."""
     batch_size: int = Field(default=64, ge=1)
     learning_rate: float = Field(default=3e-3, gt=0)
     max_steps: int = Field(default=2000, ge=1)
@@ -87,7 +90,10 @@ class WarmStartProgress:
     step: int
     loss: float
     accuracy: float
-    target_accuracy: float
+    target_accuracy: float | None
+    """None when the number of steps decides."""
+    steps: int
+    """Number of steps, at most."""
 
 
 OnProgress = Callable[[WarmStartProgress], None]

@@ -28,7 +28,7 @@ def warm_start(
     *,
     on_progress: OnProgress | None = None,
 ) -> WarmStartProgress:
-    """Trains `model` in place until it reaches the target accuracy; returns the final progress.
+    """Trains `model` in place until it reaches the target accuracy, or for `steps`; returns the final progress.
 
     Accuracy is exact, not sampled: the probability that sampling at temperature 1 writes the answer and stops is the
     product of its tokens' probabilities. It is measured on each batch before the batch is trained.
@@ -38,7 +38,9 @@ def warm_start(
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.0, fused=True)
     recent: deque[float] = deque(maxlen=_MEASURED_STEPS)
     model.train()
-    for step in range(options.max_steps):
+    target = options.target_accuracy if options.steps is None else None
+    steps = options.steps or options.max_steps
+    for step in range(steps):
         batch = _build_batch(tokenizer, _take(examples, options.batch_size), options.system)
         logprobs = _answer_logprobs(model, batch)
         recent.append(_mean_probability(logprobs.detach(), batch))
@@ -46,9 +48,10 @@ def warm_start(
             step=step,
             loss=float(-logprobs.detach().mean()),
             accuracy=sum(recent) / len(recent),
-            target_accuracy=options.target_accuracy,
+            target_accuracy=target,
+            steps=steps,
         )
-        is_done = len(recent) == _MEASURED_STEPS and progress.accuracy >= options.target_accuracy
+        is_done = target is not None and len(recent) == _MEASURED_STEPS and progress.accuracy >= target
         if on_progress is not None and (is_done or step % options.report_every_steps == 0):
             on_progress(progress)
         if is_done:
@@ -58,6 +61,9 @@ def warm_start(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+    if target is None:
+        model.eval()
+        return progress
     raise InvalidInput(
         f"cannot finish the warm start: accuracy is {progress.accuracy:.2f} after {options.max_steps} steps, below the "
         f"target {options.target_accuracy:.2f}; raise max_steps, use a larger model or an easier dataset",

@@ -1,7 +1,7 @@
 """Parts that all generated reference pages share: heading, tables of cells, tables of options."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -71,8 +71,16 @@ def options_table(options: type[Config], *, without: Sequence[type[Config]] = ()
     """Returns the table of the options that differ from those of the classes `without`; no lines without any."""
     shared = {(name, repr(field.default)) for base in without for name, field in base.model_fields.items()}
     own = {name: field for name, field in options.model_fields.items() if (name, repr(field.default)) not in shared}
-    rows = ((f"`{name}`", type_of(field), default_of(field), field.description or "") for name, field in own.items())
-    return table(("option", "type", "default", "meaning"), rows)
+    return table(("option", "type", "default", "meaning"), _option_rows(own, ""))
+
+
+def _option_rows(fields: Mapping[str, FieldInfo], prefix: str) -> Iterator[Sequence[str]]:
+    """Yields a row for each option, and for those of the tables inside: `warm_start.target_accuracy`."""
+    for name, field in fields.items():
+        yield f"`{prefix}{name}`", type_of(field), default_of(field), field.description or ""
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, Config):
+                yield from _option_rows(inner.model_fields, f"{prefix}{name}.")
 
 
 def default_of(field: FieldInfo) -> str:

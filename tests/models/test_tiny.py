@@ -94,6 +94,15 @@ def test_a_warm_start_without_examples_is_refused() -> None:
     assert caught.value.code == "model.not_prepared"
 
 
+def test_a_warm_start_of_a_number_of_steps_ends_whatever_accuracy_it_reaches() -> None:
+    progress: list[WarmStartProgress] = []
+    source = models.build({**SMALL, "warm_start": warm(steps=2, report_every_steps=1)})
+    folder = source.prepare(copies(), progress.append)
+
+    assert [(each.step, each.steps, each.target_accuracy) for each in progress] == [(0, 2, None), (1, 2, None)]
+    assert source.prepare() == folder
+
+
 def test_a_warm_start_that_misses_its_target_fails() -> None:
     source = models.build({**SMALL, "warm_start": warm(max_steps=2, target_accuracy=0.9)})
 

@@ -27,9 +27,13 @@ def prepare_models(recipe: Recipe) -> None:
 def _print_progress(policy: str) -> OnProgress:
     def print_progress(progress: WarmStartProgress) -> None:
         print(  # noqa: T201 (a line for the parent process: see cli.child_process)
-            f"{PROGRESS}warm start of {policy}: step {progress.step}, accuracy {progress.accuracy:.0%}, "
-            f"target {progress.target_accuracy:.0%}",
+            f"{PROGRESS}warm start of {policy}: step {progress.step} of at most {progress.steps}, loss "
+            f"{progress.loss:.3f}, {progress.accuracy:.0%} of the answers as in the examples{_goal(progress)}",
             flush=True,
         )
 
     return print_progress
+
+
+def _goal(progress: WarmStartProgress) -> str:
+    return "" if progress.target_accuracy is None else f" (goal {progress.target_accuracy:.0%})"
