@@ -18,7 +18,10 @@ class Advantage(Protocol):
     """
 
     def __call__(self, values: Tensor, rows: RowData) -> Tensor:
-        """values: float32 `[rows]`, rewards for the first advantage. Returns `[rows]`, 0 where a row is not counted."""
+        """Returns `[rows]` of any floating type, 0 where a row is not counted.
+
+        values: float64 `[rows]`, so that sums of equal rewards stay equal; rewards for the first advantage.
+        """
 
 
 class TokenAdvantage(Protocol):

@@ -35,10 +35,10 @@ def plugin_errors(plugin: str) -> Iterator[None]:
 
 
 def checked_rows(values: object, rows: int) -> Tensor:
-    """Returns the result of an advantage. Raises: ValueError unless it is one finite number for each row."""
+    """Returns the result of an advantage in float64. Raises: ValueError unless it is one finite number for each row."""
     if not isinstance(values, Tensor) or values.shape != (rows,):
         form = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(f"it returned {form}; return a tensor with one number for each of the {rows} rows")
     if not values.isfinite().all():
         raise ValueError("it returned a number that is not finite (NaN or infinite)")
-    return values
+    return values.double()

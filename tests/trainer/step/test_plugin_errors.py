@@ -12,7 +12,7 @@ from astraflow.algorithms.losses import losses
 from astraflow.algorithms.tokens import RowData, TokenData
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.config.base import Config
-from astraflow.trainer.step.plugin_errors import plugin_errors
+from astraflow.trainer.step.plugin_errors import checked_rows, plugin_errors
 from astraflow.trainer.step.step_limits import MAX_SKIPPED_STEPS
 from tests.errors import raises_code
 from tests.trainer.backends.test_local import batch, local
@@ -119,3 +119,8 @@ def test_errors_that_a_restart_may_cure_stay_as_they_are(problem: Exception) -> 
     with pytest.raises(type(problem)) as caught, plugin_errors("the loss 'ppo'"):
         raise problem
     assert caught.value is problem
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_each_advantage_receives_float64_whatever_type_the_one_before_returned(dtype: torch.dtype) -> None:
+    assert checked_rows(torch.ones(3, dtype=dtype), 3).dtype is torch.float64
