@@ -1,6 +1,7 @@
 """Session of a trainer that is not AstraFlow's: pulls a policy's batches and publishes versions, without asyncio."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -91,6 +92,26 @@ class TrainerSession:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="trainer session", daemon=True)
         self._stack = AsyncExitStack()
+
+    @classmethod
+    def of_run(cls, folder: Path | str, *, policy: str, **options: Any) -> Self:
+        """Returns a session for a run of this machine, whose folder has its address, token and keys.
+
+        Made for `astraflow run RECIPE --own-trainer POLICY`. options: as for the session itself. Raises: InvalidInput
+        for a folder that is not one of a run.
+        """
+        run = Path(folder)
+        try:
+            facts = json.loads((run / "run.json").read_text())
+            token = (run / "token").read_text().strip()
+        except OSError as problem:
+            raise InvalidInput(
+                f"cannot read {problem.filename!r}: {problem.strerror}; give the folder that `astraflow run` prints",
+                code="trainer.not_a_run",
+            ) from problem
+        access = {"authority": run / "authority"} if facts["is_tls"] else {}
+        signing = SigningKey.read(run / "weights.key")
+        return cls(facts["dataflow"], token=token, policy=policy, signing=signing, **access, **options)
 
     def __enter__(self) -> Self:
         self._thread.start()

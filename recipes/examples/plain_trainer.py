@@ -1,5 +1,6 @@
 """Trains a policy of a run in plain PyTorch: REINFORCE with the mean reward of the group as the baseline.
 
+    python recipes/examples/plain_trainer.py RUN_FOLDER MODEL_FOLDER CHECKPOINT_FOLDER --policy solver
     ASTRAFLOW_TOKEN=... python recipes/examples/plain_trainer.py HOST:PORT MODEL_FOLDER CHECKPOINT_FOLDER
 
 Kill it at any time and start it again with the same arguments: it continues from its checkpoint.
@@ -26,7 +27,7 @@ LEARNING_RATE = 1e-2
 def main() -> None:
     """Trains until the run is complete."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("address")
+    parser.add_argument("run", help="folder of a run of this machine, or address of a dataflow service")
     parser.add_argument("model", type=Path)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--policy", default="policy")
@@ -34,8 +35,12 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)  # has no state that a checkpoint must hold
     state = resume(model, arguments.checkpoint)
-    token = os.environ["ASTRAFLOW_TOKEN"]
-    with TrainerSession(arguments.address, token=token, policy=arguments.policy, name="plain", **state) as session:
+    if Path(arguments.run).is_dir():
+        session = TrainerSession.of_run(arguments.run, policy=arguments.policy, name="plain", **state)
+    else:
+        token = os.environ["ASTRAFLOW_TOKEN"]
+        session = TrainerSession(arguments.run, token=token, policy=arguments.policy, name="plain", **state)
+    with session:
         session.begin(dict(model.named_parameters()))
         while (batch := session.pull()) is not None:
             loss = batch_loss(model, batch)

@@ -1,6 +1,7 @@
 """The check of a trainer: AstraFlow's own and the examples pass it, and trainers that break a promise fail."""
 
 import asyncio
+import json
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
+from astraflow.access.authority import Authority
 from astraflow.cli.main import app
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import StepReport
@@ -36,6 +38,7 @@ from astraflow.trainer.conformance import (
 from astraflow.trainer.session import TrainerSession
 from astraflow.weights import service as weights_service
 from astraflow.weights.config import WeightsConfig
+from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import dial
 from astraflow.wire.server import ListenOptions
 from tests import make
@@ -180,6 +183,27 @@ async def test_the_built_in_trainer_passes_all_checks(tmp_path: Path) -> None:
         await service.serve(config, dataflow=address, token=TOKEN, tls=None, directory=tmp_path, stop=asyncio.Event())
 
     assert await broken_promises(run) == {}
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_session_reads_address_token_and_keys_from_the_folder_of_a_run(tmp_path: Path, is_tls: bool) -> None:
+    key = SigningKey.generate()
+    Authority.create(tmp_path / "authority", run="r")
+    (tmp_path / "run.json").write_text(json.dumps({"dataflow": "127.0.0.1:7", "is_tls": is_tls}))
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "weights.key").write_text(key.text())
+
+    session = TrainerSession.of_run(tmp_path, policy=POLICY)
+
+    assert (session._address, session._token, session._policy) == ("127.0.0.1:7", "secret", POLICY)
+    assert session._signing is not None
+    assert session._signing.public == key.public
+    assert (session._tls is not None) is is_tls
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with raises_code(InvalidInput, "trainer.not_a_run"):
+        TrainerSession.of_run(tmp_path, policy=POLICY)
 
 
 def weights(step: int) -> dict[str, torch.Tensor]:

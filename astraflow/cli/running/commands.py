@@ -110,6 +110,15 @@ Advertised = Annotated[
         "--advertise", metavar="NAME", help="Name or address under which other machines reach --host, if it differs."
     ),
 ]
+OwnTrainers = Annotated[
+    list[str],
+    typer.Option(
+        "--own-trainer",
+        metavar="POLICY",
+        help="Do not start the trainer of this policy: the run waits for yours, and prints what it needs. May be given "
+        "several times.",
+    ),
+]
 
 
 def demo(
@@ -190,6 +199,7 @@ def run(
     engine: EngineKind = "",
     yes: Yes = False,
     conversations: Conversations = 0,
+    own_trainers: OwnTrainers = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """Run a recipe on this machine: all services, nodes, trainers and the page."""
     from astraflow.cli.running.local_run import LocalRunOptions, run_locally
@@ -210,6 +220,7 @@ def run(
         has_fleet=fleet,
         maintainer_kind=maintainer or "",
         conversations=conversations,
+        own_trainers=tuple(own_trainers),
         limit_s=limit_s,
         began_at=_STARTED_AT,
     )

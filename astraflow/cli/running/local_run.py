@@ -60,6 +60,8 @@ class LocalRunOptions:
     """Maintainer of the pools: `scripted` or `model`; empty for none."""
     conversations: int = 0
     """Number of conversations to print at the end, of the first step and of the last each."""
+    own_trainers: tuple[str, ...] = ()
+    """Policies whose trainers the user starts."""
     limit_s: float | None
     """Time limit in seconds since `began_at`; None for no limit."""
     began_at: float
@@ -157,8 +159,15 @@ class LocalRun:
             self._screen.print_message("Preparing the model: short supervised training, run once and cached")
             await supervisor.wait_until_exited(PREPARE)
             self._busy_with = "waiting for the first step"
-        for trainer in self._programs.trainers():
-            supervisor.start(trainer)
+        for policy, trainer in self._programs.trainers().items():
+            if policy not in self._options.own_trainers:
+                supervisor.start(trainer)
+                continue
+            self._screen.print_message(
+                f"The policy {policy} waits for your trainer: TrainerSession.of_run({str(self._directory.path)!r}, "
+                f"policy={policy!r}); dataflow is at {self._addresses.dataflow}",
+                style="bold",
+            )
 
     async def _show_page(self, supervisor: Supervisor) -> None:
         if not self._options.has_web:
@@ -301,6 +310,12 @@ def run_locally(
         raise InvalidInput(
             "cannot start a maintainer: it scales pools through the fleet service; add --fleet",
             code="cli.fleet_required",
+        )
+    if unknown := sorted({*options.own_trainers} - recipe.policies.keys()):
+        raise InvalidInput(
+            f"cannot wait for the trainer of {', '.join(unknown)}: the recipe has the policies "
+            f"{', '.join(recipe.policies)}; correct --own-trainer",
+            code="cli.unknown_policy",
         )
     check_models(recipe)
     make_files_private()

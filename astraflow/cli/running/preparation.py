@@ -1,6 +1,7 @@
 """Models before training: whether their files are here, and a short supervised warm start, run once and cached."""
 
 from astraflow.cli.child_process import PROGRESS
+from astraflow.cli.recipes.machine_checks import SIMULATED_KIND
 from astraflow.models import models
 from astraflow.models.base import OnProgress, WarmStartProgress
 from astraflow.recipe.config import Recipe
@@ -19,9 +20,13 @@ def check_models(recipe: Recipe) -> None:
 
 
 def prepare_models(recipe: Recipe) -> None:
-    """Prepares the models and prints the progress. Raises: InvalidInput if a model misses its target accuracy."""
-    for policy in policies_to_prepare(recipe):
-        prepare_model(recipe.policies[policy].model, on_progress=_print_progress(policy))
+    """Prepares the models and prints progress and folders. Raises: InvalidInput if a model misses its target
+    accuracy."""
+    for name, policy in recipe.policies.items():
+        if policy.model.get("kind") == SIMULATED_KIND:
+            continue  # it has no weights
+        folder = prepare_model(policy.model, on_progress=_print_progress(name))
+        print(f"model of {name}: {folder}", flush=True)  # noqa: T201 (the command's result)
 
 
 def _print_progress(policy: str) -> OnProgress:

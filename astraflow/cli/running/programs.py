@@ -74,10 +74,10 @@ class Programs:
         ]
         return self._role(DATAFLOW, arguments, stop_wave=SERVICES_STOP_WAVE)
 
-    def trainers(self) -> list[Program]:
-        """Returns a trainer for each policy."""
-        return [
-            self._role(
+    def trainers(self) -> dict[str, Program]:
+        """Returns the trainer of each policy."""
+        return {
+            policy: self._role(
                 "trainer",
                 [
                     *("--policy", policy, "--dataflow", self._addresses.dataflow),
@@ -90,7 +90,7 @@ class Programs:
                 may_exit=True,
             )
             for policy in self._recipe.policies
-        ]
+        }
 
     def nodes(self) -> list[Program]:
         """Returns the RaaS nodes of this machine."""
