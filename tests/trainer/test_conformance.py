@@ -191,9 +191,11 @@ def test_a_session_reads_address_token_and_keys_from_the_folder_of_a_run(tmp_pat
     Authority.create(tmp_path / "authority", run="r")
     (tmp_path / "run.json").write_text(json.dumps({"dataflow": "127.0.0.1:7", "is_tls": is_tls}))
     (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "weights.key").touch(mode=0o600)
     (tmp_path / "weights.key").write_text(key.text())
 
     session = TrainerSession.of_run(tmp_path, policy=POLICY)
+    session._loop.close()
 
     assert (session._address, session._token, session._policy) == ("127.0.0.1:7", "secret", POLICY)
     assert session._signing is not None
