@@ -10,7 +10,8 @@ from astraflow.tracking.base import TrackedRun, TrackedStep, TrackerOptions
 
 @trackers.register("trackio", options=TrackerOptions)
 class TrackioTracker:
-    """Logs `policy/metric` to Trackio at the step's number.
+    """Logs `policy/metric` to Trackio at the step's number, and the step's time as `policy/at` in Unix seconds: the
+    library records the time of the export.
 
     Raises `RuntimeError` if the process has imported Trackio for another folder, since the library reads it once.
     """
@@ -38,7 +39,8 @@ class TrackioTracker:
 
     def log(self, step: TrackedStep) -> None:
         """Logs the metrics of the step."""
-        self._run.log({f"{step.policy}/{name}": value for name, value in step.metrics.items()}, step=step.step)
+        named = {f"{step.policy}/{name}": value for name, value in step.metrics.items()}
+        self._run.log({**named, f"{step.policy}/at": step.at}, step=step.step)
 
     def close(self) -> None:
         """Writes pending metrics and ends the run."""

@@ -106,6 +106,8 @@ def test_metrics_are_read_back_and_a_restart_continues_the_record(kind: str, tmp
         assert own_process.submit(export, kind, tmp_path, steps=3).result() == 1
     assert READERS[kind](tmp_path, "solver/loss") == {2: 0.5, 3: 0.75}
     assert READERS[kind](tmp_path, "solver/reward_rollouts") == {1: 0.25, 2: 0.75, 3: 0.75}
+    if kind == "trackio":
+        assert READERS[kind](tmp_path, "solver/at") == dict.fromkeys((1, 2, 3), make.report().at)
 
 
 def test_every_tracker_is_tested() -> None:
