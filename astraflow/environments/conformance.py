@@ -92,9 +92,10 @@ class _Check:
     async def _wins(self) -> None:
         for seed, prompt in enumerate(self._prompts):
             observations = await self._play(prompt, seed)
-            reward = total_reward(observations)
-            if observations[-1].ending is not Ending.WON or not math.isclose(reward, 1.0):
-                raise _Broken(f"prompt {str(prompt.id)!r}: reward {reward:g}, ending {observations[-1].ending}")
+            reward, ending = total_reward(observations), observations[-1].ending
+            if ending is not Ending.WON or not math.isclose(reward, 1.0):
+                how = "without an end" if ending is None else f"ended as `{ending.value}`"
+                raise _Broken(f"prompt {str(prompt.id)!r}: reward {reward:g} instead of 1, {how} instead of `won`")
 
     async def _repeats(self) -> None:
         for seed, prompt in enumerate(self._prompts):
