@@ -63,6 +63,11 @@ def torch_dtype_of(dtype: Dtype) -> torch.dtype:
     return _TORCH[dtype]
 
 
+def dtype_of(torch_dtype: torch.dtype) -> Dtype:
+    """Returns the weight plane's name of torch's element type."""
+    return next(dtype for dtype, own in _TORCH.items() if own is torch_dtype)
+
+
 def bits_of(tensor: torch.Tensor, dtype: Dtype) -> ElementBits:
     """Returns a flat host copy of a tensor's bits in `dtype`; later changes of the tensor do not affect it.
 

@@ -75,6 +75,9 @@ class LoadTimings:
     """Duration of the swap."""
     resume_s: float = 0.0
     """Time until interrupted requests continued, or could."""
+    rounded_away: float = 0.0
+    """Share of the change by adapters that the engine lost by rounding their sum with the base; 0 where it serves them
+    unmerged, or sums in float32."""
 
     @property
     def stopped_s(self) -> float:

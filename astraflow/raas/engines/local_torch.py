@@ -19,7 +19,7 @@ from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models import models
 from astraflow.models.causal import cast, check_supported
-from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of
+from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of, dtype_of
 from astraflow.models.published import published_parameters
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.engines import engines
@@ -28,6 +28,7 @@ from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
 from astraflow.raas.engines.local.parameters import StagedTensor, stage, stage_adapted, swap
 from astraflow.raas.engines.local.sequences import Sequence, random_stream_key
 from astraflow.raas.engines.local.worker import Worker
+from astraflow.raas.engines.merged_adapters import RoundingWatch
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.weights.tensors import VerifiedWeights
@@ -87,6 +88,7 @@ class LocalTorchEngine:
         self._parameters = published_parameters(self._model)
         self._options = options
         self._seed = secrets.randbits(62) if options.seed is None else options.seed
+        self._rounding = RoundingWatch(dtype_of(dtype))
         self._tolerance = EXACT if dtype == torch.float32 else ROUNDED
         self._limits = BatchLimits(
             sequences=options.max_sequences,
@@ -199,7 +201,9 @@ class LocalTorchEngine:
             resumed_at = await asyncio.wrap_future(swapped.resumed_at)
             self._base_root = weights.adapter_base.manifest.root_hash if weights.adapter_base else None
             await asyncio.to_thread(swapped.result.clear)
+            rounded_away = await asyncio.to_thread(self._rounding.lost_share, weights)
             return LoadTimings(
+                rounded_away=rounded_away,
                 stage_s=stage_s,
                 pause_s=swapped.pause_s,
                 apply_s=swapped.apply_s,

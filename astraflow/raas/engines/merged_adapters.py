@@ -20,6 +20,9 @@ from astraflow.weights.transfer.transfer_application import Changes
 if TYPE_CHECKING:
     import torch
 
+MAX_LOST = 0.1
+"""Share of the adapters' change that may be lost by rounding without a warning."""
+
 _MAX_PATCHED_SHARE = 1 / 8
 """Largest share of changed elements that is written as a patch; above, whole tensors are cheaper."""
 
@@ -52,6 +55,42 @@ def add_adapter(
     """Returns the values of one weight, float32, flat, with its adapter added in place."""
     down, up = (float32_values(adapters, factor, values.device).view(factor.shape) for factor in (pair.down, pair.up))
     return values.view(pair.weight.shape).addmm_(up, down, alpha=binding.scale).view(-1)
+
+
+class RoundingWatch:
+    """Measures how much of the adapters' change is lost when their sum with the base is rounded to the served type.
+
+    The first steps change a weight by less than half of its distance to the next number of that type, so that rounding
+    returns the weight of the base. Measured at each load until little is lost, on the first and the last weight.
+    """
+
+    def __init__(self, dtype: Dtype | None = None) -> None:
+        """dtype: served type; None for that of the base."""
+        self._dtype = dtype
+        self._is_over = False
+
+    def lost_share(self, adapters: VerifiedWeights) -> float:
+        """Returns the root mean square of what is lost over that of the change; 0 once it was at most `MAX_LOST`."""
+        base = adapters.adapter_base
+        if self._is_over or base is None:
+            return 0.0
+        binding, (first, *others) = binding_to_base(adapters, base), adapted_weights(adapters.manifest, base.manifest)
+        squares = [self._squares(adapters, base, pair, binding) for pair in (first, *others[-1:])]
+        change, lost = (sum(column) for column in zip(*squares, strict=True))
+        share = float(lost / change) ** 0.5 if change else 0.0
+        self._is_over = bool(change) and share <= MAX_LOST
+        return share
+
+    def _squares(
+        self, adapters: VerifiedWeights, base: VerifiedWeights, pair: AdaptedWeight, binding: AdapterBinding
+    ) -> tuple[float, float]:
+        """Returns the sums of squares of the change by an adapter, and of what rounding removes of it."""
+        from astraflow.models.precision import torch_dtype_of
+
+        original = float32_values(base, pair.weight)
+        total = add_adapter(original.clone(), adapters, pair, binding)
+        rounded = total.to(torch_dtype_of(self._dtype or pair.weight.dtype)).float()
+        return float((total - original).double().square().sum()), float((rounded - total).double().square().sum())
 
 
 class AdapterMerger:

@@ -12,6 +12,7 @@ from astraflow.contract.weights import Manifest
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.logprob_gap import JUMP_FACTOR, GapHistory, gap_message, measure_logprob_gap
+from astraflow.raas.engines.merged_adapters import MAX_LOST
 from astraflow.raas.policies.adapter_bases import AdapterBases
 from astraflow.raas.policies.reprefill_check import ReprefillSample
 from astraflow.raas.policies.second_engines import CommittedSource
@@ -76,6 +77,7 @@ class WeightLoop:
         self._transfers = transfers
         self._transfer_source = ""
         self._is_withheld = False
+        self._has_warned_of_rounding = False
         self._is_gap_too_large = False
         """True after a failed probe; a version without a probe does not reset it."""
         self._gap_history = GapHistory()
@@ -247,12 +249,25 @@ class WeightLoop:
         with span("rl.weights.apply", version=f"{self._served.policy}:{weights.manifest.version}"):
             loaded = await engine.load(weights)
         self._transfers.record_load(self._transfer_source, loaded)
+        if loaded.rounded_away > MAX_LOST:
+            self._note_rounding(loaded.rounded_away)
         if self._served.is_serving:
             self._counters.add("weight_pause_s", loaded.stopped_s)
         if self._is_withheld:
             await engine.resume()
             self._is_withheld = False
         return await self._is_gap_accepted(weights.manifest, is_patch=weights.changes is not None)
+
+    def _note_rounding(self, share: float) -> None:
+        """Warns once that the served policy lacks most of what was trained."""
+        if self._has_warned_of_rounding:
+            return
+        self._has_warned_of_rounding = True
+        self._counters.note_error(
+            f"{self._served.policy}: {share:.0%} of the adapters' change is lost by rounding its sum with the base; "
+            "set nodes.engine.lora = true, which serves adapters unmerged (docs/how-to/adapters.md)"
+        )
+        log.warning("adapters_rounded_away", policy=self._served.policy, share=round(share, 3))
 
     async def _is_gap_accepted(self, manifest: Manifest, *, is_patch: bool) -> bool:
         """Measures the gap; a jump after a patch is not accepted, so that the whole version is loaded."""

@@ -15,7 +15,7 @@ from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Dtype
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.continuations import ModelDecoder
-from astraflow.raas.engines.merged_adapters import AdapterMerger
+from astraflow.raas.engines.merged_adapters import AdapterMerger, RoundingWatch
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.environments import Environment, find_environment
 from astraflow.raas.engines.server.model_folder import ModelFolder
@@ -76,6 +76,7 @@ class ServerEngine:
         """Held while the staged weights change, and while a restarted server loads them."""
         self._can_patch = options.patch == "auto" and dialect.can_patch(self._environment, options)
         self._patches = 0
+        self._rounding = RoundingWatch(Dtype.FLOAT32 if self._dtype == "float32" else None)
         self._merger = AdapterMerger(Dtype.FLOAT32 if self._dtype == "float32" else None)
 
     @property
@@ -181,7 +182,9 @@ class ServerEngine:
             self._version = None
             timings = await _all(self._load_replica(replica, base=base) for replica in self._replicas)
             self._version = version
+            rounded_away = 0.0 if self._options.lora else await asyncio.to_thread(self._rounding.lost_share, weights)
             return LoadTimings(
+                rounded_away=rounded_away,
                 stage_s=stage_s,
                 pause_s=max(timing.pause_s for timing in timings),
                 apply_s=max(timing.apply_s for timing in timings),

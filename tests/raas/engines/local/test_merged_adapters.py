@@ -15,7 +15,7 @@ from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of
 from astraflow.models.published import published_parameters
 from astraflow.raas.engines.local.parameters import stage_adapted, swap
-from astraflow.raas.engines.merged_adapters import AdapterMerger
+from astraflow.raas.engines.merged_adapters import AdapterMerger, RoundingWatch
 from astraflow.weights.tensors import VerifiedWeights, hash_into_manifest, tensor_bits, verify
 from astraflow.weights.transfer.safetensors_file import SafetensorsFile
 from tests import make_torch
@@ -112,3 +112,31 @@ async def test_full_weights_are_unchanged_and_adapters_need_their_base(plane: Ad
     with pytest.raises(InvalidInput) as other:
         merger.merge(replace(plane.kept[POLICY, 0], adapter_base=make_torch.published(make_torch.model(3), 0)))
     assert other.value.code == "weights.adapter_mismatch"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_lost"),
+    [(Dtype.BFLOAT16, True), (None, True), (Dtype.FLOAT32, False)],
+    ids=["bfloat16", "base", "float32"],
+)
+async def test_what_rounding_removes_of_young_adapters_is_measured_until_little_is_lost(
+    plane: Adopting, dtype: Dtype | None, is_lost: bool
+) -> None:
+    def scaled(factor: float) -> VerifiedWeights:
+        weights = adapters(plane, 0)
+        buffer = weights.buffer.copy()
+        for spec in weights.manifest.tensors:
+            if ".lora_B." in spec.name:
+                tensor_bits(spec, buffer)[:] = bits_of(torch.full((spec.elements,), factor), spec.dtype)
+        manifest = hash_into_manifest(
+            weights.manifest.tensors, buffer, policy=POLICY, version=Version(0), metadata=weights.manifest.metadata
+        )
+        return replace(weights, manifest=manifest, buffer=buffer)
+
+    watch = RoundingWatch(dtype)
+    shares = [watch.lost_share(scaled(factor)) for factor in (0.0, 1e-5, 10.0, 1e-5)]
+
+    assert shares[0] == 0.0, "adapters that change nothing lose nothing"
+    assert (shares[1] > 0.8) is is_lost
+    assert shares[2] < 0.1
+    assert shares[3] == 0.0, "it is not measured again"
