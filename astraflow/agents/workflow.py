@@ -18,6 +18,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, TaskId
 from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.spans import Ending
 from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Trajectory
@@ -99,6 +100,11 @@ class AgentWorkflow:
     def policies(self) -> tuple[PolicyId, ...]:
         """Policies that answer calls."""
         return self._policies
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options: each trajectory ends with a reply of its own."""
+        return EpisodeBounds(trajectories=self._options.max_turns, tokens=self._options.max_context)
 
     async def start(self) -> None:
         """Starts the proxy and the program. Raises: InvalidInput, Unavailable, SandboxError."""

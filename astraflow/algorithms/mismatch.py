@@ -33,14 +33,22 @@ class MismatchSums:
     outside the range."""
     max_gap: Tensor
     """float64 scalar: largest absolute log ratio."""
+    rows: Tensor
+    """float64 `[2, rows]`: tokens and k3 of each row of the batch."""
 
     def __add__(self, other: MismatchSums) -> MismatchSums:
         """Returns the sums over both."""
-        return MismatchSums(sums=self.sums + other.sums, max_gap=torch.maximum(self.max_gap, other.max_gap))
+        return MismatchSums(
+            sums=self.sums + other.sums,
+            max_gap=torch.maximum(self.max_gap, other.max_gap),
+            rows=self.rows + other.rows,
+        )
 
     def over(self, ranks: Ranks) -> MismatchSums:
         """Returns the sums over all ranks; collective."""
-        return MismatchSums(sums=ranks.sum(self.sums), max_gap=ranks.gather(self.max_gap[None]).max())
+        return MismatchSums(
+            sums=ranks.sum(self.sums), max_gap=ranks.gather(self.max_gap[None]).max(), rows=ranks.sum(self.rows)
+        )
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics; empty without tokens of the own version.
@@ -65,11 +73,11 @@ class MismatchSums:
 
 
 @torch.no_grad()
-def measure_mismatch(logprobs: Tensor, tokens: TokenData) -> MismatchSums:
+def measure_mismatch(logprobs: Tensor, tokens: TokenData, *, rows: int) -> MismatchSums:
     """Returns the sums of these tokens, without those whose recorded logprob is not a finite number.
 
     logprobs: `[tokens]`, under the weights at the start of the batch: of the proximal pass, or of the training passes
-    of the first optimizer step.
+    of the first optimizer step. rows: of the batch.
     """
     log_ratio = (logprobs - tokens.behaviour_logprobs).double()
     is_own = tokens.is_own_version & log_ratio.isfinite()
@@ -80,7 +88,12 @@ def measure_mismatch(logprobs: Tensor, tokens: TokenData) -> MismatchSums:
     measures = [ratio - 1 - log_ratio, js, bounded_exp(gap), ratio, ratio.square(), is_cut.double()]
     columns = [torch.ones_like(ratio), *measures]
     sums = torch.stack([column.where(is_own, 0.0).sum() for column in columns])
-    return MismatchSums(sums=sums, max_gap=torch.cat([gap, gap.new_zeros(1)]).max())
+    by_row = torch.stack([is_own.double(), measures[0].where(is_own, 0.0)])
+    return MismatchSums(
+        sums=sums,
+        max_gap=torch.cat([gap, gap.new_zeros(1)]).max(),
+        rows=by_row.new_zeros(2, rows).index_add_(1, tokens.row_indices, by_row),
+    )
 
 
 def check_mismatch(exceeded_steps: int, k3: float | None, config: AlgorithmConfig) -> int:

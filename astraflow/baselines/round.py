@@ -15,7 +15,7 @@ from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import FlowSpec
 from astraflow.contract.reports.evaluations import EvaluationState
 from astraflow.contract.rollouts.trajectories import Episode
-from astraflow.dataflow.admission.reward_range import bounded_rewards
+from astraflow.dataflow.admission.limits import ResultLimits, failed, reward_defect
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, EvaluationRounds, Round
 from astraflow.dataflow.evaluation.scores import estimate, samples_by_slot, score_name, values_by_figure
 from astraflow.dataflow.issuing.groups import OpenGroup, task_id
@@ -53,6 +53,7 @@ class BaselineRound:
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self._on_sample = on_sample
+        self._limits = ResultLimits(reward_range=selection.config.reward_range)
         self._clock = SystemClock()
         config = selection.config
         self._rounds = EvaluationRounds(
@@ -154,12 +155,17 @@ class BaselineRound:
         """Returns the result of a sample after its last attempt."""
         while True:
             task = group.task(task_id(group.id, member), member, None)
-            episode = bounded_rewards(await runner.run(task, RolloutRecorder()), self._selection.config.reward_range)
-            if episode.failure is None or not episode.failure.boundary.is_retried or self._subject.halted():
+            episode = self._with_checked_rewards(await runner.run(task, RolloutRecorder()))
+            if episode.failure is None or not episode.failure.is_retried or self._subject.halted():
                 return episode
             if not group.count_failed_attempt(member, max_attempts=self._selection.config.max_attempts):
                 return episode
             self._retried += 1
+
+    def _with_checked_rewards(self, episode: Episode) -> Episode:
+        defects = (reward_defect(trajectory, self._limits) for trajectory in episode.trajectories)
+        defect = next((defect for defect in defects if defect is not None), None)
+        return episode if defect is None else failed(episode, defect)
 
     def _finish(self, group: OpenGroup, member: int, episode: Episode) -> None:
         group.episodes[member] = episode

@@ -6,6 +6,7 @@ from typing import Any
 from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatus
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.tasks import Lease
 from astraflow.contract.rollouts.trajectories import Episode
@@ -102,9 +103,21 @@ class TrainerDataClient:
         )
         self._policy = policy
 
-    async def attach(self, *, version: Version, backend: str, is_simulated: bool) -> TrainerAttachment:
-        """Registers this trainer as the consumer of the policy's stream, from `version` on."""
-        request = pb.AttachRequest(policy=self._policy, version=version, backend=backend, is_simulated=is_simulated)
+    async def attach(
+        self, *, version: Version, backend: str, is_simulated: bool, limits: RowLimits | None = None
+    ) -> TrainerAttachment:
+        """Registers this trainer as the consumer of the policy's stream, from `version` on.
+
+        limits: of the rows that it can train; dataflow refuses results beyond them. None: it states none.
+        """
+        request = pb.AttachRequest(
+            policy=self._policy,
+            version=version,
+            backend=backend,
+            is_simulated=is_simulated,
+            vocabulary=(limits and limits.vocabulary) or 0,
+            max_row_tokens=(limits and limits.tokens) or 0,
+        )
         return from_message(await self._link.call(self._stub.Attach, request, timeout_s=TIMEOUT_S), TrainerAttachment)
 
     async def pull_batch(self, *, version: Version, wait_s: float, unacknowledged: int = 0) -> Batch | None:

@@ -15,6 +15,12 @@ ENDING_PREFIX = "ending_"
 REWARD_TERM_PREFIX = "reward_term_"
 """Prefix of the names of the means of reward terms."""
 
+DROPPED_ROWS = "dropped_rows"
+"""Name of the number of rows that a trainer dropped."""
+
+DROPPED_PREFIX = "dropped_"
+"""Prefix of the names of the numbers of bad rows, followed by the limit that they break."""
+
 MAX_REWARD_TERMS = 16
 """Maximum number of counted reward terms per flow and per policy."""
 
@@ -213,6 +219,24 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Trained tokens",
             MetricUnit.TOKENS,
             "Tokens of the batch that have a loss: generated, and not masked.",
+        ),
+        (
+            DROPPED_ROWS,
+            "Dropped trajectories",
+            MetricUnit.NUMBER,
+            "Number of trajectories that the trainer left out, because they or another one of their task were bad.",
+        ),
+        *(
+            (f"{DROPPED_PREFIX}{limit}", f"Dropped: {label}", MetricUnit.NUMBER, f"Number of trajectories {cause}.")
+            for limit, label, cause in (
+                ("token_id", "token ids", "with a token id beyond the model's vocabulary"),
+                ("tokens", "length", "with more tokens than the model has positions"),
+                ("no_context", "no context", "whose first token is model-written"),
+                ("logprob", "logprobs", "with a logprob that no sampled token can have"),
+                ("version", "versions", "with tokens of a version that does not exist yet"),
+                ("reward", "rewards", "with a reward that is not a finite number"),
+                ("mismatch", "mismatch", "of nodes whose logprobs differ from the trainer's"),
+            )
         ),
     ),
     *_metrics(

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from astraflow.contract.rollouts.limits import MAX_ABS_REWARD
 from astraflow.dataflow.endpoint_config import KedaConfig
 from astraflow.dataflow.stop_condition import StopConfig
 from astraflow.runtime.config.base import Config
@@ -22,9 +23,6 @@ def _checked_range(value: tuple[float, float]) -> tuple[float, float]:
         )
     return value
 
-
-MAX_ABS_REWARD = 1e9
-"""Largest absolute reward: sums and squares of rewards stay far from overflow."""
 
 RewardRange = Annotated[tuple[float, float], AfterValidator(_checked_range)]
 
@@ -64,7 +62,11 @@ class FlowConfig(Config):
     group_reward: GroupRewardConfig | None = None
     """Changes the rewards of a finished group by comparing its members; None: nothing does."""
     reward_range: RewardRange = (-1000.0, 1000.0)
-    """Lowest and highest reward of a trajectory. A result outside the range is a failure of the reward."""
+    """Lowest and highest reward of a trajectory. A result outside the range is a failure of the reward. The reward of a
+    turn, and the sum of a trajectory's turns, may have the magnitude of the ends and of the width of the range."""
+    max_trajectory_tokens: int = Field(default=2**20, ge=1)
+    """Largest number of tokens of a trajectory. Smaller limits follow from the options of the workflow, such as
+    `max_context`, and from the longest row that the trainer can train. A longer result is a failure of the engine."""
     group_size: int = Field(default=8, ge=1)
     """Episodes per prompt."""
     min_group_size: int = Field(default=2, ge=1)
@@ -91,7 +93,11 @@ class EvaluationConfig(Config):
     reward: Spec = Field(default={"kind": "exact_match"})
     """How an episode is scored. Workflows whose environment scores do not use it; leave it out there."""
     reward_range: RewardRange = (-1000.0, 1000.0)
-    """Lowest and highest reward of a trajectory. A result outside the range is a failure of the reward."""
+    """Lowest and highest reward of a trajectory. A result outside the range is a failure of the reward. The reward of a
+    turn, and the sum of a trajectory's turns, may have the magnitude of the ends and of the width of the range."""
+    max_trajectory_tokens: int = Field(default=2**20, ge=1)
+    """Largest number of tokens of a trajectory. Smaller limits follow from the options of the workflow, such as
+    `max_context`, and from the longest row that the trainer can train. A longer result is a failure of the engine."""
     samples: int = Field(default=4, ge=1, le=1024)
     """Episodes per prompt: the k of avg@k, pass@k and maj@k."""
     prompts: int = Field(default=0, ge=0)

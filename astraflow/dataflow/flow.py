@@ -15,6 +15,7 @@ from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.admitter import FAILED, Admission, Admitter
 from astraflow.dataflow.admission.group_scoring import GROUP_REWARD_FAILED, GroupScoring, without_unsampled_texts
+from astraflow.dataflow.admission.limits import ResultLimits
 from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, ordinal_of, parse_task_id, task_id
 from astraflow.dataflow.issuing.issuer import GroupSource
 from astraflow.dataflow.issuing.leases import Leases
@@ -50,6 +51,8 @@ class FlowCounts:
     """Trajectories of accepted episodes, by ending."""
     leases_expired: int = 0
     tasks_returned: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """Results and handed-back tokens of nodes that broke a limit, by limit (`Defect.limit`)."""
 
 
 class Flow:
@@ -64,7 +67,7 @@ class Flow:
         issuer: GroupSource,
         leases: Leases,
         admitter: Admitter,
-        reward_range: tuple[float, float],
+        limits: ResultLimits,
         max_attempts: int,
         waits_when_full: bool,
         answers: AnswerSource | None = None,
@@ -82,8 +85,8 @@ class Flow:
         """Group reward that a complete group waits for before its admission; None: it is admitted at once."""
         self._awaiting_scores: set[GroupId] = set()
         self.leases = leases
-        self.reward_range = reward_range
-        """Lowest and highest reward of a trajectory."""
+        self.limits = limits
+        """Limits of the results of nodes."""
         self.counts = FlowCounts()
         self.open_groups: dict[GroupId, OpenGroup] = {}
         self.partial_rollouts = PartialRollouts()
@@ -313,6 +316,7 @@ class Flow:
             "endings": dict(counts.endings),
             "leases_expired": counts.leases_expired,
             "tasks_returned": counts.tasks_returned,
+            "refused": dict(counts.refused),
             "partial_rollouts": self.partial_rollouts.state_dict(),
         }
 
@@ -328,6 +332,7 @@ class Flow:
             endings=Counter(state.get("endings", {})),
             leases_expired=state["leases_expired"],
             tasks_returned=state["tasks_returned"],
+            refused=Counter(state.get("refused", {})),
         )
         self.partial_rollouts.load_state_dict(state["partial_rollouts"])
 
@@ -343,7 +348,7 @@ class Flow:
         if may_push is not None and not may_push(task):
             return LATE
         failure = episode.failure
-        if failure is not None and failure.boundary.is_retried:
+        if failure is not None and failure.is_retried:
             if self._is_superseded(episode, group, member):
                 return SUPERSEDED
             if group.count_failed_attempt(member, max_attempts=self._max_attempts):

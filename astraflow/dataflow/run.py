@@ -7,12 +7,13 @@ batch) waits for a notification and checks again. Answers to clients are sent af
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.values import Json
 from astraflow.dataflow.activity import RunActivity
 from astraflow.dataflow.evaluation.evaluation import Evaluation
@@ -106,6 +107,10 @@ class Run:
                 code="policy.unknown",
             )
         return self.streams[policy]
+
+    def row_limits(self, policies: Iterable[PolicyId]) -> dict[PolicyId, RowLimits]:
+        """Returns what the trainers of these policies state about the rows that they can train."""
+        return {policy: _row_limits(self.trainers[policy]) for policy in policies if policy in self.trainers}
 
     @property
     def is_over(self) -> bool:
@@ -278,3 +283,8 @@ class Run:
         """Ends all waits."""
         self.nodes_notifier.stop()
         self.trainers_notifier.stop()
+
+
+def _row_limits(facts: Mapping[str, Any]) -> RowLimits:
+    """Returns the limits in the facts of a trainer, which an earlier release may have stored without any."""
+    return RowLimits(**facts.get("limits", {}))

@@ -15,9 +15,11 @@ from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.reports.report import Report
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.dataflow.admission.admitter import Admitter
 from astraflow.dataflow.admission.filters import build_filter, filters
 from astraflow.dataflow.admission.group_scoring import GroupScoring
+from astraflow.dataflow.admission.limits import ResultLimits
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.endpoint_config import MetricsEndpoint, metrics_endpoint
 from astraflow.dataflow.evaluation.evaluation import Evaluation, Schedule
@@ -75,7 +77,7 @@ from astraflow.wire.pb.data_plane_pb2_grpc import add_NodeDataServicer_to_server
 from astraflow.wire.pb.enrollment_pb2_grpc import add_EnrollmentServicer_to_server
 from astraflow.wire.server import ListenOptions, authenticator_for, serving
 from astraflow.workflows import workflows
-from astraflow.workflows.base import Workflow
+from astraflow.workflows.base import BoundedWorkflow, Workflow
 from astraflow.workflows.dataset_answers import DatasetAnswers
 
 log = get_logger()
@@ -417,7 +419,7 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: N
             flow_id, dataset, SlotPlugins(PluginSlot.SELECTOR, [flow.selector], build), group_size=flow.group_size
         ),
         leases=Leases(config.lease_s, owner_of=registry.owner),
-        reward_range=flow.reward_range,
+        limits=_limits(flow, workflow),
         admitter=Admitter(
             policies,
             SlotPlugins(PluginSlot.FILTERS, flow.filters, partial(build_filter, policies=policies)),
@@ -439,7 +441,16 @@ def _group_scoring(flow_id: FlowId, flow: FlowConfig, workflow: Workflow) -> Gro
             "compare; leave out group_reward, or use another workflow",
             code="flow.group_reward_without_rollout",
         )
-    return GroupScoring(flow.group_reward, reward_range=flow.reward_range)
+    return GroupScoring(flow.group_reward, limits=_limits(flow, workflow))
+
+
+def _limits(options: FlowConfig | EvaluationConfig, workflow: Workflow) -> ResultLimits:
+    return ResultLimits(
+        policies=frozenset(workflow.policies),
+        reward_range=options.reward_range,
+        max_tokens=options.max_trajectory_tokens,
+        bounds=workflow.bounds if isinstance(workflow, BoundedWorkflow) else EpisodeBounds(),
+    )
 
 
 def _answers(config: DataflowConfig, workflow: DatasetAnswers, dataset: Dataset) -> AnswerSource:
@@ -453,7 +464,8 @@ def _answers(config: DataflowConfig, workflow: DatasetAnswers, dataset: Dataset)
 def _evaluation(
     config: DataflowConfig, flow_id: FlowId, evaluation: EvaluationConfig, registry: NodeRegistry
 ) -> Evaluation:
-    policies = workflows.build(evaluation.workflow).policies
+    workflow = workflows.build(evaluation.workflow)
+    policies = workflow.policies
     dataset = datasets.build(evaluation.dataset, config.seed)
     rounds = EvaluationRounds(
         flow_id, dataset, prompts=evaluation.prompts, samples=evaluation.samples, seed=config.seed
@@ -464,7 +476,7 @@ def _evaluation(
         judges=judging_policies(evaluation.reward),
         issuer=rounds,
         leases=Leases(config.lease_s, owner_of=registry.owner),
-        reward_range=evaluation.reward_range,
+        limits=_limits(evaluation, workflow),
         admitter=Admitter((), SlotPlugins(PluginSlot.FILTERS, (), filters.build), min_group_size=1),  # feeds no stream
         max_attempts=evaluation.max_attempts,
         waits_when_full=True,

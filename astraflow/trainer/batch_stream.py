@@ -4,6 +4,7 @@ from astraflow.client.data_plane import TrainerDataClient
 from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
 from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.retries import TRANSIENT, retry
 from astraflow.trainer.checkpoints import TrainingProgress
@@ -22,13 +23,16 @@ class BatchStream:
         *,
         backend: str,
         is_simulated: bool,
+        limits: RowLimits,
         pull_wait_s: float,
         clock: Clock,
     ) -> None:
+        """limits: of the rows that the trainer can train, which it states whenever it attaches."""
         self._client = client
         self._policy = policy
         self._backend = backend
         self._is_simulated = is_simulated
+        self._limits = limits
         self._pull_wait_s = pull_wait_s
         self._clock = clock
         self._is_attached = False
@@ -65,7 +69,9 @@ class BatchStream:
 
     async def _attach(self, progress: TrainingProgress | None) -> TrainerAttachment:
         version = progress.version if progress else Version(0)
-        attachment = await self._client.attach(version=version, backend=self._backend, is_simulated=self._is_simulated)
+        attachment = await self._client.attach(
+            version=version, backend=self._backend, is_simulated=self._is_simulated, limits=self._limits
+        )
         _check_lineage(attachment, progress, self._policy)
         self._is_attached = True
         return attachment

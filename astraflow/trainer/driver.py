@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import StorageFull
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Probe
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -52,6 +53,11 @@ class BackendDriver:
     def is_simulated(self) -> bool:
         """True when the backend is simulated."""
         return self._backend.is_simulated
+
+    @property
+    def row_limits(self) -> RowLimits:
+        """Limits of the rows that the backend can train."""
+        return self._backend.row_limits
 
     async def step(self, batch: Batch) -> Mapping[str, float]:
         """Runs one optimizer step; returns the backend's metrics."""

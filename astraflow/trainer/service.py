@@ -150,6 +150,7 @@ async def _run_loop(
             policy,
             backend=config.backend_kind,
             is_simulated=driver.is_simulated,
+            limits=driver.row_limits,
             pull_wait_s=config.pull_wait_s,
             clock=clock,
         )

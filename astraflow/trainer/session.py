@@ -18,6 +18,7 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InvalidInput, RunComplete
 from astraflow.contract.ids import BatchId, PolicyId, Version
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Dtype
 from astraflow.models.precision import bits_of
 from astraflow.runtime.clock import SystemClock
@@ -67,12 +68,16 @@ class TrainerSession:
         ca_hash: str = "",
         signing: SigningKey | None = None,
         dtype: Dtype = Dtype.BFLOAT16,
+        vocabulary: int | None = None,
+        max_row_tokens: int | None = None,
     ) -> None:
         """address: of the dataflow service. token: the run token or a join token of a trainer. name: shown in reports.
 
         run, step, last_batch: the values of `state_after` in the checkpoint; the defaults begin a run.
         authority: folder of the certificate authority, for a run with TLS. ca_hash: its hash, instead of the folder.
-        signing: key of the run, if it signs its versions. dtype: element type of the versions.
+        signing: key of the run, if it signs its versions. dtype: element type of the versions. vocabulary: rows of the
+        model's embedding. max_row_tokens: longest row that it can train. With these two, dataflow refuses results that
+        the trainer could not train; None: unknown.
         """
         self._address = address
         self._token = token
@@ -82,6 +87,7 @@ class TrainerSession:
         self._ca_hash = ca_hash
         self._signing = signing
         self._dtype = dtype
+        self._limits = RowLimits(vocabulary=vocabulary, tokens=max_row_tokens)
         self.step = step
         """Number of trained batches, which is also the newest version."""
         self.last_batch = last_batch
@@ -209,6 +215,7 @@ class TrainerSession:
             self._policy,
             backend=self._name,
             is_simulated=False,
+            limits=self._limits,
             pull_wait_s=PULL_WAIT_S,
             clock=SystemClock(),
         )

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.nodes import MAX_CAPACITY
 from astraflow.contract.rollouts.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, MAX_LIVE_SESSIONS
+from astraflow.contract.rollouts.limits import MAX_ABS_REWARD
 from astraflow.contract.rollouts.timelines import MAX_HOPS
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.pb import common_pb2
@@ -28,9 +29,6 @@ MIB: Final = 2**20
 
 MAX_NUMBER: Final = 1e18
 """Largest magnitude of a number: above all counts of bytes or tokens, and sums of squares stay finite."""
-
-MAX_REWARD: Final = 1e9
-"""Largest magnitude of a reward: sums of squares over a batch stay finite in float32 too."""
 
 _ID_CHARS = 128
 _TASKS_BYTES = MAX_CAPACITY * (_ID_CHARS + 3)
@@ -131,7 +129,7 @@ _LIMITS: Mapping[str, FieldLimit] = {
         f"Trajectories.{name}": _UNLIMITED
         for name in ("policy_indices", "is_truncated", "span_counts", "span_lengths", "span_versions", "details")
     },
-    "Trajectories.rewards": FieldLimit(items=None, number=MAX_REWARD),
+    "Trajectories.rewards": FieldLimit(items=None, number=MAX_ABS_REWARD),
     "TrajectoryDetails.metrics": FieldLimit(items=256),
     "TrajectoryDetails.prompt_text": _UNLIMITED,
     "TrajectoryDetails.completion_text": _UNLIMITED,
@@ -141,7 +139,7 @@ _LIMITS: Mapping[str, FieldLimit] = {
     "TrajectoryDetails.token_ends": _UNLIMITED,
     "TrajectoryDetails.role": _ID,
     "TrajectoryDetails.ending": _ID,
-    **{f"TrajectoryDetails.turn_{name}": FieldLimit(number=MAX_REWARD) for name in ("rewards", "discounts")},
+    **{f"TrajectoryDetails.turn_{name}": FieldLimit(number=MAX_ABS_REWARD) for name in ("rewards", "discounts")},
     "TrajectoryDetails.reward_terms": FieldLimit(items=64),
     "TrajectoryDetails.labels": FieldLimit(items=32, chars=4 * KIB),
     "TrajectoryDetails.speakers": FieldLimit(items=None, chars=_ID_CHARS, is_label=True),

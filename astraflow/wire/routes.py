@@ -17,7 +17,7 @@ from astraflow.access.callers import (
     check_own_weights,
 )
 from astraflow.access.rate_limits import Rate
-from astraflow.contract.errors import NotPermitted
+from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.wire.codecs.frames import split
 from astraflow.wire.pb import data_plane_pb2 as data
 
@@ -44,8 +44,13 @@ def _node_of(caller: Caller, request: Any) -> None:
 
 
 def _node_of_push(caller: Caller, request: bytes) -> None:
-    if caller.role is Role.NODE:  # parsing a push is expensive: other roles need no check
-        check_own_node(caller, split(data.PushRequest, request)[0].node)
+    if caller.role is not Role.NODE:  # parsing a push is expensive: other roles need no check
+        return
+    try:
+        node = split(data.PushRequest, request)[0].node
+    except InvalidInput:  # the handler refuses the push in the same way, and notes it for the node
+        return
+    check_own_node(caller, node)
 
 
 def _joining_node(caller: Caller, request: Any) -> None:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.environments import environments
@@ -67,6 +68,11 @@ class Act:
     def policies(self) -> tuple[PolicyId, ...]:
         """The policy that acts."""
         return (self._policy,)
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.conversation_bounds(conversations=1)
 
     async def start(self) -> None:
         """Starts the environment's processes and checks that they work here."""

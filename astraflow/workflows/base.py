@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from astraflow.contract.ids import PolicyId, TaskId
 from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
 from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
@@ -50,6 +51,16 @@ class Workflow(Protocol):
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
     ) -> Sequence[Trajectory]:
         """Runs one episode; returns at least one trajectory, each of the policy that wrote it."""
+
+
+@runtime_checkable
+class BoundedWorkflow(Protocol):
+    """Workflow that knows bounds of its episodes. Dataflow refuses results beyond them, so a bound must hold for every
+    episode that the workflow can produce."""
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds of an episode; a field is None where the options give no bound."""
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -51,6 +52,11 @@ class MultiTurn:
     def policies(self) -> tuple[PolicyId, ...]:
         """The policy that answers."""
         return (self._policy,)
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.conversation_bounds(conversations=1)
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -50,6 +51,11 @@ class PlanAndSolve(Team):
     def __init__(self, options: PlanAndSolveOptions) -> None:
         super().__init__({"planner": options.planner, "solver": options.solver})
         self._options = options
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.answer_bounds(trajectories=1 + self._options.solutions)
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

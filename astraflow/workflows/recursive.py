@@ -8,6 +8,7 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.environments.textcraft_world import CraftingWorld, world_of
@@ -92,6 +93,11 @@ class Recursive(Team):
     def __init__(self, options: RecursiveOptions) -> None:
         super().__init__({ROOT: options.agent, CHILD: options.subagent})
         self._options = options
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.conversation_bounds(conversations=self._options.max_agents)
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -74,6 +75,11 @@ class Route(Team):
             "cheapest to the most expensive. Pick the cheapest one that will be right. "
             f"End with <expert>{options.experts[0]}</expert> or another name."
         )
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.answer_bounds(trajectories=1 + len(self._options.experts))
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

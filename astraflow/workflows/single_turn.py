@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.components.answers import AnswerOptions, question_of, request_answer
+from astraflow.workflows.components.answers import TEMPLATE_TOKENS, AnswerOptions, question_of, request_answer
 from astraflow.workflows.reward_scorer import RewardScorer
 
 
@@ -34,6 +35,11 @@ class SingleTurn:
     def policies(self) -> tuple[PolicyId, ...]:
         """The policy that answers."""
         return (self._policy,)
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.answer_bounds(trajectories=1, context=TEMPLATE_TOKENS + 4 * len(self._options.system))
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

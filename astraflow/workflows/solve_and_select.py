@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -80,6 +81,11 @@ class SolveAndSelect(Team):
     def __init__(self, options: SolveAndSelectOptions) -> None:
         super().__init__({"solver": options.solver, "selector": options.selector})
         self._options = options
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.answer_bounds(trajectories=3)
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

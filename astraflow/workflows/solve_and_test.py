@@ -7,6 +7,7 @@ from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.datasets.base import ANSWER
@@ -92,6 +93,11 @@ class SolveAndTest(Team):
     async def close(self) -> None:
         """Closes the sandbox."""
         await self._sandbox.close()
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.answer_bounds(trajectories=3)
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

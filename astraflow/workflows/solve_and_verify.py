@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -105,6 +106,11 @@ class SolveAndVerify(Team):
     def __init__(self, options: SolveAndVerifyOptions) -> None:
         super().__init__({"solver": options.solver, "verifier": options.verifier})
         self._options = options
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.answer_bounds(trajectories=3)
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

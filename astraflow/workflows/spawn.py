@@ -6,6 +6,7 @@ from typing import Annotated
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -54,6 +55,11 @@ class Spawn(Team):
     def __init__(self, options: SpawnOptions) -> None:
         super().__init__({LEAD: options.lead, WORKER: options.worker})
         self._options = options
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.conversation_bounds(conversations=self._options.max_agents)
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.models.tokenizers import Message
@@ -80,6 +81,11 @@ class ToolUse:
     def policies(self) -> tuple[PolicyId, ...]:
         """The policy that calls tools."""
         return (self._policy,)
+
+    @property
+    def bounds(self) -> EpisodeBounds:
+        """Bounds by the options."""
+        return self._options.conversation_bounds(conversations=1)
 
     async def start(self) -> None:
         """Starts the sources of tools."""

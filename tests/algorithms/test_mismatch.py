@@ -18,7 +18,7 @@ from tests.errors import raises_code
 def measured(token_rows: Rows, is_own: list[bool] | None = None) -> dict[str, float]:
     batch = batch_of(token_rows)
     tokens = replace(batch.tokens, is_own_version=torch.tensor(is_own)) if is_own else batch.tokens
-    return measure_mismatch(batch.logprobs, tokens).metrics()
+    return measure_mismatch(batch.logprobs, tokens, rows=len(token_rows)).metrics()
 
 
 @given(rows)
@@ -58,10 +58,10 @@ def test_sums_do_not_depend_on_parts_and_ranks(token_rows: Rows) -> None:
         return batch.logprobs[mine], batch.tokens.select(mine)
 
     def on_rank(rank: int, ranks: Ranks) -> MismatchSums:
-        return measure_mismatch(*share(rank, 2)).over(ranks)
+        return measure_mismatch(*share(rank, 2), rows=len(token_rows)).over(ranks)
 
-    whole = measure_mismatch(batch.logprobs, batch.tokens).metrics()
-    parts = measure_mismatch(*share(0, 2)) + measure_mismatch(*share(1, 2))
+    whole = measure_mismatch(batch.logprobs, batch.tokens, rows=len(token_rows)).metrics()
+    parts = measure_mismatch(*share(0, 2), rows=len(token_rows)) + measure_mismatch(*share(1, 2), rows=len(token_rows))
     assert parts.metrics() == pytest.approx(whole)
     for result in on_ranks(2, on_rank):
         assert result.metrics() == pytest.approx(whole)

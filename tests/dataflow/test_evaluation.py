@@ -398,7 +398,8 @@ async def test_each_role_has_its_own_scores_and_the_last_attempt_is_the_answer(t
         )
         return Episode(task=task.id, node=NodeId("any"), trajectories=trajectories)
 
-    async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=1)) as work:
+    workflow = {"kind": "solve_and_verify", "solver": "solver", "verifier": "solver"}
+    async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=1, workflow=workflow)) as work:
         first, second = await work.lease()
         await work.push([episode(first, ("solver", 0.0), ("verifier", 1.0), ("solver.retry", 1.0))])
         await work.push([episode(second, ("solver", 0.0), ("verifier", 1.0))])

@@ -19,6 +19,7 @@ from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Group, Prompt, Task
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.admission.group_scoring import GROUP_REWARD_FAILED, TERM, GroupScoring
+from astraflow.dataflow.admission.limits import ResultLimits
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, GroupRewardConfig
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.operations.group_scorer import GroupScorer
@@ -31,6 +32,7 @@ from tests.dataflow.kills import KilledFiles
 from tests.dataflow.running import Service, config, facts, opened, running
 from tests.errors import raises_code
 
+LIMITS = ResultLimits(reward_range=(-1000, 1000))
 pytestmark = pytest.mark.anyio
 FLOW = "train-solver"
 
@@ -187,7 +189,8 @@ async def test_a_group_that_takes_too_long_and_a_reward_out_of_range_are_failure
         await until(service, lambda report: report.flows[0].dropped == {GROUP_REWARD_FAILED: 1})
     Length.gate = asyncio.Event()
     scoring = GroupScoring(
-        GroupRewardConfig(reward={"kind": "test_length"}, timeout_s=0.01), reward_range=(-1000, 1000)
+        GroupRewardConfig(reward={"kind": "test_length"}, timeout_s=0.01),
+        limits=LIMITS,
     )
     with pytest.raises(TimeoutError):
         await scoring.scored(group_of(completed(make.task(member=0)), completed(make.task(member=1))))
@@ -235,13 +238,13 @@ async def test_groups_are_compared_by_policy_and_role() -> None:
         return Episode(task=make.task(member=member).id, node=NodeId("any"), trajectories=trajectories)
 
     group = group_of(two_roles(0), two_roles(1))
-    everything = GroupScoring(GroupRewardConfig(reward={"kind": "test_length"}), reward_range=(-1000, 1000))
+    everything = GroupScoring(GroupRewardConfig(reward={"kind": "test_length"}), limits=LIMITS)
     await everything.scored(group)
     assert [len(members) for members in Length.asked] == [2, 2, 2]
     assert {member.text[:6] for member in Length.asked[1]} == {"second"}
 
     chosen = GroupRewardConfig(reward={"kind": "test_length"}, policies=("verifier",), base_weight=0.5)
-    first, _ = await GroupScoring(chosen, reward_range=(-1000, 1000)).scored(group)
+    first, _ = await GroupScoring(chosen, limits=LIMITS).scored(group)
     assert [bool(trajectory.reward_terms) for trajectory in first.trajectories] == [False, False, True]
     assert first.trajectories[0].reward == 1
 
@@ -250,7 +253,7 @@ async def test_rewards_of_turns_are_weighted_with_the_reward() -> None:
     trajectory = replace(make.trajectory(reward=2.0), turn_rewards=(2.0,), completion_text="xxx")
     episode = Episode(task=make.task().id, node=NodeId("any"), trajectories=(trajectory,))
     options = GroupRewardConfig(reward={"kind": "test_length"}, base_weight=0.5)
-    (scored,) = await GroupScoring(options, reward_range=(-1000, 1000)).scored(group_of(episode))
+    (scored,) = await GroupScoring(options, limits=LIMITS).scored(group_of(episode))
     assert (scored.trajectories[0].reward, scored.trajectories[0].turn_rewards) == (4.0, (1.0,))
 
 

@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import CorruptData
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Dtype
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
@@ -23,6 +24,7 @@ class RecordingBackend:
 
     is_simulated = True
     frozen_base = None
+    row_limits = RowLimits()
 
     def __init__(self) -> None:
         self.steps: list[str] = []

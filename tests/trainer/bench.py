@@ -152,6 +152,7 @@ class Bench:
                     SOLVER,
                     backend="recording",
                     is_simulated=True,
+                    limits=learner.row_limits,
                     pull_wait_s=5.0,
                     clock=clock,
                 )

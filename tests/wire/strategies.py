@@ -26,6 +26,7 @@ from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import AgentCall
 from astraflow.contract.rollouts.failures import Failure
 from astraflow.contract.rollouts.generation import Generation, VersionSpan
+from astraflow.contract.rollouts.limits import MAX_ABS_REWARD
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Lease, Task
 from astraflow.contract.rollouts.timelines import Hop
@@ -33,7 +34,7 @@ from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import LinkReport
 from astraflow.contract.weights import Chunk, Manifest, Probe, TensorSpec, Transfer, TransferKind
-from astraflow.wire.request_limits import MAX_NUMBER, MAX_REWARD
+from astraflow.wire.request_limits import MAX_NUMBER
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ def per_turn(values: st.SearchStrategy[float], turns: int) -> st.SearchStrategy[
     return st.just(()) | st.lists(values, min_size=turns, max_size=turns).map(tuple)
 
 
-_REWARDS = st.floats(-MAX_REWARD, MAX_REWARD)
+_REWARDS = st.floats(-MAX_ABS_REWARD, MAX_ABS_REWARD)
 _DISCOUNTS = st.floats(0, 1)
 
 

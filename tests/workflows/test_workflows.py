@@ -3,11 +3,13 @@ import pytest
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.workflows import workflows
+from astraflow.workflows.base import BoundedWorkflow
 from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
 from tests.errors import raises_code
@@ -112,3 +114,34 @@ async def test_all_sampling_options_reach_the_engine_and_verdicts_are_unstructur
     assert policies[SOLVER].samplings[0].json_schema
     verdict = policies[VERIFIER].samplings[0]
     assert (verdict.json_schema, verdict.stop_strings, verdict.top_k) == ("", (), 7)
+
+
+CONVERSATION = {"max_turns": 3, "max_new_tokens": 10, "max_context": 100}
+
+
+@pytest.mark.parametrize(
+    ("spec", "bounds"),
+    [
+        (
+            {"kind": "single_turn", "max_new_tokens": 6, "system": "Be brief."},
+            EpisodeBounds(trajectories=1, written=6, context=4096 + 4 * 9),
+        ),
+        ({"kind": "multi_turn", **CONVERSATION}, EpisodeBounds(trajectories=1, tokens=100, written=30)),
+        (
+            {"kind": "multi_turn", "max_turns": 30, "max_new_tokens": 10, "max_context": 100},
+            EpisodeBounds(trajectories=1, tokens=100, written=100),
+        ),
+        ({"kind": "spawn", **CONVERSATION, "max_agents": 5}, EpisodeBounds(trajectories=5, tokens=100, written=30)),
+        (
+            {"kind": "plan_and_solve", "max_new_tokens": 6, "plan_max_new_tokens": 9, "solutions": 4},
+            EpisodeBounds(trajectories=5, written=9),
+        ),
+        ({"kind": "solve_and_verify", "verdict_max_new_tokens": 900}, EpisodeBounds(trajectories=3, written=900)),
+        ({"kind": "route", "experts": ["a", "b", "c"]}, EpisodeBounds(trajectories=4, written=512)),
+    ],
+    ids=lambda value: value.get("kind") if isinstance(value, dict) else "",
+)
+def test_a_workflow_states_the_bounds_of_its_episodes(spec: dict[str, object], bounds: EpisodeBounds) -> None:
+    workflow = workflows.build(spec)
+    assert isinstance(workflow, BoundedWorkflow)
+    assert workflow.bounds == bounds

@@ -117,8 +117,17 @@ EVENT_KINDS = (
         name="push_refused",
         topics=(_NODES, _PROBLEMS),
         subject="node",
-        meaning="A result was not accepted: its reward or its versions are invalid, or the node never held the task.",
+        meaning="A result or handed-back tokens were not accepted: they break a limit, such as the range of rewards or "
+        "the vocabulary, their versions are invalid, or the node never held the task.",
         plural="results refused",
+    ),
+    EventKind(
+        name="leases_withheld",
+        topics=(_NODES, _PROBLEMS),
+        subject="node",
+        meaning="Several results of a node in a row broke limits. Its tasks return to the queue, and for a time that "
+        "doubles with each further refusal it gets none; then one at a time until a result is accepted.",
+        plural="nodes without tasks",
     ),
     EventKind(
         name="trainer_attached",

@@ -143,6 +143,9 @@ class FlowReport:
     """Generations of handed-back tasks. `handed_back == stored + continued + discarded + stale` always holds. Other
     keys: `late` (handed back by a node that no longer held the task), `tokens_saved` (continued instead of generated
     again) and `stored_bytes`."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Results and handed-back tokens that broke a limit, by limit, such as `token_id` or `reward`. Each refused result
+    is also counted in `episodes`, as the failure that it became. Count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

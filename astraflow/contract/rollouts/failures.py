@@ -35,6 +35,11 @@ class Failure:
     message: str
     """Cause, as a sentence."""
 
+    @property
+    def is_retried(self) -> bool:
+        """Returns whether dataflow issues the task again."""
+        return self.boundary.is_retried
+
 
 class RolloutFailed(AstraFlowError):
     """An episode cannot continue, and the failed boundary is known. The runner records a failed episode."""

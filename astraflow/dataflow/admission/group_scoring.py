@@ -10,6 +10,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import GroupId, PolicyId
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories, Trajectory
+from astraflow.dataflow.admission.limits import ResultLimits, reward_defect
 from astraflow.dataflow.config import GroupRewardConfig
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember
@@ -36,12 +37,12 @@ class GroupScoring:
     which counts them as issued.
     """
 
-    def __init__(self, config: GroupRewardConfig, *, reward_range: tuple[float, float]) -> None:
+    def __init__(self, config: GroupRewardConfig, *, limits: ResultLimits) -> None:
         self.config = config
         self.reward = group_rewards.build(config.reward)
         self.waiting: asyncio.Queue[GroupId] = asyncio.Queue()
         self.counts: Counter[str] = Counter(scored=0, failed_attempts=0, dropped=0)
-        self._reward_range = reward_range
+        self._limits = limits
 
     async def scored(self, group: Group) -> tuple[Episode, ...]:
         """Returns the episodes of a group with their new rewards.
@@ -82,19 +83,17 @@ class GroupScoring:
     def _rescored(self, trajectory: Trajectory, score: float) -> Trajectory:
         factor = self.config.base_weight
         reward = factor * trajectory.reward + self.config.weight * score
-        low, high = self._reward_range
-        if not low <= reward <= high:
-            raise InvalidInput(
-                f"cannot use reward {reward:g} after the group reward: outside the flow's range from {low:g} to "
-                f"{high:g}; correct the weights, or set the flow's reward_range",
-                code="group_reward.out_of_range",
-            )
-        return replace(
+        rescored = replace(
             trajectory,
             reward=reward,
             turn_rewards=tuple(factor * turn for turn in trajectory.turn_rewards),
             reward_terms={**trajectory.reward_terms, TERM: score},
         )
+        if (defect := reward_defect(rescored, self._limits)) is not None:
+            raise InvalidInput(
+                f"cannot use the rewards after the group reward: {defect.cause}", code="group_reward.out_of_range"
+            )
+        return rescored
 
 
 def without_unsampled_texts(episodes: Sequence[Episode]) -> tuple[Episode, ...]:

@@ -199,6 +199,8 @@ def _flow_families(flows: Sequence[FlowReport]) -> Iterator[Metric]:
     yield _family(_C, "flow_pushed", "episodes", "Episodes pushed by nodes", ("flow", "outcome"), pushed)
     ended = _nested((flow.id, flow.endings) for flow in flows)
     yield _family(_C, "flow_ended", "trajectories", "Trajectories by ending", ("flow", "ending"), ended)
+    refused = _nested((flow.id, flow.refused) for flow in flows)
+    yield _family(_C, "flow_refused", "results", "Results that broke a limit, by limit", ("flow", "limit"), refused)
     terms = _nested((flow.id, flow.reward_terms) for flow in flows)
     yield _family(_G, "flow_term_mean", "reward", "Mean of a reward term, last ten seconds", ("flow", "term"), terms)
     handed_back = _nested((flow.id, _part(flow.partial_rollouts, _PARTIAL_ROLLOUT_OUTCOMES)) for flow in flows)

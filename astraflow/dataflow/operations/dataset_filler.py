@@ -1,6 +1,7 @@
 """Groups of flows that train on the answers of their dataset: dataflow itself completes them, without nodes."""
 
 import asyncio
+from collections.abc import Sequence
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId
@@ -48,12 +49,13 @@ class DatasetFiller:
             # In between, requests are answered.
             await asyncio.sleep(FAILED_S if any(map(_has_failed, filled)) else 0)
 
-    def fill(self, flow: Flow) -> list[Episode]:
+    def fill(self, flow: Flow) -> Sequence[Episode]:
         """Completes the queued tasks of a flow, or those of a new group; returns the episodes, none if it must wait."""
         if flow.answers is None or self._run.is_over:
             return []
         tasks = self._tasks(flow) or self._tasks_of_new_group(flow)
-        episodes = [self._episode(task, flow, flow.answers) for task in tasks]
+        answered = [self._episode(task, flow, flow.answers) for task in tasks]
+        episodes = self._nodes.within_limits(answered, node=FILLER)
         self._nodes.accept_results(episodes)
         return episodes
 
@@ -82,5 +84,5 @@ class DatasetFiller:
             return Episode(task=task.id, node=FILLER, trajectories=(), failure=failure, attempt=task.attempt)
 
 
-def _has_failed(episodes: list[Episode]) -> bool:
+def _has_failed(episodes: Sequence[Episode]) -> bool:
     return any(episode.failure is not None for episode in episodes)

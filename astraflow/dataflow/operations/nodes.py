@@ -2,25 +2,26 @@
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 
 from astraflow.access.callers import Caller, Role, current_caller
 from astraflow.contract.batches import stretches
-from astraflow.contract.errors import Conflict, NotPermitted
-from astraflow.contract.ids import GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.tasks import Lease, Task
 from astraflow.contract.rollouts.trajectories import NO_VERSION, Episode, Trajectories, TrajectoryColumns
-from astraflow.dataflow.admission.reward_range import bounded_rewards
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.issuing.groups import flow_of, flow_of_group
 from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplus_policies
 from astraflow.dataflow.operations.assignment import TaskAssignment
 from astraflow.dataflow.operations.evaluator import Evaluator
+from astraflow.dataflow.operations.result_check import ResultCheck
 from astraflow.dataflow.operations.version_check import VersionCheck
 from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, CompleteGroup, PushResult, with_push
 from astraflow.dataflow.pool.registry import Node
@@ -37,6 +38,7 @@ class NodeOperations:
         self._run = run
         self._evaluator = Evaluator(run)
         self._version_check = VersionCheck(run, self._evaluator)
+        self._result_check = ResultCheck(run, flow_of_task=self._flow_named)
         self._next_flow = 0
         self._could_issue = True
         """Value of `may_issue` at the last tick; nodes are notified when it becomes true again."""
@@ -83,7 +85,9 @@ class NodeOperations:
         while True:
             subscription = self._run.nodes_notifier.subscribe(node_id)
             node = self._run.registry.get(node_id)
-            tasks = [] if node.drain_reason is not None else self._lease(node, capacity, evaluation_capacity)
+            most = capacity if (allowed := self._result_check.most_tasks(node)) is None else min(allowed, capacity)
+            most_evaluated = evaluation_capacity if allowed is None else min(allowed, evaluation_capacity)
+            tasks = [] if node.drain_reason is not None else self._lease(node, most, most_evaluated)
             if tasks or not await subscription.wait(deadline - self._run.clock.now()):
                 await self._run.journal.wait_durable()
                 return Lease(tasks=tuple(tasks), lease_s=self._run.lease_s)
@@ -94,14 +98,13 @@ class NodeOperations:
         raw: the push message as received, if available: stored unchanged when all of its episodes count.
         Raises: UnknownNode, InvalidInput, StorageFull.
         """
-        self._caller_node(node_id)
-        every_columns = [part.columns for part in stretches(Trajectories.of(item.trajectories) for item in episodes)]
-        self._check_versions(episodes, every_columns)
-        if not self._are_rewards_bounded(every_columns):
-            bounded = [self._with_bounded_rewards(episode, node_id) for episode in episodes]
-            if any(checked is not episode for checked, episode in zip(bounded, episodes, strict=True)):
-                episodes, raw = bounded, None
-        outcomes = self.accept_results(episodes, raw=raw)
+        node = self._caller_node(node_id)
+        parts = stretches(Trajectories.of(episode.trajectories) for episode in episodes)
+        self._check_versions(episodes, [part.columns for part in parts], node)
+        checked = self._result_check.episodes(episodes, parts, node=node_id)
+        outcomes = self.accept_results(checked, raw=raw if checked is episodes else None)
+        refused = sum(result is not episode for result, episode in zip(checked, episodes, strict=True))
+        self._result_check.note_outcomes(node, refused=refused, outcomes=outcomes)
         if RETRIED in outcomes:
             self._run.nodes_notifier.notify()
         elif any(self._is_evaluated(episode.task) for episode in episodes) or self._evaluator.is_reserved(node_id):
@@ -109,8 +112,13 @@ class NodeOperations:
         await self._run.journal.wait_durable()
         return outcomes
 
+    def within_limits(self, episodes: Sequence[Episode], *, node: NodeId) -> Sequence[Episode]:
+        """Returns the episodes with a failure in place of each that breaks a limit of its flow."""
+        parts = stretches(Trajectories.of(episode.trajectories) for episode in episodes)
+        return self._result_check.episodes(episodes, parts, node=node)
+
     def accept_results(self, episodes: Sequence[Episode], *, raw: bytes | None = None) -> list[str]:
-        """Accepts episodes with bounded rewards, and admits the groups that they complete; returns their outcomes.
+        """Accepts episodes within their limits, and admits the groups that they complete; returns their outcomes.
 
         Episodes of one group that follow each other are accepted in one pass. raw: see `push`.
         """
@@ -135,12 +143,16 @@ class NodeOperations:
 
         Raises: UnknownNode, InvalidInput, StorageFull.
         """
-        self._caller_node(node_id)
-        for partial in partials:
-            for recorded in partial.generations:
-                versions = [span.version for span in recorded.generation.spans]
-                self._version_check.check(partial.task, recorded.policy, versions, pushed_by=node_id)
-        outcomes = [self._hand_back(partial, node_id) for partial in partials]
+        node = self._caller_node(node_id)
+        with self._noting_refusal(node):
+            for partial in partials:
+                for recorded in partial.generations:
+                    versions = [span.version for span in recorded.generation.spans]
+                    self._version_check.check(partial.task, recorded.policy, versions, pushed_by=node_id)
+        checked = [self._result_check.partial_rollout(partial, node=node_id) for partial in partials]
+        outcomes = [self._hand_back(partial, node_id) for partial in checked]
+        refused = sum(result is not partial for result, partial in zip(checked, partials, strict=True))
+        self._result_check.note_outcomes(node, refused=refused, outcomes=outcomes)
         if HANDED_BACK in outcomes:
             self._run.nodes_notifier.notify()
         await self._run.journal.wait_durable()
@@ -235,19 +247,14 @@ class NodeOperations:
             )
         return node
 
-    def _are_rewards_bounded(self, every_columns: Iterable[TrajectoryColumns]) -> bool:
-        """Returns whether all rewards of these columns are in the range of every flow."""
-        extremes = [pick(columns.rewards) for columns in every_columns if columns.rewards for pick in (min, max)]
-        ranges = [flow.reward_range for flow in self._run.all_flows]
-        return all(low <= reward <= high for low, high in ranges for reward in extremes)
-
-    def _with_bounded_rewards(self, episode: Episode, node_id: NodeId) -> Episode:
-        """Returns the episode, or a failure of its reward when that is outside the flow's range."""
-        flow = self._flow_of(episode.task)
-        bounded = episode if flow is None else bounded_rewards(episode, flow.reward_range)
-        if bounded.failure is not None and bounded is not episode:
-            self._run.events.add("push_refused", node_id, f"{episode.task}: {bounded.failure.message}")
-        return bounded
+    @contextmanager
+    def _noting_refusal(self, node: Node) -> Iterator[None]:
+        """Notes a call of a node that is refused as a whole."""
+        try:
+            yield
+        except InvalidInput:
+            self._result_check.note_outcomes(node, refused=1, outcomes=())
+            raise
 
     def _lease(self, node: Node, capacity: int, evaluation_capacity: int) -> list[Task]:
         """Leases evaluation tasks, then queued tasks, then new groups of the flows in turn, as the gates allow."""
@@ -377,7 +384,9 @@ class NodeOperations:
         for routed in admission.admitted.values():
             routed.forget_calls()
 
-    def _check_versions(self, episodes: Sequence[Episode], every_columns: Iterable[TrajectoryColumns]) -> None:
+    def _check_versions(
+        self, episodes: Sequence[Episode], every_columns: Iterable[TrajectoryColumns], node: Node
+    ) -> None:
         """Rejects a push as a whole before any of it is accepted. every_columns: of its episodes, in any order.
 
         Raises: InvalidInput.
@@ -387,13 +396,20 @@ class NodeOperations:
             for columns in every_columns
         ):
             return
-        for episode in episodes:
-            trajectories = Trajectories.of(episode.trajectories)
-            for policy, versions in zip(trajectories.policies, trajectories.written_versions(), strict=True):
-                self._version_check.check(episode.task, policy, versions, pushed_by=episode.node)
+        with self._noting_refusal(node):
+            for episode in episodes:
+                trajectories = Trajectories.of(episode.trajectories)
+                for policy, versions in zip(trajectories.policies, trajectories.written_versions(), strict=True):
+                    self._version_check.check(episode.task, policy, versions, pushed_by=episode.node)
+
+    def note_refused_message(self, problem: InvalidInput) -> None:
+        """Notes a push or a hand-back that cannot be decoded."""
+        self._result_check.note_refused_message(problem)
 
     def _flow_of(self, task: TaskId) -> Flow | None:
-        flow = flow_of(task)
+        return self._flow_named(flow_of(task))
+
+    def _flow_named(self, flow: FlowId) -> Flow | None:
         evaluation = self._run.evaluations.get(flow)
         return self._run.flows.get(flow) if evaluation is None else evaluation.flow
 

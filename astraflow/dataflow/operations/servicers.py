@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from astraflow.contract.nodes import MAX_CAPACITY, JoinResult, NodeFacts
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.reports.queries import EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
 from astraflow.contract.reports.report import Report
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.dataflow.history.history import History
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.operations.nodes import NodeOperations
@@ -75,12 +77,14 @@ class NodeDataService(NodeDataServicer):
 
     async def Push(self, request: bytes, context: Any) -> data.PushReply:  # type: ignore[override]  # noqa: N802 (raw)
         """See the proto."""
-        node, episodes = decode_push(request, is_checked=True)
+        with self._noting_refusal():
+            node, episodes = decode_push(request, is_checked=True)
         return data.PushReply(outcomes=await self._nodes.push(node, episodes, raw=request))
 
     async def HandBack(self, request: data.HandBackRequest, context: Any) -> data.HandBackReply:  # noqa: N802
         """See the proto."""
-        partials = [decode_partial_rollout(partial) for partial in request.partials]
+        with self._noting_refusal():
+            partials = [decode_partial_rollout(partial) for partial in request.partials]
         return data.HandBackReply(outcomes=await self._nodes.hand_back(NodeId(request.node), partials))
 
     async def Heartbeat(self, request: data.HeartbeatRequest, context: Any) -> data.HeartbeatReply:  # noqa: N802
@@ -95,6 +99,15 @@ class NodeDataService(NodeDataServicer):
         returned = self._nodes.leave(NodeId(request.node), request.reason, is_preempted=request.is_preempted)
         self._credentials.revoke_departed(current_caller())
         return data.LeaveReply(returned=returned)
+
+    @contextmanager
+    def _noting_refusal(self) -> Iterator[None]:
+        """Notes results of a node that cannot be decoded, before the error is its answer."""
+        try:
+            yield
+        except InvalidInput as problem:
+            self._nodes.note_refused_message(problem)
+            raise
 
 
 class TrainerDataService(TrainerDataServicer):
@@ -113,6 +126,7 @@ class TrainerDataService(TrainerDataServicer):
             Version(request.version),
             backend=request.backend,
             is_simulated=request.is_simulated,
+            limits=RowLimits(vocabulary=request.vocabulary or None, tokens=request.max_row_tokens or None),
         )
         return to_message(
             TrainerAttachment(

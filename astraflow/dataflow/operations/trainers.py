@@ -1,7 +1,10 @@
 """Operations of trainers on a run: attach, pull, report a step."""
 
+from dataclasses import asdict
+
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stream import STALE, Stream
@@ -15,12 +18,21 @@ class TrainerOperations:
         self._run = run
         self._evaluator = Evaluator(run)
 
-    def attach(self, policy: PolicyId, version: Version, *, backend: str, is_simulated: bool) -> int:
+    def attach(
+        self,
+        policy: PolicyId,
+        version: Version,
+        *,
+        backend: str,
+        is_simulated: bool,
+        limits: RowLimits = RowLimits(),  # noqa: B008 (frozen)
+    ) -> int:
         """Attaches a trainer to a policy, at `version`; returns the acknowledged steps of its stream. A policy that is
-        not trained has no stream: its trainer only publishes it. Raises: UnknownPolicy."""
+        not trained has no stream: its trainer only publishes it. limits: of the rows that it can train, which hold for
+        results from now on; the trainer itself drops earlier rows beyond them. Raises: UnknownPolicy."""
         is_trained = policy not in self._run.untrained_policies
         stream = self._run.stream(policy) if is_trained else None
-        self._run.trainers[policy] = {"backend": backend, "is_simulated": is_simulated}
+        self._run.trainers[policy] = {"backend": backend, "is_simulated": is_simulated, "limits": asdict(limits)}
         if stream is not None:
             self._advance(stream, version)
         self._run.events.add("trainer_attached", policy, f"backend {backend} at version {version}")

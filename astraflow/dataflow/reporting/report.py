@@ -88,6 +88,7 @@ def _flow_report(flow: Flow, *, terms: Mapping[str, float]) -> FlowReport:
         partial_rollouts=flow.partial_rollouts.report(),
         endings=dict(counts.endings),
         reward_terms=terms,
+        refused=dict(counts.refused),
     )
 
 

@@ -169,14 +169,27 @@ class TaskPolicy:
         return generation
 
     def _recalled(self, request: bytes, sampling: Sampling) -> Generation | None:
-        """Returns the recording of a request, of an incomplete one the part that can be continued; None without any."""
+        """Returns the recording of a request, of an incomplete one the part that can be continued; None without any.
+
+        Tokens that the request cannot have led to are ignored: another node may have handed back anything.
+        """
         recalled = self._recorder.recall(request)
+        if recalled is not None and not self._is_possible(recalled, sampling):
+            log.warning(
+                "recording_ignored", task=self._task.id, policy=self._served.policy, tokens=len(recalled.tokens)
+            )
+            self._recorder.continued_tokens -= len(recalled.tokens)
+            return None
         is_incomplete = recalled is not None and recalled.finish is Finish.ABORT
         if recalled is None or not is_incomplete or len(recalled.tokens) >= sampling.max_new_tokens:
             return recalled
         kept = continuable(recalled, sampling, partial(self.tokenizer.decode, keep_special_tokens=True))
         self._recorder.continued_tokens -= len(recalled.tokens) - (len(kept.tokens) if kept is not None else 0)
         return kept
+
+    def _is_possible(self, recalled: Generation, sampling: Sampling) -> bool:
+        ids = recalled.tokens.view(np.uint32)  # negative ids are large then
+        return len(ids) <= sampling.max_new_tokens and int(ids.max(initial=0)) < self.tokenizer.vocab_size
 
     async def _continue_generation(
         self, prompt: Int32Array, sampling: Sampling, recalled: Generation | None

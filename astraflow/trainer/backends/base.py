@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from astraflow.contract.batches import Batch
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Probe
 from astraflow.weights.publish.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
@@ -53,6 +54,11 @@ class Backend(Protocol):
     @property
     def frozen_base(self) -> FrozenBase | None:
         """Base of the versions, which are then adapters; None for versions of the whole model."""
+
+    @property
+    def row_limits(self) -> RowLimits:
+        """Limits of the rows that it can train, which the trainer states when it attaches; a row beyond them is dropped
+        by `step`."""
 
     def step(self, batch: Batch) -> Mapping[str, float]:
         """Runs one optimizer step over the whole batch; returns metrics (`loss`, `grad_norm`, `clip_fraction`,

@@ -23,6 +23,7 @@ from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.crew import Crew
 from astraflow.trainer.step.flops import peak_flops
 from astraflow.trainer.step.metrics import step_metrics
+from astraflow.trainer.step.row_check import row_limits_of, without_bad_rows
 from astraflow.trainer.step.runner import StepPlanner
 from astraflow.trainer.step.step_limits import StepLimits
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
@@ -82,6 +83,8 @@ class FsdpBackend:
         )
         self._peak_flops = options.peak_flops or peak_flops(device)
         self._limits = StepLimits(self._algorithm)
+        self.row_limits = row_limits_of(self._rank.config)
+        """Limits of the rows that it can train."""
         self._state = StepState(
             updates=0,
             critic_updates=0,
@@ -94,9 +97,12 @@ class FsdpBackend:
         )
 
     def step(self, batch: Batch) -> Mapping[str, float]:
-        """Runs the optimizer steps of a batch. Raises: InvalidInput after too many steps that count as failed;
-        Unavailable when a rank is lost."""
+        """Runs the optimizer steps of a batch without its bad rows; none if all are bad. Raises: InvalidInput after
+        too many steps that count as failed; Unavailable when a rank is lost."""
         began = time.perf_counter()
+        batch, dropped = without_bad_rows(batch, self.row_limits, excluded_nodes=self._limits.excluded_nodes)
+        if not batch.rows:
+            return {"updates": 0.0, **dropped}
         plan = self._planner.plan(batch)
         sequence_ranks = self._rank.engine.layout.sequence_ranks
         shares = [plan.shares[rank // sequence_ranks] for rank in range(self._crew.ranks)]
@@ -115,7 +121,7 @@ class FsdpBackend:
         peak = None if self._peak_flops is None else self._peak_flops * self._crew.ranks
         metrics = step_metrics(batch, plan, result, duration_s=duration_s, peak_flops=peak)
         self._limits.check(batch, result, metrics)
-        return metrics
+        return {**metrics, **dropped}
 
     @property
     def published_shapes(self) -> TensorShapes:

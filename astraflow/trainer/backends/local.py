@@ -43,6 +43,7 @@ from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks.launch import DEFAULT_THREADS
 from astraflow.trainer.step.flops import ForwardCost, peak_flops
 from astraflow.trainer.step.metrics import step_metrics
+from astraflow.trainer.step.row_check import row_limits_of, without_bad_rows
 from astraflow.trainer.step.runner import StepPlanner, StepRunner
 from astraflow.trainer.step.step_limits import StepLimits
 from astraflow.trainer.step.teacher_endpoint import TeacherEndpoint
@@ -147,6 +148,8 @@ class LocalBackend:
         self._updates = 0
         self._critic_updates = 0
         self._limits = StepLimits(self._algorithm)
+        self.row_limits = row_limits_of(loaded.config.get_text_config())
+        """Limits of the rows that it can train."""
         self._published = PublishedShards(self._engine.weights(), parts if self._adapters is None else {})
         self._host_copy = HostCopy(self._device)
         self._host_tensors = HostTensors()
@@ -158,8 +161,12 @@ class LocalBackend:
         )
 
     def step(self, batch: Batch) -> Mapping[str, float]:
-        """Runs the optimizer steps of a batch. Raises: InvalidInput after too many steps that count as failed."""
+        """Runs the optimizer steps of a batch without its bad rows; none if all are bad. Raises: InvalidInput after
+        too many steps that count as failed."""
         began = time.perf_counter()
+        batch, dropped = without_bad_rows(batch, self.row_limits, excluded_nodes=self._limits.excluded_nodes)
+        if not batch.rows:
+            return {"updates": 0.0, **dropped}
         plan = self._planner.plan(batch)
         result = self._runner.run(plan.shares[0])
         self._updates += len(result.updates)
@@ -169,7 +176,7 @@ class LocalBackend:
         duration_s = time.perf_counter() - began
         metrics = step_metrics(batch, plan, result, duration_s=duration_s, peak_flops=self._peak_flops)
         self._limits.check(batch, result, metrics)
-        return metrics
+        return {**metrics, **dropped}
 
     @property
     def published_shapes(self) -> TensorShapes:

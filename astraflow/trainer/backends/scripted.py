@@ -16,6 +16,7 @@ from pydantic import Field
 
 from astraflow.contract.batches import Batch, Rows
 from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.rollouts.trajectories import NO_VERSION
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.config.base import Config
@@ -70,6 +71,7 @@ class ScriptedBackend:
 
     is_simulated = True
     frozen_base = None
+    row_limits = RowLimits()
 
     def __init__(
         self, options: ScriptedOptions, model: Mapping[str, Any], algorithm: Mapping[str, Any], *, seed: int

@@ -113,6 +113,8 @@ class StepResult:
     """Forward passes without gradient of models of the policy's size, in passes over the whole batch."""
     critic_passes: float
     """Forward passes of the critic over the whole batch; a pass with gradient counts as three."""
+    row_mismatch: Sequence[Sequence[float]] = ()
+    """Tokens of the trainer's own version, and sums of their k3, by row; empty when nothing was measured."""
 
 
 class StepRunner:
@@ -154,7 +156,7 @@ class StepRunner:
         with timer.phase("pass_s"):
             tokens = self._with_passes(share.token_data(engine.device), share, sums)
             if tokens.proximal_logprobs is not None and self._reads_recorded:
-                sums.add_mismatch(measure_mismatch(tokens.proximal_logprobs, tokens))
+                sums.add_mismatch(measure_mismatch(tokens.proximal_logprobs, tokens, rows=len(share.rows.groups)))
         rows = _on_device(share.rows, engine.device)
         for name, advantage in zip(self._names, self._token_advantages, strict=True):
             with plugin_errors(name):
@@ -263,7 +265,9 @@ class StepRunner:
                 entropy = {"entropy": scores.entropy.detach().sum()} if role is ModelRole.POLICY else {}
                 sums.add({**result.metric_sums, **entropy})
                 if measures_mismatch:
-                    sums.add_mismatch(measure_mismatch(scores.logprobs.detach(), part))
+                    sums.add_mismatch(
+                        measure_mismatch(scores.logprobs.detach(), part, rows=len(statistics.rows.groups))
+                    )
                 return result.loss
 
             is_last = number == len(batch.packs)
@@ -299,6 +303,7 @@ class _StepSums:
         """Adds the sums of all ranks; collective."""
         policy, critic = (self.updates[role] for role in (ModelRole.POLICY, ModelRole.CRITIC))
         totals = ranks.sum(torch.stack(list(self._sums.values()))).tolist() if self._sums else []
+        mismatch = None if self._mismatch is None else self._mismatch.over(ranks)
         return StepResult(
             loss=_mean(self.losses[ModelRole.POLICY]),
             updates=tuple(policy),
@@ -311,7 +316,8 @@ class _StepSums:
             if critic
             else {},
             token_means={name: total / max(self.tokens, 1) for name, total in zip(self._sums, totals, strict=True)},
-            mismatch={} if self._mismatch is None else self._mismatch.over(ranks).metrics(),
+            mismatch={} if mismatch is None else mismatch.metrics(),
+            row_mismatch=() if mismatch is None else mismatch.rows.tolist(),
             seconds=seconds,
             passes=self.passes,
             critic_passes=self.critic_passes,

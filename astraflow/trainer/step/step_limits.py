@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from astraflow.algorithms.config import AlgorithmConfig
-from astraflow.algorithms.mismatch import check_mismatch
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.logs import get_logger
+from astraflow.trainer.step.node_mismatch import NodeMismatch
 from astraflow.trainer.step.runner import StepResult
 
 log = get_logger()
@@ -19,13 +19,17 @@ class StepLimits:
     """Counts the consecutive steps that count as failed. A restart resets the counts."""
 
     def __init__(self, algorithm: AlgorithmConfig) -> None:
-        self._algorithm = algorithm
-        self._mismatch_steps = 0
+        self._mismatch = NodeMismatch(algorithm)
         self._skipped_steps = 0
+
+    @property
+    def excluded_nodes(self) -> frozenset[str]:
+        """Names of the nodes whose rows are dropped, because their logprobs differ from the trainer's."""
+        return self._mismatch.excluded
 
     def check(self, batch: Batch, result: StepResult, metrics: Mapping[str, float]) -> None:
         """Checks the result of a step. Raises: InvalidInput after too many failed steps."""
-        self._mismatch_steps = check_mismatch(self._mismatch_steps, metrics.get("mismatch_k3"), self._algorithm)
+        self._mismatch.observe(batch, result.row_mismatch, metrics.get("mismatch_k3"))
         updates = (*result.updates, *result.critic_updates)
         if any(update.is_skipped for update in updates):
             log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")

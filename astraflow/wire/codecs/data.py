@@ -28,6 +28,12 @@ from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.request_limits import check, clipped_to_limits
 
+MAX_PUSHED_TRAJECTORIES = 2**16
+"""Trajectories of a push. Nodes push at most 512 episodes at once. Count."""
+
+MAX_PUSHED_SPANS = 2**20
+"""Spans of a push. Count."""
+
 PIECE_BYTES = 4 * 2**20
 """Approximate size of the pieces in which a batch is sent."""
 
@@ -104,6 +110,18 @@ def encode_push(node: NodeId, episodes: Sequence[Episode]) -> bytes:
     return join(clipped_to_limits(message), arrays)
 
 
+def _check_counts(message: common.Trajectories) -> None:
+    """Checks how much a push of a peer makes dataflow build. Raises: InvalidInput."""
+    trajectories = max(map(len, (message.rewards, message.policy_indices, message.is_truncated, message.span_counts)))
+    spans = max(len(message.span_lengths), len(message.span_versions))
+    if trajectories > MAX_PUSHED_TRAJECTORIES or spans > MAX_PUSHED_SPANS:
+        raise InvalidInput(
+            f"cannot decode a push of {trajectories} trajectories with {spans} spans: the limits are "
+            f"{MAX_PUSHED_TRAJECTORIES} and {MAX_PUSHED_SPANS}; push fewer episodes at once",
+            code="push.too_many",
+        )
+
+
 def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[Episode]]:
     """A whole `PushRequest` -> node and its episodes. The arrays are views of `raw`.
 
@@ -113,6 +131,7 @@ def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[E
     message, arrays = split(pb.PushRequest, raw)
     if is_checked:
         check(message)
+        _check_counts(message.trajectories)
     details = {entry.episode: entry for entry in message.details}
     check_blocks(
         [*(entry.failed_calls for entry in message.details), *(entry.calls for entry in message.trajectories.details)]

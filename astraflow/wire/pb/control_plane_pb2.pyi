@@ -402,6 +402,26 @@ class FlowReport(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class RefusedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     ISSUED_FIELD_NUMBER: _builtins.int
     OPEN_FIELD_NUMBER: _builtins.int
@@ -417,6 +437,7 @@ class FlowReport(_message.Message):
     PARTIAL_ROLLOUTS_FIELD_NUMBER: _builtins.int
     ENDINGS_FIELD_NUMBER: _builtins.int
     REWARD_TERMS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
     SELECTOR_FIELD_NUMBER: _builtins.int
     FILTERS_FIELD_NUMBER: _builtins.int
     PLANNED_FIELD_NUMBER: _builtins.int
@@ -452,6 +473,10 @@ class FlowReport(_message.Message):
         """Mean of each reward term over the last ten seconds."""
 
     @_builtins.property
+    def refused(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Results and handed-back tokens that broke a limit, by limit."""
+
+    @_builtins.property
     def filters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def planned(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedPlugins]: ...
@@ -473,13 +498,14 @@ class FlowReport(_message.Message):
         partial_rollouts: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         endings: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         reward_terms: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        refused: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         selector: _builtins.str = ...,
         filters: _abc.Iterable[_builtins.str] | None = ...,
         planned: _abc.Iterable[Global___PlannedPlugins] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "endings", b"endings", "episodes", b"episodes", "filters", b"filters", "id", b"id", "is_paused", b"is_paused", "issued", b"issued", "leases_expired", b"leases_expired", "open", b"open", "partial_rollouts", b"partial_rollouts", "planned", b"planned", "plugins", b"plugins", "reward_terms", b"reward_terms", "selector", b"selector", "tasks_leased", b"tasks_leased", "tasks_queued", b"tasks_queued", "tasks_returned", b"tasks_returned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "endings", b"endings", "episodes", b"episodes", "filters", b"filters", "id", b"id", "is_paused", b"is_paused", "issued", b"issued", "leases_expired", b"leases_expired", "open", b"open", "partial_rollouts", b"partial_rollouts", "planned", b"planned", "plugins", b"plugins", "refused", b"refused", "reward_terms", b"reward_terms", "selector", b"selector", "tasks_leased", b"tasks_leased", "tasks_queued", b"tasks_queued", "tasks_returned", b"tasks_returned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -766,11 +766,18 @@ class AttachRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     IS_SIMULATED_FIELD_NUMBER: _builtins.int
+    VOCABULARY_FIELD_NUMBER: _builtins.int
+    MAX_ROW_TOKENS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     """The trainer's current version, from its checkpoint; 0 at first."""
     backend: _builtins.str
     is_simulated: _builtins.bool
+    vocabulary: _builtins.int
+    """Limits of rows that it can train: token ids are below vocabulary, and a row has at most max_row_tokens tokens. 0:
+    not stated.
+    """
+    max_row_tokens: _builtins.int
     def __init__(
         self,
         *,
@@ -778,10 +785,12 @@ class AttachRequest(_message.Message):
         version: _builtins.int = ...,
         backend: _builtins.str = ...,
         is_simulated: _builtins.bool = ...,
+        vocabulary: _builtins.int = ...,
+        max_row_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "is_simulated", b"is_simulated", "policy", b"policy", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "is_simulated", b"is_simulated", "max_row_tokens", b"max_row_tokens", "policy", b"policy", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish, Sampling
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import QUESTION
 from astraflow.models.tokenizers import Message
@@ -17,6 +18,9 @@ from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
+
+TEMPLATE_TOKENS = 4096
+"""Tokens that a chat template may add to the texts of messages, such as a system message of its own. Count."""
 
 
 class AnswerOptions(Config):
@@ -81,6 +85,11 @@ class AnswerOptions(Config):
             json_schema=self.json_schema,
             seed=self.seed,
         )
+
+    def answer_bounds(self, *, trajectories: int | None = None, context: int | None = None) -> EpisodeBounds:
+        """Returns the bounds of an episode whose trajectories have one answer each. Arguments: as its fields."""
+        limits = [value for name, value in self if name.endswith("max_new_tokens")]
+        return EpisodeBounds(trajectories=trajectories, written=max(limits), context=context)
 
     @property
     def truncating_options(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.trajectories import Ending, Int32Array
 from astraflow.models.tokenizers import Message, ToolSchema
 from astraflow.workflows.base import PolicyClient
@@ -29,6 +30,11 @@ class ConversationOptions(AnswerOptions):
     """Unreadable calls or actions of an episode; one more ends it with `malformed`."""
     max_repeats: int = Field(default=4, ge=0)
     """Equal turns in a row that end the episode with `repeated`; 0: no limit."""
+
+    def conversation_bounds(self, *, conversations: int) -> EpisodeBounds:
+        """Returns the bounds of an episode of so many conversations."""
+        written = min(self.max_turns * self.max_new_tokens, self.max_context)
+        return EpisodeBounds(trajectories=conversations, tokens=self.max_context, written=written)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
-from astraflow.contract.rollouts.generation import Finish, Sampling
+from astraflow.contract.rollouts.generation import Finish, Sampling, VersionSpan
 from astraflow.contract.rollouts.partial_rollouts import RecordedGeneration
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
@@ -289,3 +290,21 @@ async def test_seeds_depend_on_task_and_request_but_not_on_the_node() -> None:
         seeds += [sampling.seed for sampling in engine.samplings]
     assert seeds[:2] == seeds[4:]
     assert len(set(seeds)) == 4
+
+
+@pytest.mark.parametrize("tokens", [[1] * (SAMPLING.max_new_tokens + 1), [1, 10**6], [-1, 1]])
+async def test_tokens_that_a_request_cannot_have_led_to_are_generated_again(tokens: list[int]) -> None:
+    """Another node may have handed back anything."""
+    engine = FakeEngine(version=3)
+    request = request_key(SOLVER, PROMPT, SAMPLING)
+    recorded = make.recorded()
+    generation = replace(
+        recorded.generation,
+        tokens=np.array(tokens, np.int32),
+        logprobs=np.full(len(tokens), -0.5, np.float32),
+        spans=(VersionSpan(version=Version(0), length=len(tokens)),),
+    )
+    recorder = RolloutRecorder([replace(recorded, request=request, generation=generation)])
+    result = await serving(engine).for_task(make.task(), recorder, NodeCounters())[SOLVER].generate(PROMPT, SAMPLING)
+    assert {span.version for span in result.spans} == {3}
+    assert (len(engine.requests), recorder.continued_tokens) == (1, 0)

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests import make_torch
 from tests.fakes.forking import ForkingProgram
 from tests.snapshots import Snapshot, draft_of, snapshot_of
 from tests.suites.backend_suite import assert_same
-from tests.trainer.backends.test_local import CRITIC, batch, local
+from tests.trainer.backends.test_local import CRITIC, batch, local, with_foreign_token
 
 LEARNING_RATE = 1e-3
 
@@ -107,6 +108,19 @@ def test_two_ranks_publish_the_same_weights_as_one_process_up_to_rounding(pair: 
             assert actual[name] == pytest.approx(expected[name], rel=1e-5)
 
     assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
+
+
+def test_bad_rows_are_dropped_once_before_the_ranks_get_their_shares(pair: FsdpBackend, start: Path) -> None:
+    pair.load(start)
+    metrics = pair.step(with_foreign_token(batch(3), 0, 5))
+    assert (metrics["dropped_rows"], metrics["dropped_token_id"], metrics["updates"]) == (2.0, 2.0, 1.0)
+    trained = digest(snapshot_of(pair))
+    pair.load(start)
+    assert pair.step(with_foreign_token(batch(3), *range(12)))["updates"] == 0
+    pair.load(start)
+    given = batch(3)
+    pair.step(replace(given, rows=[row for index, row in enumerate(given.rows) if index not in (0, 5)]))
+    assert digest(snapshot_of(pair)) == trained
 
 
 def test_published_names_match_the_model_file(pair: FsdpBackend) -> None:

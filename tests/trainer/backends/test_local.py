@@ -23,6 +23,7 @@ from astraflow.trainer.backends.base import Backend
 from astraflow.trainer.backends.local import LocalBackend, LocalOptions, training_dtype
 from astraflow.trainer.backends.state import files as state_files
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
+from astraflow.trainer.step.packing import pack_sequences
 from tests import make_torch
 from tests.errors import raises_code
 from tests.snapshots import Snapshot, snapshot_of
@@ -431,3 +432,62 @@ def test_blocks_are_not_compiled_without_the_headers_of_python(monkeypatch: pyte
 
     with raises_code(InvalidInput, "trainer.no_headers"):
         local(compile_blocks=True)
+
+
+def with_foreign_token(given: Batch, *rows: int) -> Batch:
+    """Returns the batch with a token id in these rows that the model does not have."""
+    changed = []
+    for index, row in enumerate(given.rows):
+        tokens = row.trajectory.tokens.copy()
+        tokens[-1] = 10**6 if index in rows else tokens[-1]
+        changed.append(replace(row, trajectory=replace(row.trajectory, tokens=tokens)))
+    return replace(given, rows=tuple(changed))
+
+
+def test_a_bad_row_is_left_out_as_if_it_had_not_been_sampled() -> None:
+    good = batch()
+    without = replace(good, rows=good.rows[1:])
+    poisoned, expected = local(), local()
+    metrics = poisoned.step(with_foreign_token(good, 0))
+    expected.step(without)
+    assert (metrics["dropped_rows"], metrics["dropped_token_id"], metrics["updates"]) == (1.0, 1.0, 1.0)
+    assert_same(snapshot_of(poisoned), snapshot_of(expected))
+
+
+def test_a_batch_of_bad_rows_is_a_step_without_an_update() -> None:
+    backend = local()
+    before = snapshot_of(backend)
+    metrics = backend.step(with_foreign_token(batch(groups=1), 0, 1, 2, 3))
+    assert metrics == {"updates": 0.0, "dropped_rows": 4.0, "dropped_token_id": 4.0}
+    assert_same(snapshot_of(backend), before)
+    assert backend.step(batch())["updates"] == 1.0
+
+
+def test_a_backend_states_the_rows_that_it_can_train() -> None:
+    limits = local().row_limits
+    assert limits.vocabulary == models.build(make_torch.TINY).tokenizer().vocab_size
+    assert limits.tokens == 512
+
+
+def logprobs_under(backend: Backend, given: Batch) -> list[np.ndarray[Any, Any]]:
+    """Returns the logprobs of the answers under the backend's weights, by row."""
+    assert isinstance(backend, LocalBackend)
+    texts = [row.trajectory.tokens for row in given.rows]
+    values = backend._engine.score(pack_sequences(texts, [6] * len(texts))).logprobs.numpy()
+    return np.split(values, np.cumsum([len(text) - 6 for text in texts])[:-1])
+
+
+def test_one_node_with_other_logprobs_is_excluded_and_does_not_end_training() -> None:
+    backend = local({"max_mismatch": 0.02, "max_mismatch_steps": 2}, learning_rate=1e-12)
+    good = batch(groups=2)
+    scored = logprobs_under(backend, good)
+    rows = [
+        replace(row, node=NodeId("bad.1" if index % 2 else "good.1"), trajectory=replace(row.trajectory, logprobs=lp))
+        for index, (row, lp) in enumerate(zip(good.rows, scored, strict=True))
+    ]
+    spoiled = [
+        replace(row, trajectory=replace(row.trajectory, logprobs=row.trajectory.logprobs - 20)) if index % 2 else row
+        for index, row in enumerate(rows)
+    ]
+    given = replace(good, rows=tuple(spoiled))
+    assert [backend.step(given).get("dropped_mismatch") for _ in range(4)] == [None, None, 4.0, 4.0]

@@ -1,0 +1,106 @@
+"""Checks what nodes push and hand back against the limits of its flow, and notes refusals of each node."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from astraflow.access.callers import current_caller
+from astraflow.contract.ids import FlowId, GroupId, NodeId
+from astraflow.contract.rollouts.limits import MAX_TRAJECTORIES, RowLimits
+from astraflow.contract.rollouts.partial_rollouts import PartialRollout
+from astraflow.contract.rollouts.trajectories import Episode, Trajectories
+from astraflow.dataflow.admission.limits import Defect, Refusal, are_within, checked, generation_defect
+from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.issuing.groups import flow_of
+from astraflow.dataflow.outcomes import ACCEPTED
+from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.pool.withholding import LeaseWithholding
+from astraflow.dataflow.run import Run
+
+
+class ResultCheck:
+    """Replaces results beyond limits by failures, and withholds tasks from nodes that push nothing else."""
+
+    def __init__(self, run: Run, *, flow_of_task: Callable[[FlowId], Flow | None]) -> None:
+        """flow_of_task: returns the flow or evaluation of a name, None for an unknown one."""
+        self._run = run
+        self._flow = flow_of_task
+        self._withholding = LeaseWithholding()
+
+    def episodes(
+        self, episodes: Sequence[Episode], parts: Sequence[Trajectories], *, node: NodeId
+    ) -> Sequence[Episode]:
+        """Returns the episodes with a failure in place of each that breaks a limit of its flow: the same sequence if
+        none does. parts: their trajectories in as few parts as possible. node: for the event."""
+        if self._are_within(episodes, parts, self._run.all_flows):
+            return episodes
+        flows = {name: self._flow(name) for name in {flow_of(episode.task) for episode in episodes}}
+        if self._are_within(episodes, parts, [flow for flow in flows.values() if flow is not None]):
+            return episodes
+        results = [self._checked(episode, flows[flow_of(episode.task)]) for episode in episodes]
+        refused = [result for result, given in zip(results, episodes, strict=True) if result is not given]
+        if not refused:
+            return episodes
+        others = f" (and {len(refused) - 1} others of {len(results)} results)" if len(refused) > 1 else ""
+        failure = refused[0].failure
+        message = f"{refused[0].task}: {failure.message if failure else ''}{others}"
+        self._run.events.add("push_refused", node, message)
+        return results
+
+    def partial_rollout(self, partial: PartialRollout, *, node: NodeId) -> PartialRollout:
+        """Returns the partial rollout, without its generations if one breaks a limit: the task then starts over."""
+        flow = self._flow(flow_of(partial.task))
+        defect = None if flow is None else self._generation_defect(partial, flow)
+        if flow is None or defect is None:
+            return partial
+        flow.counts.refused[defect.limit] += 1
+        self._run.events.add("push_refused", node, f"{partial.task}, handed back: {defect.cause}")
+        return replace(partial, generations=(), continued_tokens=0)
+
+    def note_outcomes(self, node: Node, *, refused: int, outcomes: Sequence[str]) -> None:
+        """Notes how many results of a node were refused, and withholds tasks from it if there were too many."""
+        now, owner = self._run.clock.now(), self._run.registry.owner(node.id)
+        pause_s = self._withholding.note(owner, refused=refused, accepted=outcomes.count(ACCEPTED), now=now)
+        if pause_s:
+            returned = sum(flow.return_tasks_of(node.id) for flow in self._run.all_flows)
+            message = f"no tasks for {pause_s:g} s, because its results break limits; {returned} tasks are requeued"
+            self._run.events.add("leases_withheld", node.id, message, source=node.facts.name)
+            self._run.nodes_notifier.notify()
+
+    def note_refused_message(self, problem: Exception) -> None:
+        """Notes a push that cannot be decoded, for the node whose credential it came with."""
+        caller = current_caller()
+        self._run.events.add("push_refused", caller.name or "unknown", str(problem), source=caller.holder)
+        for node in self._run.registry.nodes():
+            if node.is_live and caller.holder and node.holder == caller.holder:
+                self.note_outcomes(node, refused=1, outcomes=())
+
+    def most_tasks(self, node: Node) -> int | None:
+        """Returns how many tasks the node may lease now; None for any number."""
+        held = sum(flow.leases.held_by(node.id) for flow in self._run.all_flows)
+        return self._withholding.most_tasks(self._run.registry.owner(node.id), held=held, now=self._run.clock.now())
+
+    def _are_within(self, episodes: Sequence[Episode], parts: Sequence[Trajectories], flows: Iterable[Flow]) -> bool:
+        limits = [flow.limits for flow in flows]
+        most = min((limit.trajectories for limit in limits), default=MAX_TRAJECTORIES)
+        if max((len(episode.trajectories) for episode in episodes), default=0) > most:
+            return False
+        policies = {policy for part in parts for policy in part.policies}
+        return are_within(parts, limits, self._run.row_limits(policies))
+
+    def _checked(self, episode: Episode, flow: Flow | None) -> Episode:
+        if flow is None or not episode.trajectories:
+            return episode
+        group = flow.open_groups.get(GroupId.unchecked(episode.task.rpartition("/")[0]))
+        prompt = group.prompt if group is not None else None
+        result = checked(episode, flow.limits, rows=self._run.row_limits(flow.policies), prompt=prompt)
+        if isinstance(result.failure, Refusal):
+            flow.counts.refused[result.failure.limit] += 1
+        return result
+
+    def _generation_defect(self, partial: PartialRollout, flow: Flow) -> Defect | None:
+        rows = self._run.row_limits({recorded.policy for recorded in partial.generations})
+        defects = (
+            generation_defect(recorded, limits=flow.limits, row=rows.get(recorded.policy, RowLimits()))
+            for recorded in partial.generations
+        )
+        return next((defect for defect in defects if defect is not None), None)

@@ -1,0 +1,75 @@
+"""Check of the rows of a batch before the forward pass: a bad row is dropped and counted, and never ends the trainer.
+
+Dataflow refuses such results, but rows may be older than the limits that the trainer stated when it attached.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from transformers import PretrainedConfig
+
+from astraflow.contract.batches import Batch, Rows
+from astraflow.contract.ids import node_name
+from astraflow.contract.rollouts.limits import MAX_LOGPROB, MIN_LOGPROB, RowLimits
+from astraflow.contract.rollouts.trajectories import NO_VERSION, TrajectoryColumns
+from astraflow.contract.training_metrics import DROPPED_PREFIX, DROPPED_ROWS
+from astraflow.runtime.logs import get_logger
+
+log = get_logger()
+
+
+def row_limits_of(config: PretrainedConfig) -> RowLimits:
+    """Returns the limits of a model: rows of its embedding, and positions if it states their number."""
+    return RowLimits(vocabulary=config.vocab_size, tokens=getattr(config, "max_position_embeddings", None))
+
+
+def without_bad_rows(
+    batch: Batch, limits: RowLimits, *, excluded_nodes: frozenset[str] = frozenset()
+) -> tuple[Batch, Mapping[str, float]]:
+    """Returns the batch without bad rows, and metrics that count them by cause; none for a batch without bad rows.
+
+    excluded_nodes: names of nodes whose rows are bad (`node_mismatch`). The other rows of a task with a bad row are
+    dropped too: they are compared by their position in the task.
+    """
+    rows = Rows.of(batch.rows)
+    causes = dict(reversed(list(_bad_rows(rows.columns, limits, newest=int(batch.version)))))
+    if excluded_nodes:
+        causes |= {row: "mismatch" for row, node in enumerate(rows.nodes) if node_name(node) in excluded_nodes}
+    if not causes:
+        return batch, {}
+    bad_tasks = {rows.tasks[row] for row in causes}
+    is_kept = [task not in bad_tasks for task in rows.tasks]
+    counts = Counter(causes.values())
+    nodes = sorted({rows.nodes[row] for row in causes})
+    log.error("rows_dropped", batch=batch.id, rows=is_kept.count(False), causes=dict(counts), nodes=nodes)
+    metrics = {f"{DROPPED_PREFIX}{cause}": float(count) for cause, count in sorted(counts.items())}
+    return replace(batch, rows=rows.where(is_kept)), {DROPPED_ROWS: float(is_kept.count(False)), **metrics}
+
+
+def _bad_rows(columns: TrajectoryColumns, limits: RowLimits, *, newest: int) -> Iterator[tuple[int, str]]:
+    """Yields bad rows with the limit that each breaks; a row may come again. newest: version of the batch."""
+    token_ends, logprob_ends, span_ends = map(np.array, (columns.token_ends, columns.logprob_ends, columns.span_ends))
+    versions = np.array([*columns.span_versions, NO_VERSION])
+    ids = np.asarray(columns.tokens, np.int32).view(np.uint32)  # negative ids are large
+    logprobs = columns.logprobs
+    is_logprob = (logprobs >= MIN_LOGPROB) & (logprobs <= MAX_LOGPROB)  # false for what is not a number
+    begins_written = (versions[span_ends[:-1]] != NO_VERSION) & (np.diff(span_ends) > 0)
+    yield from _of_entries(ids >= (limits.vocabulary or 2**31), token_ends, "token_id")
+    yield from _of_rows(np.diff(token_ends) > (limits.tokens or np.inf), "tokens")
+    yield from _of_rows(begins_written, "no_context")
+    yield from _of_entries(~is_logprob, logprob_ends, "logprob")
+    yield from _of_entries(versions[:-1] > newest, span_ends, "version")
+    yield from _of_rows(~np.isfinite(np.array(columns.rewards, np.float64)), "reward")
+
+
+def _of_rows(is_bad: npt.NDArray[np.bool_], cause: str) -> Iterator[tuple[int, str]]:
+    return ((int(row), cause) for row in np.flatnonzero(is_bad))
+
+
+def _of_entries(is_bad: npt.NDArray[np.bool_], ends: npt.NDArray[np.integer], cause: str) -> Iterator[tuple[int, str]]:
+    """Yields the rows of bad entries. ends: of the rows in the array, after a 0."""
+    rows = np.searchsorted(ends, np.flatnonzero(is_bad), side="right") - 1
+    return ((int(row), cause) for row in np.unique(rows))
