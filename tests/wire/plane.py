@@ -47,6 +47,12 @@ class Plane(TrainerDataServicer):
         return pb.ReportStepReply()
 
 
+def register_push(server: grpc.aio.Server, push: Callable[[bytes, Context], Awaitable[pb.PushReply]]) -> None:
+    """Adds a handler of `Push`, which gets the request as bytes."""
+    handler: Any = grpc.unary_unary_rpc_method_handler(push, response_serializer=pb.PushReply.SerializeToString)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("astraflow.v1.NodeData", {"Push": handler}),))
+
+
 async def unary(link: ServiceChannel, *, payload: str = "run", timeout_s: float = 10.0) -> str:
     """Makes a unary call; returns the reply's content."""
     stub = TrainerDataStub(link.channel)
