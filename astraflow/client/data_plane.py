@@ -1,6 +1,6 @@
 """Clients of the data plane: for nodes and for trainers."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
@@ -10,14 +10,16 @@ from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.tasks import Lease
 from astraflow.contract.rollouts.trajectories import Episode
-from astraflow.wire.channel import ServiceChannel
+from astraflow.wire.channel import ServiceChannel, unary_in_pieces
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.codecs.data import decode_batch, decode_lease, encode_push, encode_status, encode_step
 from astraflow.wire.codecs.partial_rollouts import encode_partial_rollout
 from astraflow.wire.pb import common_pb2
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataStub, TrainerDataStub
-from astraflow.wire.request_limits import clipped_to_limits
+from astraflow.wire.request_limits import check_size, clipped_to_limits
+
+_PUSH, _HAND_BACK = "/astraflow.v1.NodeData/Push", "/astraflow.v1.NodeData/HandBack"
 
 TIMEOUT_S = 10.0
 """Deadline of a call that waits only for the network and the disk."""
@@ -30,9 +32,8 @@ class NodeDataClient:
     def __init__(self, link: ServiceChannel) -> None:
         self._link = link
         self._stub = NodeDataStub(link.channel)
-        self._push: Callable[..., Awaitable[pb.PushReply]] = link.channel.unary_unary(
-            "/astraflow.v1.NodeData/Push", response_deserializer=pb.PushReply.FromString
-        )
+        self._push = unary_in_pieces(link.channel, _PUSH, response_deserializer=pb.PushReply.FromString)
+        self._hand_back = unary_in_pieces(link.channel, _HAND_BACK, response_deserializer=pb.HandBackReply.FromString)
 
     async def join(self, facts: NodeFacts) -> JoinResult:
         """Joins the run. Joining again under the same name replaces the earlier incarnation."""
@@ -68,7 +69,9 @@ class NodeDataClient:
 
     async def push(self, node: NodeId, episodes: Sequence[Episode]) -> tuple[str, ...]:
         """Pushes episodes; returns the outcome of each once they are durable. Safe to repeat."""
-        reply = await self._link.call(self._push, encode_push(node, episodes), timeout_s=3 * TIMEOUT_S)
+        request = encode_push(node, episodes)
+        check_size(_PUSH, len(request))
+        reply = await self._link.call(self._push, request, timeout_s=3 * TIMEOUT_S)
         return tuple(reply.outcomes)
 
     async def hand_back(self, node: NodeId, partials: Sequence[PartialRollout]) -> tuple[str, ...]:
@@ -77,7 +80,10 @@ class NodeDataClient:
         `handed_back`, or `late` for a task that the node no longer holds. Safe to repeat.
         """
         request = pb.HandBackRequest(node=node, partials=[encode_partial_rollout(partial) for partial in partials])
-        return tuple((await self._link.call(self._stub.HandBack, request, timeout_s=3 * TIMEOUT_S)).outcomes)
+        raw = request.SerializeToString()
+        check_size(_HAND_BACK, len(raw))
+        reply = await self._link.call(self._hand_back, raw, timeout_s=3 * TIMEOUT_S)
+        return tuple(reply.outcomes)
 
     async def heartbeat(self, status: NodeStatus) -> Directive:
         """Reports the running tasks, which renews their leases; returns a directive."""

@@ -61,6 +61,8 @@ class NodeFacts:
     all among them."""
     evaluation_mode: EvaluationMode = EvaluationMode.SECOND_ENGINE
     """`NONE` until the engines were built."""
+    episode_timeout_s: float = 0.0
+    """Time limit of an episode on the node; 0 when unknown. Seconds."""
 
     def serves(self, policies: Iterable[PolicyId]) -> bool:
         """Returns whether the node serves all of these policies."""

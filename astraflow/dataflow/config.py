@@ -158,6 +158,9 @@ class DataflowConfig(Config):
     """Engines of single policies on such nodes, instead of `engine`."""
     lease_s: float = Field(default=10.0, gt=0)
     """A task is leased again when its node has not reported for this long. Seconds."""
+    episode_ceiling_s: float = Field(default=86_400.0, gt=0)
+    """Longest time limit of an episode that is granted to a node: a task that a node holds beyond its
+    `episode_timeout_s`, or beyond this, and a tenth is leased again, whatever the node reports. Seconds."""
     heartbeat_s: float = Field(default=1.0, gt=0)
     """Interval between the reports of a node, which renew its leases. Seconds."""
     report_s: float = Field(default=1.0, gt=0)

@@ -20,6 +20,7 @@ from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, ordinal
 from astraflow.dataflow.issuing.issuer import GroupSource
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.partial_rollouts import PartialRollouts
+from astraflow.dataflow.issuing.patience import Durations
 from astraflow.dataflow.outcomes import (
     ACCEPTED,
     DUPLICATE,
@@ -90,6 +91,8 @@ class Flow:
         self.counts = FlowCounts()
         self.open_groups: dict[GroupId, OpenGroup] = {}
         self.partial_rollouts = PartialRollouts()
+        self.durations = Durations()
+        """Times from lease to result of the latest episodes."""
         self.is_paused = False
         self._issuer = issuer
         self._admitter = admitter
@@ -265,6 +268,11 @@ class Flow:
         expired = len(self.leases.return_tasks_of(node))
         self.counts.leases_expired += expired
         return expired
+
+    def reclaim(self, tasks: Sequence[TaskId]) -> None:
+        """Returns tasks that nodes keep too long to the queue."""
+        self.leases.reclaim(tasks)
+        self.counts.leases_expired += len(tasks)
 
     def return_tasks_of(self, node: NodeId) -> int:
         """Returns the tasks of a node that left to the queue. Returns their number."""

@@ -22,6 +22,7 @@ from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.history.round_archive import RoundArchive
 from astraflow.dataflow.history.samples import TrajectorySamples
 from astraflow.dataflow.interactions import TermActivity
+from astraflow.dataflow.issuing.shares import Shares
 from astraflow.dataflow.notifier import Notifier
 from astraflow.dataflow.plugin_changes import PluginChanges, selector_rows_owner
 from astraflow.dataflow.pool.registry import NodeRegistry
@@ -47,6 +48,7 @@ class Run:
         *,
         untrained_policies: frozenset[PolicyId] = frozenset(),
         registry: NodeRegistry,
+        shares: Shares,
         journal: Journal,
         events: Events,
         samples: TrajectorySamples,
@@ -54,6 +56,7 @@ class Run:
         stall_detector: StallDetector,
         stop_condition: StopCondition,
         lease_s: float,
+        episode_ceiling_s: float,
         memory_bytes: int,
         clock: Clock,
     ) -> None:
@@ -63,6 +66,7 @@ class Run:
         """Policies of the run that have no stream, such as judges. Their trainers publish version 0 and exit."""
         self.evaluations = dict(evaluations)
         self.registry = registry
+        self.shares = shares
         self.journal = journal
         self.records = Records(journal)
         self.events = events
@@ -87,6 +91,7 @@ class Run:
         self.waiting_pulls: Counter[PolicyId] = Counter()
         """Number of pulls that wait for a batch, by policy."""
         self.lease_s = lease_s
+        self.episode_ceiling_s = episode_ceiling_s
         self.memory_bytes = memory_bytes
         self.clock = clock
         self.nodes_notifier = Notifier()
@@ -260,7 +265,16 @@ class Run:
             for policy, (at, problem) in self.trainer_waits.items()
             if problem and now - at < TRAINER_WAIT_VALID_S
         ]
-        return (*problems, *waits, *self._flows_without_nodes())
+        return (*problems, *waits, *self._flows_without_nodes(), *self._nodes_on_probation())
+
+    def _nodes_on_probation(self) -> list[str]:
+        """Returns a problem for each node that keeps tasks and returns no results."""
+        kept = {node.facts.name: node.kept for node in self.registry.nodes() if node.kept and node.is_live}
+        return [
+            f"the node {name!r} held {what}: it gets a few tasks at a time until it returns results; read its log, "
+            "restart it, or revoke its credential"
+            for name, what in kept.items()
+        ]
 
     def _flows_without_nodes(self) -> list[str]:
         """Returns a problem for each flow that none of the nodes serves; none while the run has no nodes."""

@@ -34,6 +34,7 @@ from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.mixture import build_selector
 from astraflow.dataflow.issuing.pacing import Pacer
+from astraflow.dataflow.issuing.shares import Shares
 from astraflow.dataflow.operations.dataset_filler import DatasetFiller
 from astraflow.dataflow.operations.group_scorer import GroupScorer
 from astraflow.dataflow.operations.nodes import NodeOperations
@@ -376,16 +377,19 @@ def _port(address: str) -> int:
 def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clock: Clock) -> Run:
     """Builds a run as configured, before it restores any state. Raises: InvalidInput."""
     registry = NodeRegistry()
+    shares = Shares(registry.share_keys)
+    leases = partial(Leases, config.lease_s, owner_of=registry.owner, on_change=shares.hold)
     streams = {PolicyId(name): _stream(PolicyId(name), stream) for name, stream in config.streams.items()}
     return Run(
-        {FlowId(name): _flow(config, FlowId(name), flow, registry) for name, flow in config.flows.items()},
+        {FlowId(name): _flow(config, FlowId(name), flow, leases()) for name, flow in config.flows.items()},
         streams,
         {
-            FlowId(name): _evaluation(config, FlowId(name), evaluation, registry)
+            FlowId(name): _evaluation(config, FlowId(name), evaluation, leases())
             for name, evaluation in config.evaluations.items()
         },
         untrained_policies=frozenset(map(PolicyId, config.models.keys() - config.streams.keys())),
         registry=registry,
+        shares=shares,
         journal=journal,
         events=Events(journal, archive, clock, limit=config.events),
         samples=TrajectorySamples(archive, limit=config.samples, limit_bytes=config.sample_bytes),
@@ -395,12 +399,13 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
         ),
         stop_condition=StopCondition(config.stop, streams),
         lease_s=config.lease_s,
+        episode_ceiling_s=config.episode_ceiling_s,
         memory_bytes=config.memory_bytes,
         clock=clock,
     )
 
 
-def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: NodeRegistry) -> Flow:
+def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, leases: Leases) -> Flow:
     workflow = workflows.build(flow.workflow)
     policies = workflow.policies
     dataset = datasets.build(flow.dataset, config.seed)
@@ -418,7 +423,7 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: N
         issuer=Issuer(
             flow_id, dataset, SlotPlugins(PluginSlot.SELECTOR, [flow.selector], build), group_size=flow.group_size
         ),
-        leases=Leases(config.lease_s, owner_of=registry.owner),
+        leases=leases,
         limits=_limits(flow, workflow),
         admitter=Admitter(
             policies,
@@ -461,9 +466,7 @@ def _answers(config: DataflowConfig, workflow: DatasetAnswers, dataset: Dataset)
     return lambda task, version: workflow.trajectory(task.prompt, task.member, tokenizer, version)
 
 
-def _evaluation(
-    config: DataflowConfig, flow_id: FlowId, evaluation: EvaluationConfig, registry: NodeRegistry
-) -> Evaluation:
+def _evaluation(config: DataflowConfig, flow_id: FlowId, evaluation: EvaluationConfig, leases: Leases) -> Evaluation:
     workflow = workflows.build(evaluation.workflow)
     policies = workflow.policies
     dataset = datasets.build(evaluation.dataset, config.seed)
@@ -475,7 +478,7 @@ def _evaluation(
         policies,
         judges=judging_policies(evaluation.reward),
         issuer=rounds,
-        leases=Leases(config.lease_s, owner_of=registry.owner),
+        leases=leases,
         limits=_limits(evaluation, workflow),
         admitter=Admitter((), SlotPlugins(PluginSlot.FILTERS, (), filters.build), min_group_size=1),  # feeds no stream
         max_attempts=evaluation.max_attempts,

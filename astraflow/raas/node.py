@@ -308,6 +308,8 @@ class Node:
             outbox=Outbox(),
             breaker=CircuitBreaker(lambda: max(CIRCUIT_BREAKER_LIMIT, self._capacity.slots), self._clock),
             counters=self._counters,
+            clock=self._clock,
+            timeout_s=self._config.episode_timeout_s,
         )
 
     def _held_tasks(self) -> tuple[TaskId, ...]:
@@ -330,6 +332,7 @@ def _facts(config: RaasConfig) -> NodeFacts:
         price_per_hour=config.price_per_hour,
         software=_software_version(),
         evaluation_mode=EvaluationMode.NONE,
+        episode_timeout_s=config.episode_timeout_s,
     )
 
 

@@ -224,6 +224,12 @@ class _ScriptedDataflow(TrainerDataServicer):
             self.must_restart.set()
         return pb.ReportStepReply(is_first=True)
 
+    async def ReportWait(  # noqa: N802 (gRPC's name)
+        self, request: pb.ReportWaitRequest, context: Context
+    ) -> pb.ReportWaitReply:
+        """See the proto. No promise depends on it."""
+        return pb.ReportWaitReply()
+
     async def _judge_report(self, number: int, report: StepReport) -> None:
         expected = number + 1
         is_right = report.version == expected

@@ -115,9 +115,14 @@ class TrainerSession:
                 f"cannot read {problem.filename!r}: {problem.strerror}; give the folder that `astraflow run` prints",
                 code="trainer.not_a_run",
             ) from problem
-        access = {"authority": run / "authority"} if facts["is_tls"] else {}
-        signing = SigningKey.read(run / "weights.key")
-        return cls(facts["dataflow"], token=token, policy=policy, signing=signing, **access, **options)
+        return cls(
+            facts["dataflow"],
+            token=token,
+            policy=policy,
+            authority=run / "authority" if facts["is_tls"] else None,
+            signing=SigningKey.read(run / "weights.key"),
+            **options,
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -23,7 +23,11 @@ PROTOCOL = "5"
 PROTOCOL_KEY = "astraflow-protocol"
 
 MAX_MESSAGE_BYTES = 64 * 2**20
-"""Largest single message; larger data is streamed in pieces."""
+"""Largest reply, and largest request on the data plane."""
+
+PIECE_BYTES = 8 * 2**20
+"""Largest message of a request: a larger one is sent in pieces, several messages of one call, whose bytes the service
+joins. So a service never holds more than that of a request that it does not want to receive now."""
 
 OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -264,6 +268,22 @@ class _Methods:
             return current[1](*request, **call_options)
 
         return call
+
+
+def unary_in_pieces(
+    channel: grpc.aio.Channel, path: str, *, response_deserializer: Callable[[bytes], Reply]
+) -> Callable[..., Awaitable[Reply]]:
+    """Returns a callable for one request as bytes, of any size, and one reply."""
+    call_whole: Callable[..., Any] = channel.unary_unary(path, response_deserializer=response_deserializer)
+    call_in_pieces: Callable[..., Any] = channel.stream_unary(path, response_deserializer=response_deserializer)
+
+    def call(request: bytes, **options: Any) -> Awaitable[Reply]:
+        if len(request) <= PIECE_BYTES:
+            return cast("Awaitable[Reply]", call_whole(request, **options))
+        pieces = (request[start : start + PIECE_BYTES] for start in range(0, len(request), PIECE_BYTES))
+        return cast("Awaitable[Reply]", call_in_pieces(pieces, **options))
+
+    return call
 
 
 def dial(address: str, *, token: str, tls: ClientTls | None = None, has_own_connection: bool = False) -> ServiceChannel:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
@@ -16,7 +17,10 @@ from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY
 from astraflow.wire.codecs.frames import RAW_REPLIES, RAW_REQUESTS
 from astraflow.wire.errors import to_status
-from astraflow.wire.request_limits import check, check_size
+from astraflow.wire.incoming_bytes import IncomingBytes
+from astraflow.wire.listener_limits import ListenerLimits
+from astraflow.wire.open_calls import OpenCalls
+from astraflow.wire.request_limits import check
 from astraflow.wire.routes import check_route
 
 log = get_logger()
@@ -25,13 +29,20 @@ log = get_logger()
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Authenticates, authorizes and limits every call, and turns errors into statuses.
 
-    protocol, token ──► read message ──► certificate (`Authenticator`) ──► role and rate (`routes`)
-             ──► size, parse, limits (`request_limits`) ──► own node or policy ──► handler
+    protocol, token ──► certificate (`Authenticator`) ──► role and rate (`routes`), open calls (`open_calls`)
+             ──► read request (`incoming_bytes`) ──► size, parse, limits (`request_limits`) ──► own node or policy
+             ──► handler
+
+    gRPC calls every handler before it reads the request, because all are registered as handlers of streams: a unary
+    call is a stream of one message.
     """
 
-    def __init__(self, authenticator: Authenticator | None, *, recheck_s: float = 2.0) -> None:
-        """authenticator: None admits all callers of any protocol. recheck_s: see `ListenOptions`."""
+    def __init__(self, authenticator: Authenticator | None, *, limits: ListenerLimits, recheck_s: float = 2.0) -> None:
+        """authenticator: None admits all callers of any protocol. limits: of the listener. recheck_s: see
+        `ListenOptions`."""
         self._authenticator = authenticator
+        self._incoming = IncomingBytes(limits)
+        self._open_calls = OpenCalls(limits)
         self._limits = PeerLimits(authenticator.clock) if authenticator is not None else None
         self._recheck_s = recheck_s
 
@@ -44,6 +55,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         call = _Call(
             authenticator=self._authenticator,
             limits=self._limits,
+            incoming=self._incoming,
+            open_calls=self._open_calls,
             recheck_s=self._recheck_s,
             metadata=dict(details.invocation_metadata or ()),
             method=details.method,
@@ -52,16 +65,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         )
         if call.is_refused_unread():
             return grpc.stream_stream_rpc_method_handler(_refusing(call))  # the handler reads a stream only on demand
+        request, reply = (
+            "stream" if is_stream else "unary" for is_stream in (handler.request_streaming, handler.response_streaming)
+        )
         wrap = _wrap_stream if handler.response_streaming else _wrap_unary
-        name = {
-            (False, False): "unary_unary",
-            (False, True): "unary_stream",
-            (True, False): "stream_unary",
-            (True, True): "stream_stream",
-        }[(handler.request_streaming, handler.response_streaming)]
-        make = getattr(grpc, f"{name}_rpc_method_handler")
+        make = getattr(grpc, f"stream_{reply}_rpc_method_handler")
         return make(
-            wrap(getattr(handler, name), call),
+            wrap(getattr(handler, f"{request}_{reply}"), call),
             request_deserializer=call.parse if handler.request_streaming else None,
             response_serializer=None if details.method in RAW_REPLIES else handler.response_serializer,
         )
@@ -78,6 +88,8 @@ class _Call:
     authenticator: Authenticator | None
     limits: PeerLimits | None
     """Limits per peer; None without an authenticator."""
+    incoming: IncomingBytes
+    open_calls: OpenCalls
     recheck_s: float
     metadata: dict[str, Any] = field(repr=False)
     method: str
@@ -85,23 +97,44 @@ class _Call:
     is_stream: bool
     """True if requests arrive as a stream, which gRPC parses."""
 
-    def authorized(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        """Returns the request after all checks passed. Raises: the error for the client."""
+    @asynccontextmanager
+    async def authorized(self, requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        """Yields the request, or the stream of them, after all checks passed. Raises: the error for the client."""
+        connection = context.peer()
         if self.authenticator is None or self.limits is None:
-            return request if self.is_stream else _parsed(request, self.parse, self.method)
-        peer = peer_host(context.peer())
+            async with self._request(requests, context, None, peer=connection) as request:
+                yield request
+            return
+        peer = peer_host(connection)
         caller = self._authenticate(self.authenticator, self.limits, peer, context)
         route = check_route(caller, self.method)
         if route.rate is not None:
             self.limits.check_rate(peer, self.method, route.rate)
         scope = route.scope
         set_caller(caller)
+        check_scope = (lambda item: scope(caller, item)) if scope is not None else None
+        with self.open_calls.counting(caller, connection):
+            async with self._request(requests, context, check_scope, peer=caller.holder or connection) as request:
+                yield request
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        requests: Any,
+        context: grpc.aio.ServicerContext[Any, Any],
+        check_scope: Callable[[Any], None] | None,
+        *,
+        peer: str,
+    ) -> AsyncIterator[Any]:
+        """Yields the parsed request, or the stream of them. peer: whose memory it counts as."""
         if self.is_stream:
-            return self._watched(request, context, lambda item: scope(caller, item) if scope else None)
-        parsed = _parsed(request, self.parse, self.method)
-        if scope is not None:
-            scope(caller, parsed)
-        return parsed
+            yield self._watched(requests, context, check_scope or (lambda item: None))
+            return
+        async with self.incoming.request(context, self.method, peer=peer) as raw:
+            parsed = _parsed(raw, self.parse, self.method)
+            if check_scope is not None:
+                check_scope(parsed)
+            yield parsed
 
     def is_refused_unread(self) -> bool:
         """Returns whether protocol or token are wrong. Then the message is not read, so that unauthenticated peers use
@@ -158,7 +191,7 @@ class _Call:
     async def _watched(
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any], scope: Callable[[Any], None]
     ) -> AsyncIterator[Any]:
-        async for request in requests:
+        async for request in self.incoming.pieces(requests, self.method):
             self.check_still_valid(context)
             check(request)
             scope(request)
@@ -225,13 +258,15 @@ def _refusing(call: _Call) -> Any:
 
 
 def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
-    async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    async def wrapped(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             if not call.is_stream:
-                return await behaviour(call.authorized(request, context), context)
+                async with call.authorized(requests, context) as request:
+                    return await behaviour(request, context)
             with _CredentialWatch(call, context) as watch:
                 try:
-                    return await behaviour(call.authorized(request, context), context)
+                    async with call.authorized(requests, context) as request:
+                        return await behaviour(request, context)
                 except asyncio.CancelledError:
                     _raise_for(watch)
                     raise
@@ -242,13 +277,14 @@ def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
 
 
 def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], call: _Call) -> Any:
-    async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    async def wrapped(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
             with _CredentialWatch(call, context) as watch:
                 try:
-                    async for reply in behaviour(call.authorized(request, context), context):
-                        call.check_still_valid(context)
-                        yield reply
+                    async with call.authorized(requests, context) as request:
+                        async for reply in behaviour(request, context):
+                            call.check_still_valid(context)
+                            yield reply
                 except asyncio.CancelledError:
                     _raise_for(watch)
                     raise
@@ -268,7 +304,6 @@ def _raise_for(watch: _CredentialWatch) -> None:
 
 def _parsed(request: Any, parse: Parse, method: str) -> Any:
     """Returns the parsed request. Raises: InvalidInput if it is malformed, too large, or breaks a field limit."""
-    check_size(method, len(request))
     if parse is None:
         return request
     try:

@@ -7,7 +7,7 @@ single methods.
 
 from dataclasses import dataclass, replace
 
-from astraflow.wire.channel import MAX_MESSAGE_BYTES
+from astraflow.wire.channel import PIECE_BYTES
 
 KIB = 2**10
 MIB = 2**20
@@ -18,7 +18,7 @@ class ListenerLimits:
     """Limits of one listener, as gRPC options. None keeps gRPC's default."""
 
     message_bytes: int
-    """Largest message that a peer may send."""
+    """Largest message that a peer may send; a larger request is sent in pieces of this size."""
     window_bytes: int
     """Bytes of one stream that are received before the service reads them. Long-distance links need large windows."""
     streams: int
@@ -27,6 +27,21 @@ class ListenerLimits:
     """Time after which a connection without HTTP/2 (over TLS, where TLS is used) is closed."""
     metadata_bytes: int = 16 * KIB
     """Largest metadata of a call."""
+    request_s: float = 30.0
+    """Time for a request to arrive, after its call began; for a stream of requests, the time for each."""
+    receiving: int = 6
+    """Requests that are received at the same time. Each takes up to three times `message_bytes`: a complete piece, and
+    twice as much for the next one, of which gRPC keeps the frames."""
+    peer_receiving: int = 3
+    """The same, of one credential."""
+    handled_bytes: int = 32 * MIB
+    """Size of the requests that are being handled, above which no further one is received."""
+    peer_calls: int = 64
+    """Open calls of one credential."""
+    peer_unread: int = 64
+    """Open calls of one credential whose request has not arrived; each may fill a window."""
+    peer_connections: int = 16
+    """Connections with open calls of one credential."""
     connections: int | None = None
     """Open connections of all peers; further connections are closed at once."""
     idle_s: float | None = None
@@ -38,6 +53,7 @@ class ListenerLimits:
         """Returns the channel arguments of a gRPC server."""
         arguments = {
             "grpc.max_receive_message_length": self.message_bytes,
+            "grpc.compression_enabled_algorithms_bitset": 1,  # none: a message would take more memory than its size
             "grpc.max_concurrent_streams": self.streams,
             "grpc.http2.lookahead_bytes": self.window_bytes,
             "grpc.http2.bdp_probe": int(self.window_bytes > _SMALL_WINDOW_BYTES),  # it makes windows larger
@@ -63,13 +79,16 @@ def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(1000 * seconds)
 
 
-DATA_LIMITS = ListenerLimits(message_bytes=MAX_MESSAGE_BYTES, window_bytes=64 * MIB, streams=256)
-"""Data and control planes: a push is one message."""
+DATA_LIMITS = ListenerLimits(message_bytes=PIECE_BYTES, window_bytes=_SMALL_WINDOW_BYTES, streams=256)
+"""Data and control planes. A push waits in its window until it is read; then the window grows to its next piece."""
 
-WEIGHTS_LIMITS = ListenerLimits(message_bytes=16 * MIB, window_bytes=64 * MIB, streams=256)
-"""Weight plane: versions arrive in chunks of 1 MiB, after a manifest of some 100 bytes for each tensor."""
+WEIGHTS_LIMITS = ListenerLimits(
+    message_bytes=16 * MIB, window_bytes=64 * MIB, streams=64, peer_unread=16, peer_connections=64
+)
+"""Weight plane: versions arrive in chunks of 1 MiB, after a manifest of some 100 bytes for each tensor. Publishing over
+300 ms needs the large window, which gRPC then adapts to the link: 16 MiB at least."""
 
-FLEET_LIMITS = ListenerLimits(message_bytes=16 * MIB, window_bytes=MIB, streams=256)
+FLEET_LIMITS = ListenerLimits(message_bytes=16 * MIB, window_bytes=_SMALL_WINDOW_BYTES, streams=256)
 """Fleet plane: the longest requests hold a step of the maintainer's transcript."""
 
 ENROLMENT_LIMITS = ListenerLimits(

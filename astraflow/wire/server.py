@@ -92,7 +92,9 @@ async def serving(
     if not is_loopback(listen.host) and not (listen.tls and listen.tls.client_ca):
         limits = limits_without_certificates(limits)
     server = grpc.aio.server(
-        interceptors=(CallInterceptor(authenticator or authenticator_for(listen), recheck_s=listen.recheck_s),),
+        interceptors=(
+            CallInterceptor(authenticator or authenticator_for(listen), limits=limits, recheck_s=listen.recheck_s),
+        ),
         options=(*_OPTIONS, *limits.options()),
     )
     for register in add:
@@ -138,7 +140,9 @@ async def serving_without_token(
     Yields the bound address. Errors become statuses as usual. Raises: InvalidInput when the port is taken.
     """
     listen = ListenOptions(host=host, port=port, token="", tls=tls)
-    server = grpc.aio.server(interceptors=(CallInterceptor(None),), options=(*_OPTIONS, *limits.options()))
+    server = grpc.aio.server(
+        interceptors=(CallInterceptor(None, limits=limits),), options=(*_OPTIONS, *limits.options())
+    )
     for register in add:
         register(server)
     bound = _bind(server, listen)

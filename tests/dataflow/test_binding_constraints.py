@@ -8,7 +8,7 @@ import pytest
 from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.reports.evaluations import EvaluationState
-from astraflow.contract.reports.report import Completion, FlowReport, NodeReport, NodeState, Report
+from astraflow.contract.reports.report import Completion, FlowReport, NodeReport, NodeState, Pace, Report
 from astraflow.dataflow.reporting.binding_constraints import HELD_S, START_S, ConstraintMonitor, FlowRole
 from astraflow.dataflow.reporting.evaluation_constraints import EvaluationMonitor
 from tests import make
@@ -94,6 +94,17 @@ CAUSES: dict[str, tuple[dict[str, Any], str]] = {
     "weights that do not arrive": (
         {"counts": flow(tasks_leased=0), "nodes": (node("no route", versions={SOLVER: Version(0)}),)},
         "3 or more versions behind its trainer, more than max_staleness = 2 allows: no route",
+    ),
+    "a node that keeps its tasks": (
+        {"nodes": (node(leased=768, oldest_lease_s=2000.0, results=0),)},
+        "holds 768 tasks, the oldest for 2000 s, and has returned none",
+    ),
+    "a node that keeps tasks for longer than groups take": (
+        {
+            "nodes": (node(leased=32, oldest_lease_s=100.0, results=9),),
+            "pace": Pace(limit=40.0, outstanding=40.0, group_s=20.0, step_s=1.0),
+        },
+        "and has returned 9",
     ),
     "nodes that lease nothing": (
         {"counts": flow(tasks_leased=0), "nodes": (node("paused after 5 failures"),)},

@@ -1,14 +1,15 @@
 """Leases compared with a model, over time and several nodes."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.contract.ids import NodeId, TaskId
+from astraflow.contract.ids import NodeId, TaskId, node_name
 from astraflow.dataflow.issuing.leases import Leases
 
-ADA, BOB = NodeId("ada"), NodeId("bob")
+ADA, BOB = NodeId("ada.1"), NodeId("bob.2")
 LEASE_S, GRACE_S = 5, 3
 
 
@@ -117,12 +118,25 @@ STEPS = ["lease", "renew", "claim", "expire", "return", "give back", "complete"]
 @given(in_doubt=st.integers(0, 4), steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 8)), max_size=60))
 def test_leases_match_a_reference_implementation(in_doubt: int, steps: list[tuple[str, int]]) -> None:
     """Compares with a model that does everything in the slow, obvious way."""
-    leases, tasks = Leases(lease_s=LEASE_S), ids(*range(8))
+    counts: Counter[NodeId] = Counter()
+    leases = Leases(lease_s=LEASE_S, on_change=lambda node, change: counts.update({node: change}))
+    tasks = ids(*range(8))
     leases.add_unconfirmed(tasks[:in_doubt], now=0, grace_s=GRACE_S)
     leases.add(tasks[in_doubt:])
     queue = tasks[in_doubt:]
     held: dict[TaskId, tuple[NodeId | None, float]] = dict.fromkeys(tasks[:in_doubt], (None, GRACE_S))
+    owners: dict[TaskId, set[str]] = {}
     now = 0.0
+
+    def may_claim(task: TaskId, node: NodeId) -> bool:
+        return not owners.get(task) or node_name(node) in owners[task]
+
+    def note_owners(requeued: Iterable[TaskId]) -> None:
+        for task in requeued:
+            holder = held[task][0] if task in held else None
+            if holder is not None:
+                owners.setdefault(task, set()).add(node_name(holder))
+
     for action, number in steps:
         node, other = (ADA, BOB) if number % 2 else (BOB, ADA)
         named = tasks[: number + 1]
@@ -134,7 +148,9 @@ def test_leases_match_a_reference_implementation(in_doubt: int, steps: list[tupl
                 held.update(dict.fromkeys(expected, (node, now + LEASE_S)))
             case "renew" | "claim":
                 (leases.claim if action == "claim" else leases.renew)(node, named, now=now)
-                waiting = [task for task in queue if task in named and action == "claim"]
+                waiting = [task for task in queue if task in named and action == "claim" and may_claim(task, node)]
+                for task in waiting:
+                    owners.get(task, set()).discard(node_name(node))
                 own = [task for task in named if held.get(task, (other, 0))[0] != other] + waiting
                 queue = [task for task in queue if task not in waiting]
                 held.update(dict.fromkeys(own, (node, now + LEASE_S)))
@@ -142,25 +158,30 @@ def test_leases_match_a_reference_implementation(in_doubt: int, steps: list[tupl
                 late = {task for task, (_, until) in held.items() if until <= now}
                 expired = leases.expire(now=now)
                 assert dict(expired) == {task: held[task][0] for task in late}
+                note_owners(late)
                 queue = [task for task, _ in expired] + queue
                 held = {task: lease for task, lease in held.items() if task not in late}
             case "return":
                 returned = leases.return_tasks_of(node)
                 assert set(returned) == {task for task, (holder, _) in held.items() if holder == node}
+                note_owners(returned)
                 queue = returned + queue
                 held = {task: lease for task, lease in held.items() if task not in returned}
             case "give back" if tasks[number % 8] in {*queue, *held}:
                 task = tasks[number % 8]
+                note_owners([task])
                 leases.requeue(task)
                 queue = [task, *(notice for notice in queue if notice != task)]
                 held.pop(task, None)
             case "complete":
                 task = tasks[number % 8]
+                owners.pop(task, None)
                 assert leases.complete(task) == (task in {*queue, *held})
                 queue = [notice for notice in queue if notice != task]
                 held.pop(task, None)
         assert (leases.queued, leases.held) == (len(queue), len(held))
         assert all(leases.holder(task) == held.get(task, (None, 0))[0] for task in tasks)
+        assert [leases.held_by(node) for node in (ADA, BOB)] == [counts[ADA], counts[BOB]]
         assert [leases.held_by(node) for node in (ADA, BOB)] == [
             sum(holder == node for holder, _ in held.values()) for node in (ADA, BOB)
         ]
@@ -171,3 +192,32 @@ def test_a_node_that_holds_more_than_its_share_gets_nothing() -> None:
     leases.add([TaskId("train:0/0")])
     assert leases.lease(NodeId("node.1"), -2, now=0.0) == []
     assert leases.queued == 1
+
+
+def test_a_task_grows_older_whatever_heartbeats_and_joins_report() -> None:
+    leases, (first, second) = queued(range(2)), ids(0, 1)
+    leases.lease(ADA, 1, now=0)
+    leases.lease(BOB, 1, now=4)
+    for now in (5, 10):
+        leases.renew(ADA, [first], now=now)
+    leases.return_tasks_of(ADA)
+    leases.claim(NodeId("ada.3"), [first], now=12)
+    assert [(held.task, held.age_s) for held in leases.older_than(8, now=12)] == [(first, 12), (second, 8)]
+    assert leases.oldest_s(NodeId("ada.3"), now=12) == 12
+
+
+def test_a_reclaimed_task_may_be_returned_by_its_former_holder() -> None:
+    leases, (task,) = queued([0]), ids(0)
+    leases.lease(ADA, 1, now=0)
+    leases.reclaim([task])
+    assert leases.lease(BOB, 1, now=1) == [task]
+    assert leases.may_push(task, "ada")
+    assert [(held.node, held.requeues) for held in leases.older_than(0, now=1)] == [(BOB, 1)]
+
+
+def test_a_joining_node_claims_no_task_of_another_owner_and_no_more_than_it_may_hold() -> None:
+    leases, tasks = queued(range(4)), ids(0, 1, 2, 3)
+    leases.lease(ADA, 2, now=0)
+    leases.return_tasks_of(ADA)
+    leases.claim(BOB, tasks, now=1, at_most=1)
+    assert [leases.holder(task) for task in tasks] == [None, None, BOB, None]

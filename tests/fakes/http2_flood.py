@@ -1,4 +1,5 @@
-"""An HTTP/2 peer that opens as many streams as allowed, fills their windows, and reads nothing.
+"""An HTTP/2 peer that opens as many streams as allowed, sends all but the last byte of their messages within the
+windows, and reads nothing.
 
 It follows the protocol, so the server has no violation to close it for, and holds no message in memory.
 """
@@ -44,6 +45,7 @@ class Http2Flood:
         self._to_send = bytearray(_PREFACE + _frame(Kind.SETTINGS, 0, 0, b""))
         self._window = self._initial = _DEFAULT_WINDOW
         self._windows: dict[int, int] = {}
+        self._left: dict[int, int] = {}
         self._next = 1
         self.most_streams = 2**31
         self.sent_bytes = 0
@@ -63,6 +65,7 @@ class Http2Flood:
         self._to_send += _frame(Kind.HEADERS, _END_HEADERS, self._next, block)
         self._to_send += _frame(Kind.DATA, 0, self._next, prefix)
         self._windows[self._next] = self._initial - len(prefix)
+        self._left[self._next] = message_bytes - 1
         self._window -= len(prefix)
         self._next += 2
         return True
@@ -74,6 +77,12 @@ class Http2Flood:
             if not self._to_send:
                 self._fill()
             self._turn()
+
+    def drip(self) -> None:
+        """Sends one byte of each message."""
+        for stream, window in self._windows.items():
+            if min(window, self._window, self._left[stream]) > 0:
+                self._send_data(stream, 1)
 
     def listen(self, until: Callable[[], bool], *, give_up_after_s: float = 30.0) -> None:
         """Sends no message data until a condition holds. Raises: TimeoutError."""
@@ -92,12 +101,16 @@ class Http2Flood:
 
     def _fill(self) -> None:
         for stream, window in self._windows.items():
-            size = min(window, self._window, _FRAME_BYTES)
+            size = min(window, self._window, _FRAME_BYTES, self._left[stream])
             if size > 0:
-                self._to_send += _frame(Kind.DATA, 0, stream, bytes(size))
-                self._windows[stream] -= size
-                self._window -= size
-                self.sent_bytes += size
+                self._send_data(stream, size)
+
+    def _send_data(self, stream: int, size: int) -> None:
+        self._to_send += _frame(Kind.DATA, 0, stream, bytes(size))
+        self._windows[stream] -= size
+        self._left[stream] -= size
+        self._window -= size
+        self.sent_bytes += size
 
     def _write(self) -> None:
         try:

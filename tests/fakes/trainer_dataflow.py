@@ -98,3 +98,8 @@ class FakeTrainerData(TrainerDataServicer):
         async with self.changed:
             self.changed.notify_all()
         return pb.ReportStepReply(is_first=is_first)
+
+    async def ReportWait(  # noqa: N802 (gRPC's name)
+        self, request: pb.ReportWaitRequest, context: Context
+    ) -> pb.ReportWaitReply:
+        return pb.ReportWaitReply()

@@ -22,7 +22,7 @@ from astraflow.raas.tasks.circuit_breaker import CircuitBreaker
 from astraflow.raas.tasks.outbox import Outbox
 from astraflow.raas.tasks.runner import Runner
 from astraflow.raas.tasks.task_loop import TaskLoop
-from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.wire.channel import dial
 from tests.fakes.dataflow import TOKEN, FakeDataflow
 
@@ -109,9 +109,11 @@ async def working(
     break_after: int = 1000,
     pinned: PinnedEngines | None = None,
     evaluation_capacity: int = 0,
+    clock: Clock | None = None,
+    timeout_s: float = 30.0,
 ) -> AsyncIterator[Working]:
     """Runs a joined task loop while the block runs."""
-    clock, counters, policies = SystemClock(), NodeCounters(), serving(engine, is_ready=is_ready)
+    clock, counters, policies = clock or SystemClock(), NodeCounters(), serving(engine, is_ready=is_ready)
     capacity, outbox = Capacity(slots, clock), Outbox()
     loops: list[TaskLoop] = []
     async with dataflow.serving() as address, dial(address, token=TOKEN) as link:
@@ -133,6 +135,8 @@ async def working(
                 outbox=outbox,
                 breaker=breaker,
                 counters=counters,
+                clock=clock,
+                timeout_s=timeout_s,
             )
         )
         running = asyncio.create_task(loops[0].run())

@@ -46,6 +46,17 @@ class Plane(TrainerDataServicer):
     ) -> pb.ReportStepReply:
         return pb.ReportStepReply()
 
+    async def ReportWait(  # noqa: N802 (gRPC's name)
+        self, request: pb.ReportWaitRequest, context: Context
+    ) -> pb.ReportWaitReply:
+        return pb.ReportWaitReply()
+
+
+def register_push(server: grpc.aio.Server, push: Callable[[bytes, Context], Awaitable[pb.PushReply]]) -> None:
+    """Adds a handler of `Push`, which gets the request as bytes."""
+    handler: Any = grpc.unary_unary_rpc_method_handler(push, response_serializer=pb.PushReply.SerializeToString)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("astraflow.v1.NodeData", {"Push": handler}),))
+
 
 async def unary(link: ServiceChannel, *, payload: str = "run", timeout_s: float = 10.0) -> str:
     """Makes a unary call; returns the reply's content."""

@@ -123,6 +123,6 @@ def test_every_listener_limits_messages_streams_and_metadata(limits: ListenerLim
 
 def test_peers_without_certificates_get_smaller_windows() -> None:
     assert (
-        listener_limits.limits_without_certificates(listener_limits.DATA_LIMITS).window_bytes
-        < listener_limits.DATA_LIMITS.window_bytes
+        listener_limits.limits_without_certificates(listener_limits.WEIGHTS_LIMITS).window_bytes
+        < listener_limits.WEIGHTS_LIMITS.window_bytes
     )

@@ -24,6 +24,8 @@ RATE_VALUES = ("episodes", "tokens", "busy", "lag")
 GAP_S = 90.0
 """Longest distance between two rows that a line connects, in seconds; the node was absent over longer ones."""
 
+_PROBATION = "gets a few tasks at a time, until it returns results"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -172,6 +174,8 @@ def _facts(row: NodeRow, instance: Instance | None) -> list[tuple[str, str]]:
         ("Price", f"{formats.dollars(row.usd_per_hour)} an hour" if row.usd_per_hour else ""),
         ("Software", f"astraflow {facts.software}"),
         ("Expired leases", formats.count(row.node.lease_expiries)),
+        ("Oldest task", formats.duration(row.node.oldest_lease_s) if row.node.leased else ""),
+        ("Probation", _PROBATION if row.node.is_on_probation else ""),
         ("Instance", f"{instance.provider} {instance.handle}".strip() if instance else ""),
         ("Requested by", f"{instance.actor}: {instance.reason}" if instance else ""),
     ]

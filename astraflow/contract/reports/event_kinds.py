@@ -110,7 +110,7 @@ EVENT_KINDS = (
         name="leases_expired",
         topics=(_NODES, _PROBLEMS),
         subject="node",
-        meaning="A node did not renew leases in time. Their tasks return to the queue.",
+        meaning="A node did not renew leases in time, or kept tasks for too long. They return to the queue.",
         plural="nodes with expired leases",
     ),
     EventKind(

@@ -57,7 +57,7 @@ class NodeReport:
     gauges: Mapping[str, float]
     """Current values, by the names in `NODE_GAUGES`."""
     lease_expiries: int
-    """Leases that expired. Count."""
+    """Leases that expired, or whose task it kept for too long. Count."""
     errors: tuple[str, ...] = ()
     """Latest messages for an operator, newest last."""
     links: tuple[LinkReport, ...] = ()
@@ -67,6 +67,12 @@ class NodeReport:
     sessions: tuple[LiveSession, ...] = ()
     """Sessions of agent programs that run on the node, the oldest first: those among the `MAX_REPORTED_SESSIONS` oldest
     of all nodes. The gauge `agent_sessions` counts all of the node."""
+    oldest_lease_s: float = 0.0
+    """Time for which it has held its oldest task; 0 without a task. Seconds."""
+    results: int = 0
+    """Results that counted, of all nodes that joined under its name with its credential. Count."""
+    is_on_probation: bool = False
+    """True while it gets a few tasks at a time, because it kept or returned others without a result."""
 
     @property
     def lease_limit(self) -> int:

@@ -1,11 +1,24 @@
 """Leases: which node holds which task, and until when."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, takewhile
 
 from astraflow.contract.ids import NodeId, TaskId, node_name
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """A leased task, for a decision about its age."""
+
+    task: TaskId
+    node: NodeId | None
+    """Holder; None while unconfirmed after a restart."""
+    age_s: float
+    """Time since its node leased it, which heartbeats do not change. Seconds."""
+    requeues: int
+    """Nodes that held it before. Count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +37,34 @@ class Leases:
         queued ──lease, claim──► held ──complete──► forgotten
            ▲                      │ ▲
            │                      │ └──heartbeat renews
-           └─expire, return───────┘
+           └─expire, reclaim, return┘
 
     A returned task goes to the front of the queue, because it is the oldest work. Every operation takes time
     proportional to the tasks that it moves: leases have one length, so the leases renewed last expire last.
     """
 
-    def __init__(self, lease_s: float, *, owner_of: Callable[[NodeId], str] = node_name) -> None:
-        """owner_of: returns the owner of a node's leases, equal for all incarnations of one node only."""
+    def __init__(
+        self,
+        lease_s: float,
+        *,
+        owner_of: Callable[[NodeId], str] = node_name,
+        on_change: Callable[[NodeId, int], None] = lambda node, change: None,
+    ) -> None:
+        """owner_of: returns the owner of a node's leases, equal for all incarnations of one node only. on_change: gets
+        each change of the number of tasks that a node holds."""
         self._lease_s = lease_s
         self._owner_of = owner_of
+        self._on_change = on_change
         self._queue: OrderedDict[TaskId, None] = OrderedDict()
         self._held: OrderedDict[TaskId, _HeldLease] = OrderedDict()
         """Leased tasks in order of expiry."""
+        self._leased_at: dict[TaskId, float] = {}
+        """Times at which the holders of the leased tasks got them, oldest first."""
+        self._claimed: dict[TaskId, float] = {}
+        """The same, of tasks that their holders got again when they joined again."""
         self._tasks_by_node: dict[NodeId, dict[TaskId, None]] = {}
-        self._previous_owners: dict[TaskId, set[str]] = {}
-        """Owners of earlier leases of a task that was requeued."""
+        self._previous_owners: dict[TaskId, dict[str, float]] = {}
+        """Owners of earlier leases of a task that was requeued, with the times at which they got it."""
 
     @property
     def queued(self) -> int:
@@ -60,6 +85,24 @@ class Leases:
         held = self._held.get(task)
         return held.node if held is not None else None
 
+    def leased_at(self, task: TaskId) -> float | None:
+        """Returns the time at which the holder of a task got it, None for a task that is not leased. Seconds."""
+        return self._leased_at.get(task, self._claimed.get(task))
+
+    def oldest_s(self, node: NodeId, *, now: float) -> float:
+        """Returns the time for which a node has held its oldest task; 0 without any. Seconds."""
+        oldest = next(iter(self._tasks_by_node.get(node, ())), None)
+        leased_at = None if oldest is None else self.leased_at(oldest)
+        return 0.0 if leased_at is None else now - leased_at
+
+    def older_than(self, age_s: float, *, now: float) -> Iterator[HeldTask]:
+        """Yields the tasks that were leased this long ago or longer, oldest first, after those that were claimed."""
+        claimed = ((task, since) for task, since in self._claimed.items() if now - since >= age_s)
+        leased = takewhile(lambda item: now - item[1] >= age_s, self._leased_at.items())
+        for task, since in chain(claimed, leased):
+            requeues = len(self._previous_owners.get(task, ()))
+            yield HeldTask(task, self._held[task].node, now - since, requeues)
+
     def may_push(self, task: TaskId, owner: str) -> bool:
         """Returns whether this owner may push a result: it holds or held the task, or the holder is unknown."""
         held = self._held.get(task)
@@ -78,6 +121,7 @@ class Leases:
         grace_s: at most the length of a lease. Call this before anything is leased.
         """
         self._held.update(dict.fromkeys(tasks, _HeldLease(node=None, owner="", expires_at=now + grace_s)))
+        self._leased_at.update(dict.fromkeys(self._held, now))
 
     def lease(
         self,
@@ -98,13 +142,24 @@ class Leases:
         self._hold(tasks, node, now)
         return tasks
 
-    def claim(self, node: NodeId, tasks: Collection[TaskId], *, now: float) -> None:
-        """Leases the tasks that a joining node reports as running, except those that another node holds."""
-        for task in tasks:
-            if task in self._queue:
-                del self._queue[task]
-                self._hold([task], node, now)
+    def claim(self, node: NodeId, tasks: Collection[TaskId], *, now: float, at_most: int | None = None) -> None:
+        """Leases the tasks that a joining node reports as running, except those that another node holds or held.
+
+        The age of a task that it held before goes on. at_most: number of queued tasks that it may get; None for all.
+        """
+        owner = self._owner_of(node)
+        for task in islice((task for task in tasks if self._is_own(task, owner)), at_most):
+            del self._queue[task]
+            since = self._previous_owners.get(task, {}).pop(owner, None)
+            if since is not None:
+                self._claimed[task] = since
+            self._hold([task], node, now)
         self.renew(node, tasks, now=now)
+
+    def _is_own(self, task: TaskId, owner: str) -> bool:
+        """Returns whether an owner may claim a task: a queued one that it held, or whose holders are unknown."""
+        previous = self._previous_owners.get(task)
+        return task in self._queue and (not previous or owner in previous)
 
     def renew(self, node: NodeId, tasks: Iterable[TaskId], *, now: float) -> None:
         """Renews the leases of tasks that a node runs. The node takes over unconfirmed tasks, but no task of another
@@ -121,8 +176,9 @@ class Leases:
     def requeue(self, task: TaskId) -> None:
         """Puts a task at the front of the queue, from any state."""
         held = self._held.get(task)
-        if held is not None and held.owner:
-            self._previous_owners.setdefault(task, set()).add(held.owner)
+        since = self.leased_at(task)
+        if held is not None and held.owner and since is not None:
+            self._previous_owners.setdefault(task, {}).setdefault(held.owner, since)
         self._release(task)
         self._queue[task] = None
         self._queue.move_to_end(task, last=False)
@@ -136,6 +192,10 @@ class Leases:
             expired.append((task, held.node))
         self._requeue_all([task for task, _ in expired])
         return expired
+
+    def reclaim(self, tasks: Sequence[TaskId]) -> None:
+        """Requeues tasks in order, whose holders keep them too long and may still return a result."""
+        self._requeue_all(list(tasks))
 
     def return_tasks_of(self, node: NodeId) -> list[TaskId]:
         """Requeues all tasks of a node at once and returns them."""
@@ -153,13 +213,24 @@ class Leases:
             for task in tasks:
                 self._held[task] = lease
                 self._held.move_to_end(task)
-            self._tasks_by_node.setdefault(node, {}).update(dict.fromkeys(tasks))
+                if task not in self._claimed:
+                    self._leased_at.setdefault(task, now)
+            owned = self._tasks_by_node.setdefault(node, {})
+            owned_before = len(owned)
+            owned.update(dict.fromkeys(tasks))
+            if len(owned) > owned_before:
+                self._on_change(node, len(owned) - owned_before)
 
     def _release(self, task: TaskId) -> bool:
         held = self._held.pop(task, None)
-        if held is not None and held.node is not None:
+        if held is None:
+            return False
+        self._leased_at.pop(task, None)
+        self._claimed.pop(task, None)
+        if held.node is not None:
             owned = self._tasks_by_node[held.node]
             del owned[task]
             if not owned:
                 del self._tasks_by_node[held.node]
-        return held is not None
+            self._on_change(held.node, -1)
+        return True

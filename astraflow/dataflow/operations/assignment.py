@@ -37,6 +37,11 @@ class TaskAssignment:
         """Number of tasks that may still be added."""
         return self._capacity - len(self.tasks) if self._remaining_bytes > 0 else 0
 
+    def extend(self, capacity: int) -> bool:
+        """Raises the number of tasks to `capacity`; returns whether that makes room."""
+        self._capacity = max(self._capacity, capacity)
+        return self.free_slots > 0
+
     def add_tasks_from(self, flow: Flow, *, max_tasks: int | None = None) -> int:
         """Adds queued tasks of a flow; returns their number."""
         free_slots = self.free_slots if max_tasks is None else min(self.free_slots, max_tasks)

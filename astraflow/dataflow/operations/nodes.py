@@ -21,9 +21,10 @@ from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplus_policies
 from astraflow.dataflow.operations.assignment import TaskAssignment
 from astraflow.dataflow.operations.evaluator import Evaluator
+from astraflow.dataflow.operations.reclaim import Reclaimer
 from astraflow.dataflow.operations.result_check import ResultCheck
 from astraflow.dataflow.operations.version_check import VersionCheck
-from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, CompleteGroup, PushResult, with_push
+from astraflow.dataflow.outcomes import ACCEPTED, HANDED_BACK, RETRIED, UNKNOWN, CompleteGroup, PushResult, with_push
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stalls import StallChange
@@ -39,6 +40,9 @@ class NodeOperations:
         self._evaluator = Evaluator(run)
         self._version_check = VersionCheck(run, self._evaluator)
         self._result_check = ResultCheck(run, flow_of_task=self._flow_named)
+        self._reclaimer = Reclaimer(run)
+        self._newest_lease_calls: Counter[NodeId] = Counter()
+        """Number of lease calls by node: of several calls that wait, only the newest gets tasks."""
         self._next_flow = 0
         self._could_issue = True
         """Value of `may_issue` at the last tick; nodes are notified when it becomes true again."""
@@ -55,10 +59,12 @@ class NodeOperations:
         """
         now, holder = self._run.clock.now(), self._check_name_holder(facts)
         node, replaced = self._run.registry.join(facts, now=now, wall=self._run.clock.wall(), holder=holder)
+        self._run.shares.see(node.id, now=now)
+        for earlier in replaced:
+            self._return_tasks_of(earlier)
         for flow in self._run.all_flows:
-            for earlier in replaced:
-                flow.return_tasks_of(earlier.id)
-            flow.leases.claim(node.id, facts.running, now=now)
+            most = self._run.shares.room(node.id, now=now).tasks
+            flow.leases.claim(node.id, facts.running, now=now, at_most=most)
         if facts.engine:  # a node that does not know its engine yet joins again once it does
             message = f"{facts.name}, pool {facts.pool}, engine {facts.engine}"
             self._run.events.add("node_joined", node.id, message, source=facts.name)
@@ -81,14 +87,24 @@ class NodeOperations:
         Raises: UnknownNode.
         """
         self._caller_node(node_id).versions = self._version_check.possible(versions)
+        self._run.shares.see(node_id, now=self._run.clock.now())
         deadline = self._run.clock.now() + wait_s
+        self._newest_lease_calls[node_id] += 1
+        number = self._newest_lease_calls[node_id]
+        if number > 1:
+            self._run.nodes_notifier.notify(node_id)  # ends an earlier call that still waits
         while True:
             subscription = self._run.nodes_notifier.subscribe(node_id)
             node = self._run.registry.get(node_id)
+            is_newest = number == self._newest_lease_calls[node_id]
+            may_lease = is_newest and node.drain_reason is None
             most = capacity if (allowed := self._result_check.most_tasks(node)) is None else min(allowed, capacity)
             most_evaluated = evaluation_capacity if allowed is None else min(allowed, evaluation_capacity)
-            tasks = [] if node.drain_reason is not None else self._lease(node, most, most_evaluated)
-            if tasks or not await subscription.wait(deadline - self._run.clock.now()):
+            tasks = self._lease(node, most, most_evaluated) if may_lease else []
+            if not tasks and is_newest:
+                with self._reclaimer.waiting(node_id, most):
+                    is_notified = await subscription.wait(deadline - self._run.clock.now())
+            if tasks or not is_newest or not is_notified:
                 await self._run.journal.wait_durable()
                 return Lease(tasks=tuple(tasks), lease_s=self._run.lease_s)
 
@@ -102,9 +118,11 @@ class NodeOperations:
         parts = stretches(Trajectories.of(episode.trajectories) for episode in episodes)
         self._check_versions(episodes, [part.columns for part in parts], node)
         checked = self._result_check.episodes(episodes, parts, node=node_id)
+        leased_at = [self._leased_at(episode, node_id) for episode in episodes]
         outcomes = self.accept_results(checked, raw=raw if checked is episodes else None)
         refused = sum(result is not episode for result, episode in zip(checked, episodes, strict=True))
         self._result_check.note_outcomes(node, refused=refused, outcomes=outcomes)
+        self._count_results(node, checked, outcomes, leased_at)
         if RETRIED in outcomes:
             self._run.nodes_notifier.notify()
         elif any(self._is_evaluated(episode.task) for episode in episodes) or self._evaluator.is_reserved(node_id):
@@ -154,6 +172,8 @@ class NodeOperations:
         refused = sum(result is not partial for result, partial in zip(checked, partials, strict=True))
         self._result_check.note_outcomes(node, refused=refused, outcomes=outcomes)
         if HANDED_BACK in outcomes:
+            if self._run.registry.get(node_id).drain_reason is None:
+                self._run.shares.fail(node_id, outcomes.count(HANDED_BACK), now=self._run.clock.now())
             self._run.nodes_notifier.notify()
         await self._run.journal.wait_durable()
         return outcomes
@@ -168,6 +188,7 @@ class NodeOperations:
         if possible is not status.versions:
             status = replace(status, versions=possible)
         directive = self._run.registry.heartbeat(status, now=now)
+        self._run.shares.see(status.node, now=now)
         if status.versions != served:
             self._run.nodes_notifier.notify(status.node)  # the staleness gate may admit groups for newer weights
         for flow in self._run.all_flows:
@@ -186,12 +207,23 @@ class NodeOperations:
 
     def _leave(self, node: Node, reason: str, *, is_preempted: bool = False) -> int:
         self._run.registry.leave(node.id, is_preempted=is_preempted)
-        returned = sum(flow.return_tasks_of(node.id) for flow in self._run.all_flows)
+        returned = self._return_tasks_of(node)
         message = f"{reason or 'no reason given'}; {returned} tasks returned"
         self._run.events.add("node_left", node.id, message, source=node.facts.name)
         if returned:
             self._run.nodes_notifier.notify()
         return returned
+
+    def _return_tasks_of(self, node: Node) -> int:
+        """Requeues the tasks of a node that ended; returns their number."""
+        returned = sum(flow.return_tasks_of(node.id) for flow in self._run.all_flows)
+        self._forget(node.id)
+        return returned
+
+    def _forget(self, node_id: NodeId) -> None:
+        """Forgets what is remembered of an incarnation that ended."""
+        self._newest_lease_calls.pop(node_id, None)
+        self._run.shares.forget(node_id)
 
     def nodes_of(self, holders: Collection[str]) -> list[Node]:
         """Returns the live nodes that joined with the credentials of these holders (`Caller.holder`)."""
@@ -212,12 +244,18 @@ class NodeOperations:
             # Tasks leased after its last heartbeat would otherwise stay leased to an id that no longer exists.
             if returned := sum(flow.expire_tasks_of(node.id) for flow in self._run.all_flows):
                 self._note_expiries(node.id, returned)
+            self._forget(node.id)
             message = f"no heartbeat for {now - node.last_heartbeat_at:.0f} s; its tasks are requeued"
             self._run.events.add("node_lost", node.id, message, source=node.facts.name)
         for stall in self._run.stall_detector.check(now=now):
             self._record_stall(stall)
+        has_reclaimed = self._reclaimer.reclaim()
         may_issue = self._run.may_issue
-        if (may_issue and not self._could_issue) or any(flow.leases.queued for flow in self._run.all_flows):
+        if (
+            has_reclaimed
+            or (may_issue and not self._could_issue)
+            or any(flow.leases.queued for flow in self._run.all_flows)
+        ):
             self._run.nodes_notifier.notify()
         self._could_issue = may_issue
 
@@ -256,11 +294,38 @@ class NodeOperations:
             self._result_check.note_outcomes(node, refused=1, outcomes=())
             raise
 
+    def _leased_at(self, episode: Episode, node_id: NodeId) -> float | None:
+        """Returns the time at which a node leased the task of an episode, None if it no longer holds it."""
+        flow = self._flow_of(episode.task)
+        is_held = flow is not None and flow.leases.holder(episode.task) == node_id
+        return flow.leases.leased_at(episode.task) if flow is not None and is_held else None
+
+    def _count_results(
+        self, node: Node, episodes: Sequence[Episode], outcomes: Sequence[str], leased_at: Sequence[float | None]
+    ) -> None:
+        """Counts results towards the share of their node, and how long successful ones took."""
+        now = self._run.clock.now()
+        accepted = outcomes.count(ACCEPTED)
+        if accepted:
+            self._run.shares.succeed(node.id, accepted)
+            if node.kept and not self._run.shares.is_on_probation(node.id):
+                node.kept = ""
+        if failed := sum(episode.failure is not None for episode in episodes):
+            self._run.shares.fail(node.id, failed, now=now)
+        for episode, outcome, since in zip(episodes, outcomes, leased_at, strict=True):
+            flow = self._flow_of(episode.task) if outcome == ACCEPTED and since is not None else None
+            if flow is not None and since is not None:
+                flow.durations.add(now - since)
+
     def _lease(self, node: Node, capacity: int, evaluation_capacity: int) -> list[Task]:
-        """Leases evaluation tasks, then queued tasks, then new groups of the flows in turn, as the gates allow."""
+        """Leases evaluation tasks, then queued tasks, then new groups of the flows in turn, as the gates allow.
+
+        Beyond the node's share only groups that leave the next batch of every trainer to others.
+        """
+        room = self._run.shares.room(node.id, now=self._run.clock.now())
         assignment = TaskAssignment(
             node.id,
-            capacity,
+            capacity if room.tasks is None else min(capacity, room.tasks),
             served=node.versions,
             now=self._run.clock.now(),
             may_run=lambda flow: node.facts.serves(flow.served_policies),
@@ -271,16 +336,26 @@ class NodeOperations:
         flows = [flow for flow in flows if assignment.may_run(flow)]
         for flow in flows:
             assignment.add_tasks_from(flow)
+        self._issue(assignment, node, flows)
+        if room.tasks is not None and room.may_use_slack and assignment.extend(capacity):
+            self._issue(assignment, node, flows, is_slack=True)
+        return assignment.tasks
+
+    def _issue(self, assignment: TaskAssignment, node: Node, flows: Sequence[Flow], *, is_slack: bool = False) -> None:
+        """Issues groups of the flows in turn, as the gates allow, and leases their tasks.
+
+        is_slack: whether to leave the next batch of every trainer to other nodes.
+        """
         idle = issued = 0
         while issued < assignment.free_slots and idle < len(flows):
             flow = flows[self._next_flow % len(flows)]
             self._next_flow += 1
-            surplus = self._surplus_policies_for(flow, node)
+            surplus = self._surplus_policies_for(flow, node, is_slack=is_slack)
             if surplus is None:
                 idle += 1
                 continue
             idle = 0
-            group = flow.issue(served=node.versions, surplus_policies=surplus)
+            group = flow.issue(served=self._trained_versions(node), surplus_policies=surplus)
             group.issued_at = self._run.clock.now()
             issued += group.size
             self._run.records.record_issued(group)
@@ -288,23 +363,34 @@ class NodeOperations:
                 self._run.streams[policy].counts.issued += policy not in surplus
         for flow in flows if issued else ():
             assignment.add_tasks_from(flow)
-        return assignment.tasks
 
-    def _surplus_policies_for(self, flow: Flow, node: Node) -> frozenset[PolicyId] | None:
+    def _trained_versions(self, node: Node) -> dict[PolicyId, Version]:
+        """Returns the versions that a node serves, without one that its trainer has not reported yet: every node could
+        have to wait for it before it may help with the group."""
+        streams = self._run.streams
+        return {
+            policy: min(version, streams[policy].version) if policy in streams else version
+            for policy, version in node.versions.items()
+        }
+
+    def _surplus_policies_for(self, flow: Flow, node: Node, *, is_slack: bool) -> frozenset[PolicyId] | None:
         """Returns the policies for which another group would be surplus; None while the gates admit none."""
         if flow.is_paused or not self._run.may_issue:
             return None
-        return find_surplus_policies({policy: self._gate(flow, policy, node) for policy in flow.policies})
+        gates = {policy: self._gate(flow, policy, node, is_slack=is_slack) for policy in flow.policies}
+        return find_surplus_policies(gates)
 
-    def _gate(self, flow: Flow, policy: PolicyId, node: Node) -> StalenessGate:
+    def _gate(self, flow: Flow, policy: PolicyId, node: Node, *, is_slack: bool) -> StalenessGate:
         """Computes the gate of a policy: a full stream may be shed, a stream in which the node only lags may not.
 
         Pacing closes the gate earlier, except for a stalled trainer: the others continue, up to its staleness bound.
         """
         stream = self._run.streams[policy]
-        headroom = stream.issue_headroom(node.versions.get(policy))
+        reserved_groups = stream.batch_groups if is_slack else 0
+        headroom = stream.issue_headroom(node.versions.get(policy)) - reserved_groups
         is_stalled = self._run.stall_detector.is_stalled(policy)
-        if headroom > 0 and not is_stalled and (pace := stream.pace()) is not None and pace.is_reached:
+        pace = stream.pace() if headroom > 0 and not is_stalled else None
+        if pace is not None and pace.outstanding + reserved_groups >= pace.limit:
             return StalenessGate(headroom=0, must_wait_for_policy=True)
         is_shed = headroom <= 0 and not flow.waits_when_full and is_stalled
         must_wait = not is_shed or stream.issue_headroom(stream.published_version) > 0

@@ -45,6 +45,9 @@ class Node:
     drain_until: float | None = None
     """Deadline of the drain in monotonic seconds; None for no limit."""
     lease_expiries: int = 0
+    """Leases that expired, or whose task was reclaimed. Count."""
+    kept: str = ""
+    """What it held for how long when it was first put on probation; empty otherwise."""
     is_lost: bool = False
     is_gone: bool = False
     history: deque[tuple[float, float, float]] = field(default_factory=deque)
@@ -126,6 +129,12 @@ class NodeRegistry:
         """Returns the owner of a live node's leases: its credential's holder, or its name with the run token."""
         node = self._nodes.get(node_id)
         return node.holder if node is not None and node.holder else f"name {node_name(node_id)}"
+
+    def share_keys(self, node_id: NodeId) -> tuple[str, str, str]:
+        """Returns the names under which a node's tasks are counted: the owner's, its join token's and its pool's."""
+        node = self._nodes.get(node_id)
+        token = node.holder.partition("/")[0] if node is not None else ""
+        return self.owner(node_id), token, str(node.facts.pool) if node is not None else ""
 
     def node_of_other_holder(self, name: str, holder: str) -> Node | None:
         """Returns the live node of this name with another credential; None when there is none."""

@@ -14,12 +14,16 @@ from urllib.parse import urlencode
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, Report, StreamReport
 from astraflow.contract.rollouts.failures import Boundary
+from astraflow.dataflow.issuing.patience import DEFAULT_LIMIT_S
 
 HELD_S = 10.0
 """A cause is reported when it holds for this long, and forgotten when it has not held for this long. Seconds."""
 
 START_S = 45.0
 """Before the first step, trainers and engines that start are reported only after this long. Seconds."""
+
+KEPT_GROUPS = 4.0
+"""Mean time of a group, as a multiple, after which a task is held suspiciously long."""
 
 MIN_GROUPS = 8
 """Groups without an admitted one, after which the filters count as the cause."""
@@ -50,6 +54,8 @@ class Constraint(Enum):
     """The staleness gate of another policy of the flow is closed."""
     OLD_WEIGHTS = "old_weights"
     """The staleness gate is closed, because all nodes serve versions that are too old."""
+    TASKS_KEPT = "tasks_kept"
+    """Nodes hold tasks for much longer than episodes take."""
     EVALUATING = "evaluating"
     """All nodes are reserved for evaluations."""
     NO_LEASES = "no_leases"
@@ -165,6 +171,7 @@ class ConstraintMonitor:
         return (
             _failures(stream, counts, nodes)
             or _drops(stream, counts, nodes)
+            or _kept_finding(stream, nodes)
             or self._gate_finding(report, stream, running)
             or _lease_finding(report, stream, running, nodes)
         )
@@ -229,6 +236,25 @@ def _drops(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]) -
         text += latest_error(nodes) if "failed" in counts.dropped else ""
         return _found(Constraint.FILTERED, stream, text, outcome=reason)
     return None
+
+
+def _kept_finding(stream: StreamReport, nodes: Sequence[NodeReport]) -> _Finding | None:
+    """Returns the node that has held tasks for longest, when that is much longer than a group takes."""
+    holding = [node for node in nodes if node.leased and node.oldest_lease_s > _usual_s(stream, node)]
+    if not holding:
+        return None
+    node = max(holding, key=lambda node: (node.leased, node.oldest_lease_s))
+    text = f"the node {node.facts.name!r} holds {node.leased} tasks, the oldest for {node.oldest_lease_s:.0f} s, and "
+    text += f"has returned {node.results or 'none'}: read its log, restart it, or revoke its credential"
+    return _found(Constraint.TASKS_KEPT, stream, text)
+
+
+def _usual_s(stream: StreamReport, node: NodeReport) -> float:
+    """Returns the time for which a node may hold a task without being suspected: of several groups once they were
+    measured, else its time limit of an episode."""
+    if stream.pace is not None:
+        return max(HELD_S, KEPT_GROUPS * stream.pace.group_s)
+    return node.facts.episode_timeout_s or DEFAULT_LIMIT_S
 
 
 def _lease_finding(

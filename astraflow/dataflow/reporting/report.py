@@ -160,6 +160,9 @@ def _node_report(run: Run, node: Node, *, now: float) -> NodeReport:
         errors=status.errors if status else (),
         links=status.links if status else (),
         cause=node.cause,
+        oldest_lease_s=max(flow.leases.oldest_s(node.id, now=now) for flow in run.all_flows),
+        results=run.shares.results_of(node.id),
+        is_on_probation=run.shares.is_on_probation(node.id),
         sessions=_sessions(status, silent_s=now - node.last_heartbeat_at) if status and node.is_live else (),
     )
 

@@ -22,7 +22,9 @@ from astraflow.raas.tasks.capacity import Capacity
 from astraflow.raas.tasks.circuit_breaker import CircuitBreaker
 from astraflow.raas.tasks.outbox import PUSH_BYTES, PUSH_EPISODES, Outbox
 from astraflow.raas.tasks.runner import Runner
+from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import periodic
 from astraflow.runtime.tracing import collect_hops, span
 
 log = get_logger()
@@ -41,6 +43,14 @@ OUTBOX_PER_SLOT = 4
 class _RunningTask:
     work: asyncio.Task[None]
     recorder: RolloutRecorder
+    began_at: float
+
+
+HUNG_S = 30.0
+"""Time after its time limit at which an episode that ignored its cancellation is given up. Seconds."""
+
+CHECK_S = 5.0
+"""Interval of that check. Seconds."""
 
 
 class TaskLoop:
@@ -48,6 +58,9 @@ class TaskLoop:
 
         lease up to the free slots ──► run, each in its own task ──► outbox ──push in batches──► acknowledged
                                          └──on leaving──► handed back, with the partial rollout
+
+    An episode that does not end at its time limit, because its workflow ignores the cancellation, is given up: its task
+    fails, so that dataflow leases it to another node.
 
     Slots that become free and episodes that finish during a call are batched in the next call.
     """
@@ -64,7 +77,10 @@ class TaskLoop:
         outbox: Outbox,
         breaker: CircuitBreaker,
         counters: NodeCounters,
+        clock: Clock,
+        timeout_s: float,
     ) -> None:
+        """timeout_s: time limit of an episode. Seconds."""
         self._client = client
         self._membership = membership
         self._runner = runner
@@ -74,6 +90,8 @@ class TaskLoop:
         self._outbox = outbox
         self._breaker = breaker
         self._counters = counters
+        self._clock = clock
+        self._timeout_s = timeout_s
         self._running: dict[TaskAttempt, _RunningTask] = {}
         self._returning: dict[TaskAttempt, PartialRollout] = {}
         """Tasks being handed back to dataflow."""
@@ -88,6 +106,7 @@ class TaskLoop:
             if self._is_closed:
                 self._leasing.cancel()
             tasks.create_task(self._submit())
+            tasks.create_task(periodic(self._give_up_hung, every_s=CHECK_S, clock=self._clock))
 
     def held_tasks(self) -> tuple[TaskId, ...]:
         """Returns the tasks that run or whose episode is not acknowledged; heartbeats renew their leases."""
@@ -183,20 +202,56 @@ class TaskLoop:
             return
         self._capacity.acquire()
         recorder = RolloutRecorder(task.resume_from)
-        self._running[key] = _RunningTask(work=tasks.create_task(self._run(task, recorder, leased)), recorder=recorder)
+        work = tasks.create_task(self._run(task, recorder, leased))
+        self._running[key] = _RunningTask(work=work, recorder=recorder, began_at=self._clock.now())
 
     async def _run(self, task: Task, recorder: RolloutRecorder, leased: list[Hop]) -> None:
+        key = (task.id, task.attempt)
         try:
             with span("rl.episode", group=task.group, task=task.id, attempt=task.attempt) as trace_span:
                 episode = await self._runner.run(task, recorder)
                 trace_span.annotate(node=episode.node, is_failed=episode.failure is not None)
+            if not self._is_own(key):
+                return  # it was given up
             if not task.pinned:  # an unavailable version must not stop training
                 self._breaker.record_outcome(episode.failure)
             self._outbox.put(replace(episode, hops=(*leased, *episode.hops)) if episode.hops else episode)
         finally:
-            del self._running[task.id, task.attempt]
-            self._capacity.release()
-            self._notify()
+            if self._is_own(key):
+                self._end(key)
+
+    def _is_own(self, key: TaskAttempt) -> bool:
+        """Returns whether the current asyncio task still runs this task for the node."""
+        running_task = self._running.get(key)
+        return running_task is not None and running_task.work is asyncio.current_task()
+
+    def _end(self, key: TaskAttempt) -> None:
+        del self._running[key]
+        self._capacity.release()
+        self._notify()
+
+    async def _give_up_hung(self) -> None:
+        """Fails the tasks whose episode has not ended although its time is long over."""
+        due = self._clock.now() - self._timeout_s - HUNG_S
+        for key in [key for key, running_task in self._running.items() if running_task.began_at < due]:
+            running_task = self._running[key]
+            running_task.work.cancel()
+            self._end(key)
+            message = f"the episode did not end {HUNG_S:g} s after its time limit of {self._timeout_s:g} s"
+            self._counters.add("episodes_failed")
+            self._counters.note_error(f"workflow: {message}")
+            log.error("episode_given_up", task=key[0], limit_s=self._timeout_s)
+            failure = Failure(boundary=Boundary.ENGINE, message=message)
+            self._outbox.put(
+                Episode(
+                    task=key[0],
+                    node=self._membership.node,
+                    trajectories=(),
+                    failure=failure,
+                    duration_s=self._clock.now() - running_task.began_at,
+                    attempt=key[1],
+                )
+            )
 
     async def _submit(self) -> None:
         while True:

@@ -536,6 +536,7 @@ class NodeFacts(_message.Message):
     RUNNING_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
     EVALUATION_MODE_FIELD_NUMBER: _builtins.int
+    EPISODE_TIMEOUT_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     pool: _builtins.str
     region: _builtins.str
@@ -547,6 +548,8 @@ class NodeFacts(_message.Message):
     software: _builtins.str
     evaluation_mode: _builtins.str
     """none, second_engine, reserved, served_version."""
+    episode_timeout_s: _builtins.float
+    """Time limit of an episode in seconds; 0 when unknown."""
     @_builtins.property
     def running(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -568,10 +571,11 @@ class NodeFacts(_message.Message):
         running: _abc.Iterable[_builtins.str] | None = ...,
         policies: _abc.Iterable[_builtins.str] | None = ...,
         evaluation_mode: _builtins.str = ...,
+        episode_timeout_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "evaluation_mode", b"evaluation_mode", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "policies", b"policies", "pool", b"pool", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "episode_timeout_s", b"episode_timeout_s", "evaluation_mode", b"evaluation_mode", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "policies", b"policies", "pool", b"pool", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

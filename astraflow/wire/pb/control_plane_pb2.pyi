@@ -187,6 +187,9 @@ class NodeReport(_message.Message):
     LINKS_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
+    OLDEST_LEASE_S_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    IS_ON_PROBATION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     state: _builtins.str
     joined_at: _builtins.float
@@ -197,6 +200,9 @@ class NodeReport(_message.Message):
     lease_expiries: _builtins.int
     cause: _builtins.str
     """Reason for which it drains or left: requested, preempted; empty while it stays, and when unknown."""
+    oldest_lease_s: _builtins.float
+    results: _builtins.int
+    is_on_probation: _builtins.bool
     @_builtins.property
     def facts(self) -> _common_pb2.NodeFacts: ...
     @_builtins.property
@@ -232,10 +238,13 @@ class NodeReport(_message.Message):
         links: _abc.Iterable[_common_pb2.LinkReport] | None = ...,
         cause: _builtins.str = ...,
         sessions: _abc.Iterable[_common_pb2.LiveSession] | None = ...,
+        oldest_lease_s: _builtins.float = ...,
+        results: _builtins.int = ...,
+        is_on_probation: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "heartbeat_age_s", b"heartbeat_age_s", "id", b"id", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "links", b"links", "sessions", b"sessions", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "heartbeat_age_s", b"heartbeat_age_s", "id", b"id", "is_on_probation", b"is_on_probation", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "links", b"links", "oldest_lease_s", b"oldest_lease_s", "results", b"results", "sessions", b"sessions", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

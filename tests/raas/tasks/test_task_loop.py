@@ -1,11 +1,16 @@
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from astraflow.contract.ids import Version
 from astraflow.contract.rollouts import partial_rollouts
 from astraflow.contract.rollouts.failures import Boundary
+from astraflow.contract.rollouts.generation import Generation, Sampling
+from astraflow.contract.rollouts.trajectories import Int32Array
+from astraflow.raas.tasks.task_loop import CHECK_S, HUNG_S
 from tests import make
+from tests.fakes.clock import JumpingClock
 from tests.fakes.dataflow import FakeDataflow
 from tests.fakes.engine import FakeEngine
 from tests.raas.parts import SOLVER, working
@@ -301,3 +306,37 @@ async def test_a_failing_engine_does_not_consume_all_tasks() -> None:
         await dataflow.until(lambda: len(dataflow.episodes) == 100)
 
     assert sum(episode.failure is not None for episode in dataflow.episodes.values()) <= 12
+
+
+class StubbornEngine(FakeEngine):
+    """Ends no request before `may_end`, whoever cancels it."""
+
+    def __init__(self, version: int | None = None) -> None:
+        super().__init__(version)
+        self.may_end = asyncio.Event()
+
+    async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
+        generation = await super().generate(request_id, prompt, sampling)
+        while not self.may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.may_end.wait()
+        return generation
+
+
+async def test_an_episode_that_ignores_its_time_limit_is_given_up_and_its_task_fails() -> None:
+    """The engine swallows its cancellation, as a workflow that hangs does."""
+    dataflow, engine, clock = FakeDataflow(), StubbornEngine(version=0), JumpingClock()
+    dataflow.add([make.task()])
+    async with working(dataflow, engine, clock=clock, timeout_s=0.05) as node:
+        await engine.until_requested(1)
+        assert set(node.loop.held_tasks()) == {make.task().id}
+        clock.jump(HUNG_S + 2 * CHECK_S)
+        await dataflow.until(lambda: len(dataflow.episodes) == 1)
+        await node.loop.wait_until_idle()
+        assert (node.loop.held_tasks(), node.capacity.used_slots) == ((), 0)
+        engine.may_end.set()
+
+    (episode,) = dataflow.episodes.values()
+    assert episode.failure is not None
+    assert episode.failure.boundary is Boundary.ENGINE
+    assert "time limit" in episode.failure.message
