@@ -61,6 +61,12 @@ class StallDetector:
         progress = self._progress[policy]
         return progress.is_stalled and progress.step == self._streams[policy].counts.steps
 
+    def is_stall(self, policy: PolicyId, step_s: float) -> bool:
+        """Returns whether a step of this duration is that of a stalled trainer, compared with its usual steps; False
+        before the first step, which may take any time."""
+        usual_step_s = self._streams[policy].usual_step_s
+        return usual_step_s > 0 and step_s > self._thresholds[policy].limit_s(usual_step_s)
+
     def check(self, *, now: float) -> list[StallChange]:
         """Checks for how long each trainer has completed no step; returns the changes."""
         return [stall for policy in self._streams if (stall := self._check(policy, now)) is not None]
