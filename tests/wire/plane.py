@@ -46,6 +46,11 @@ class Plane(TrainerDataServicer):
     ) -> pb.ReportStepReply:
         return pb.ReportStepReply()
 
+    async def ReportFailure(  # noqa: N802 (gRPC's name)
+        self, request: pb.ReportFailureRequest, context: Context
+    ) -> pb.ReportFailureReply:
+        return pb.ReportFailureReply()
+
 
 async def unary(link: ServiceChannel, *, payload: str = "run", timeout_s: float = 10.0) -> str:
     """Makes a unary call; returns the reply's content."""
