@@ -6,7 +6,7 @@ import pytest
 
 from astraflow.contract.batches import StepEnd, StepFailure
 from astraflow.contract.ids import BatchId, PolicyId
-from astraflow.dataflow.serving.failed_steps import MAX_IN_A_ROW, FailedSteps, Verdict
+from astraflow.dataflow.serving.failed_steps import MAX_FAILURES, MAX_IN_A_ROW, FailedSteps, Verdict
 
 BATCH = BatchId("solver:7")
 KILLED = StepEnd.UNEXPLAINED
@@ -75,7 +75,9 @@ def test_when_many_batches_in_a_row_fail_the_batches_are_not_the_cause() -> None
         steps.count_set_aside(set())
     assert steps.observe(failure("a"), is_hung=False) is Verdict.REDELIVER
     assert steps.observe(failure("b"), is_hung=False) is Verdict.OTHER_CAUSE
-    assert steps.observe(failure("c"), is_hung=False) is Verdict.OTHER_CAUSE
+    for number in range(100):
+        assert steps.observe(failure(f"c{number}"), is_hung=False) is Verdict.OTHER_CAUSE
+    assert len(steps.of(BATCH)) == MAX_FAILURES
     steps.forget_acknowledged(BATCH)
     steps.observe(failure("d"), is_hung=False)
     assert steps.observe(failure("e"), is_hung=False) is Verdict.SET_ASIDE

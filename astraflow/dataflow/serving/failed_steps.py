@@ -19,6 +19,9 @@ WEIGHTS = {StepEnd.ERROR: 3, StepEnd.UNEXPLAINED: 2, StepEnd.STOPPED: 0}
 MAX_IN_A_ROW = 5
 """Batches that are set aside without an acknowledged step in between; then the batches are not the cause. Count."""
 
+MAX_FAILURES = 20
+"""Latest failures that are retained: a trainer that is started again and again would add to them without end. Count."""
+
 MAX_ERROR_CHARS = 1000
 """Length of an error that is retained."""
 
@@ -53,7 +56,7 @@ class FailedSteps:
         if failure.attempt in known or not WEIGHTS[end]:
             return Verdict.NOTHING
         error = failure.error or (f"the step ran for {failure.step_s:.0f} s and was ended" if is_hung else "")
-        self.failures.append(replace(failure, end=end, error=error[:MAX_ERROR_CHARS]))
+        self.failures = [*self.failures, replace(failure, end=end, error=error[:MAX_ERROR_CHARS])][-MAX_FAILURES:]
         if sum(WEIGHTS[each.end] for each in self.of(failure.batch)) < LIMIT:
             return Verdict.REDELIVER
         return Verdict.OTHER_CAUSE if self.in_a_row >= MAX_IN_A_ROW else Verdict.SET_ASIDE
