@@ -114,8 +114,8 @@ async def test_a_step_far_longer_than_usual_counts_although_the_trainer_was_stop
         trainer = service.trainer()
         await trainer.report_step(step_of(await pulled(service, 0)))
         batch = await pulled(service, 1)
-        assert not await trainer.report_failure(failed(batch, "1", StepEnd.STOPPED, step_s=20))
-        assert not await trainer.report_failure(failed(batch, "2", StepEnd.STOPPED, step_s=900))
+        assert not await trainer.report_failure(failed(batch, "1", StepEnd.STOPPED, step_s=119))
+        assert not await trainer.report_failure(failed(batch, "2", StepEnd.STOPPED, step_s=121))
         assert await trainer.report_failure(failed(batch, "3", StepEnd.UNEXPLAINED, step_s=900))
 
 

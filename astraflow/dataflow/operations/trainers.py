@@ -106,7 +106,7 @@ class TrainerOperations:
         served = stream.open_batch(failure.batch)
         if served is None:
             return False
-        is_hung = self._run.stall_detector.is_stall(failure.policy, failure.step_s)
+        is_hung = self._run.stall_detector.is_hung(failure.policy, failure.step_s)
         verdict = stream.failed_steps.observe(failure, is_hung=is_hung)
         if verdict is Verdict.NOTHING:
             return False

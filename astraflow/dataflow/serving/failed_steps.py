@@ -49,8 +49,8 @@ class FailedSteps:
     """Batches set aside since the last acknowledged step. Count."""
 
     def observe(self, failure: StepFailure, *, is_hung: bool) -> Verdict:
-        """Counts the failed step of an open batch. is_hung: it ran as long as that of a stalled trainer, which counts
-        as an error however it ended."""
+        """Counts the failed step of an open batch. is_hung: it ran so long that it would not have ended, which
+        counts as an error however it ended."""
         known = {*self.past, *(each.attempt for each in self.failures)}
         end = StepEnd.ERROR if is_hung else failure.end
         if failure.attempt in known or not WEIGHTS[end]:
