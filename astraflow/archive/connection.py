@@ -2,14 +2,17 @@
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from astraflow.contract.errors import DeadlineExceeded
+from astraflow.runtime.logs import get_logger
 
+R = TypeVar("R")
 T = TypeVar("T")
+log = get_logger()
 
 ARCHIVE_PATH = Path("dataflow", "history.sqlite")
 """Path of the archive in the folder of a run."""
@@ -23,7 +26,27 @@ def open_read_only(path: Path, *, is_immutable: bool = False) -> sqlite3.Connect
     mode = "mode=ro&immutable=1" if is_immutable else "mode=ro"
     connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False)
     connection.execute("pragma query_only = on")
+    connection.text_factory = lenient_text
     return connection
+
+
+def lenient_text(raw: bytes) -> str:
+    """Returns a text column. Damaged characters are replaced, so that one damaged row does not hide the others."""
+    return raw.decode(errors="replace")
+
+
+def is_damaged(problem: sqlite3.DatabaseError) -> bool:
+    """Returns whether the error means that the file itself is damaged or no database."""
+    return getattr(problem, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+
+
+def decoded_rows(rows: Iterable[tuple[Any, ...]], decode: Callable[[tuple[Any, ...]], R], *, table: str) -> Iterator[R]:
+    """Yields the decoded rows; leaves out those that cannot be decoded, which are logged."""
+    for row in rows:
+        try:
+            yield decode(row)
+        except Exception as problem:  # damaged bytes fail in protobuf, JSON and contract types
+            log.warning("archive_row_unreadable", table=table, row=str(row[0])[:100], problem=repr(problem))
 
 
 def open_recorded(path: Path) -> sqlite3.Connection:

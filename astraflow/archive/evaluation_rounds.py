@@ -1,8 +1,10 @@
 """Finished evaluation rounds in the archive."""
 
 import sqlite3
+from typing import Any
 
 from astraflow.archive.conditions import Conditions
+from astraflow.archive.connection import decoded_rows
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
@@ -23,6 +25,10 @@ def find_rounds(database: sqlite3.Connection, *, before: int | None, limit: int)
     """Returns the rounds older than `before`, newest first."""
     conditions = Conditions()
     conditions.add("round < ?", before)
-    select = f"select body from rounds where {conditions.text} order by round desc limit ?"  # noqa: S608 (values are apart)
+    select = f"select round, body from rounds where {conditions.text} order by round desc limit ?"  # noqa: S608 (values are apart)
     rows = database.execute(select, (*conditions.values, limit))
-    return [from_message(pb.EvaluationReport.FromString(body), EvaluationReport) for (body,) in rows]
+    return list(decoded_rows(rows, _round, table="rounds"))
+
+
+def _round(row: tuple[Any, ...]) -> EvaluationReport:
+    return from_message(pb.EvaluationReport.FromString(row[1]), EvaluationReport)

@@ -2,9 +2,11 @@
 
 import json
 import sqlite3
+from collections.abc import Iterable
 from typing import Any
 
 from astraflow.archive.conditions import Conditions, like_pattern
+from astraflow.archive.connection import decoded_rows
 from astraflow.contract.reports.queries import EventPage, EventQuery
 from astraflow.contract.reports.report import Event
 
@@ -15,9 +17,21 @@ def event_columns(event: Event) -> tuple[int, float, str, str, str, int]:
 
 
 def event_from_row(row: tuple[Any, ...]) -> Event:
-    """Returns the event of a row."""
+    """Returns the event of a row. Raises: ValueError for columns of another type."""
     ordinal, at, kind, subject, message, repeats = row
-    return Event(ordinal=ordinal, at=at, kind=kind, subject=subject, message=message, repeats=repeats)
+    return Event(
+        ordinal=int(ordinal),
+        at=float(at),
+        kind=str(kind),
+        subject=str(subject),
+        message=str(message),
+        repeats=int(repeats),
+    )
+
+
+def events_from_rows(rows: Iterable[tuple[Any, ...]]) -> list[Event]:
+    """Returns the events of the rows that are readable."""
+    return list(decoded_rows(rows, event_from_row, table="events"))
 
 
 def find_events(database: sqlite3.Connection, query: EventQuery) -> EventPage:
@@ -29,6 +43,4 @@ def find_events(database: sqlite3.Connection, query: EventQuery) -> EventPage:
     conditions.add("subject like ? escape '|' or message like ? escape '|'", like_pattern(query.text))
     select = f"select * from events where {conditions.text} order by ordinal desc limit ?"  # noqa: S608 (values are apart)
     rows = database.execute(select, (*conditions.values, query.limit + 1)).fetchall()
-    return EventPage(
-        events=tuple(event_from_row(row) for row in rows[: query.limit]), has_older=len(rows) > query.limit
-    )
+    return EventPage(events=tuple(events_from_rows(rows[: query.limit])), has_older=len(rows) > query.limit)

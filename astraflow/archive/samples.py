@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from astraflow.archive.conditions import Conditions, like_pattern
+from astraflow.archive.connection import decoded_rows
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
 from astraflow.contract.reports.queries import (
     MAX_NAMES,
@@ -76,7 +77,9 @@ def find_groups(database: sqlite3.Connection, query: GroupQuery) -> GroupPage:
         f"having {having.text} order by max(ordinal) desc limit ?"
     )
     rows = database.execute(select, (*matching.values, *having.values, query.limit + 1)).fetchall()
-    return GroupPage(groups=tuple(_group(row) for row in rows[: query.limit]), has_older=len(rows) > query.limit)
+    return GroupPage(
+        groups=tuple(decoded_rows(rows[: query.limit], _group, table="samples")), has_older=len(rows) > query.limit
+    )
 
 
 def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardHistogram:
@@ -219,18 +222,24 @@ def _page_rows(
         f"select {_COLUMNS}, {times}, {tokens}, {calls} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
     )
     trajectories: list[SampledTrajectory] = []
-    size_bytes = 0
-    for row in database.execute(select, (*values, query.limit + 1)):
-        size_bytes += row[3] + (block_size_bytes(row[-1]) if row[-1] else 0)
-        if trajectories and (len(trajectories) == query.limit or size_bytes > PAGE_BYTES):
+    total_bytes = 0
+    rows = database.execute(select, (*values, -1))
+    for size_bytes, trajectory in decoded_rows(rows, _sized_sample, table="samples"):
+        total_bytes += size_bytes
+        if trajectories and (len(trajectories) == query.limit or total_bytes > PAGE_BYTES):
             return trajectories, True
-        trajectories.append(_sample(row))
+        trajectories.append(trajectory)
     return trajectories, False
 
 
 def _exists(database: sqlite3.Connection, matching: Conditions, bound: str, boundary: int) -> bool:
     select = f"select exists (select 1 from samples where {matching.text} and {bound})"  # noqa: S608 (values are apart)
     return bool(database.execute(select, (*matching.values, boundary)).fetchone()[0])
+
+
+def _sized_sample(row: tuple[Any, ...]) -> tuple[int, SampledTrajectory]:
+    """Returns a trajectory with the size of its texts and calls in bytes."""
+    return int(row[3]) + (block_size_bytes(row[-1]) if row[-1] else 0), _sample(row)
 
 
 def _sample(row: tuple[Any, ...]) -> SampledTrajectory:

@@ -18,6 +18,7 @@ from astraflow.cli.fetch_command import fetch
 from astraflow.cli.fleet.commands import fleet
 from astraflow.cli.inspection.commands import report, view
 from astraflow.cli.inspection.plugin_commands import plugins
+from astraflow.cli.inspection.set_aside_command import set_aside
 from astraflow.cli.inspection.tracking_command import track
 from astraflow.cli.inspection.trajectories_command import trajectories
 from astraflow.cli.maintainer.commands import maintainer
@@ -95,6 +96,7 @@ app.command()(report)
 app.command()(view)
 app.command()(track)
 app.command()(trajectories)
+app.command()(set_aside)
 app.command()(calibrate)
 app.command()(plugins)
 app.command()(new)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatus
 from astraflow.contract.rollouts.limits import RowLimits
@@ -147,3 +147,11 @@ class TrainerDataClient:
     async def report_step(self, report: StepReport) -> bool:
         """Acknowledges a batch; returns False if it was acknowledged before. Safe to repeat."""
         return (await self._link.call(self._stub.ReportStep, encode_step(report), timeout_s=TIMEOUT_S)).is_first
+
+    async def report_failure(self, failure: StepFailure) -> bool:
+        """Reports that a step ended its trainer; returns True if the batch is not delivered again. Safe to repeat.
+
+        Raises: InvalidInput when too many batches in a row have failed, so that the cause is not the batch.
+        """
+        request = clipped_to_limits(to_message(failure, pb.ReportFailureRequest))
+        return (await self._link.call(self._stub.ReportFailure, request, timeout_s=3 * TIMEOUT_S)).is_set_aside

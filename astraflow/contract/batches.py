@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import accumulate, chain, compress
 from typing import overload
 
@@ -166,6 +167,32 @@ class StepReport:
     """Time the step was blocked by publishing (copying out, or waiting for the previous publish)."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """loss, reward_mean, grad_norm, clip_fraction, entropy, logprob_gap, ... natural units."""
+
+
+class StepEnd(Enum):
+    """How a step ended that produced no version."""
+
+    ERROR = "error"
+    """An exception, or a fatal error of the interpreter such as a segmentation fault."""
+    STOPPED = "stopped"
+    """The trainer was asked to stop and gave the step up."""
+    UNEXPLAINED = "unexplained"
+    """The process or one of its ranks ended without a message: it was killed, or the machine failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailure:
+    """Trainer's report that the step on a batch ended its process."""
+
+    policy: PolicyId
+    batch: BatchId
+    attempt: str
+    """Random name of the attempt, so that a repeated report counts once."""
+    end: StepEnd
+    error: str
+    """Type, message and place of the error; empty when unknown."""
+    step_s: float
+    """Time for which the step is known to have run. Seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

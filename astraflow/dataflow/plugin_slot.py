@@ -49,6 +49,8 @@ class SlotPlugins(Generic[P]):
         """The next specs, None if no change is planned."""
         self._plugins = self._build_all(self.specs)
         self._planned_plugins: dict[str, P] = {}
+        self.unloaded: dict[str, tuple[Exception, str]] = {}
+        """Errors of the plugins that could not load their saved state, and the state, by label."""
 
     def __iter__(self) -> Iterator[tuple[str, P]]:
         return iter(self._plugins.items())
@@ -100,9 +102,19 @@ class SlotPlugins(Generic[P]):
         """Restores the state. Raises: InvalidInput when the plugins of a change during the run cannot be built."""
         if _normalized(state["configured"]) == self._configured:
             self._restore_changes(state)
-        for label, plugin in self:
+        for label in list(self._plugins):
             if label in state["plugins"]:
-                plugin.load_state_dict(state["plugins"][label])
+                self._load(label, state["plugins"][label])
+
+    def _load(self, label: str, state: Mapping[str, Any]) -> None:
+        """Loads the state of a plugin; one that cannot load it begins without. Raises: InvalidInput of the plugin."""
+        try:
+            self._plugins[label].load_state_dict(state)
+        except InvalidInput:
+            raise
+        except Exception as problem:  # a plugin may fail with anything on the state of another release
+            self._plugins[label] = self._build_all(self.specs)[label]
+            self.unloaded[label] = (problem, json.dumps(state))
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of every plugin, named `label.metric`."""

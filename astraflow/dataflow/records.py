@@ -1,17 +1,19 @@
 """Journal records of groups, episodes and batches, and recovery of a run from them."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import BatchId, FlowId, GroupId, PolicyId, PromptId, TaskId, Version
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.routing import RoutedGroup, route
-from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, parse_task_id
+from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, flow_of_group, parse_task_id
 from astraflow.dataflow.serving.batches import ServedBatch
 from astraflow.dataflow.storage.journal import Journal
 from astraflow.wire.codecs.converter import from_message, to_message
@@ -22,6 +24,9 @@ from astraflow.wire.pb import data_plane_pb2 as data
 
 _BatchedGroup: TypeAlias = tuple[str, bool, RoutedGroup]
 """A group of a batch: its sort key in the batch, whether it was trained before, and the group."""
+
+_GROUP = "group"
+"""Kind of a damaged record of the table `groups`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,10 @@ class RecoveredRun:
     """Rounds that ended, oldest first."""
     partials: list[PartialRollout]
     """Handed-back rollouts of unfinished tasks."""
+    lost_groups: Counter[FlowId]
+    """Open groups that could not be read."""
+    lost_shares: Counter[PolicyId]
+    """Untrained groups of which a result could not be read, by the policy that was to be trained on them."""
 
 
 class Records:
@@ -129,6 +138,12 @@ class Records:
             self._journal.put("insert or replace into routed values (?, ?, null, 1)", policy, group.id)
         self.record_released(policy, released)
 
+    def record_dissolved(self, policy: PolicyId, batch: ServedBatch) -> None:
+        """Records that the groups of a batch wait for another batch."""
+        self._journal.put("delete from batches where id = ?", batch.id)
+        for group in (*batch.fresh_groups, *batch.replayed):
+            self._journal.put("update routed set batch = null where policy = ? and group_id = ?", policy, group.id)
+
     def record_released(self, policy: PolicyId, groups: Iterable[RoutedGroup]) -> None:
         """Records that a stream no longer needs these groups."""
         for group in groups:
@@ -143,65 +158,117 @@ class Records:
         self._journal.put("insert into evaluations values (?, ?)", report.round, body)
 
     def recover(self) -> RecoveredRun:
-        """Reads everything back."""
+        """Reads everything back. What cannot be read is set aside by the journal, and what needs it is left out."""
         groups = self._groups()
         self.last_round = max((row[0] for row in self._journal.rows("select round from evaluations")), default=0)
-        waiting: dict[bool, dict[PolicyId, list[RoutedGroup]]] = {False: {}, True: {}}
-        batched: dict[BatchId, list[_BatchedGroup]] = {}
-        for policy, group_id, sort_key, is_trained in self._journal.rows("select * from routed order by rowid"):
-            group = groups[GroupId(group_id)]
-            routed = route(group.to_group())[PolicyId(policy)]
-            routed.forget_calls()
-            self._needed.setdefault(group.id, set()).add(routed.policy)
-            if sort_key is None:
-                waiting[bool(is_trained)].setdefault(routed.policy, []).append(routed)
-            else:
-                batch = BatchId(sort_key.rpartition("/")[0])
-                batched.setdefault(batch, []).append((sort_key, bool(is_trained), routed))
+        evaluations = self._journal.decoded(
+            "select round, body from evaluations order by round",
+            lambda row: from_message(pb.EvaluationReport.FromString(row[1]), EvaluationReport),
+            what="evaluation round",
+            delete="delete from evaluations where round = ?",
+        )
+        shares = self._shares(groups)
+        self._release_lost(groups, shares)
         return RecoveredRun(
             open_groups=[group for group in groups.values() if group.id not in self._needed],
-            buffered=waiting[False],
-            replayable=waiting[True],
-            batches=self._batches(batched),
-            evaluations=[
-                from_message(pb.EvaluationReport.FromString(body), EvaluationReport)
-                for (body,) in self._journal.rows("select body from evaluations order by round")
-            ],
+            buffered=shares.waiting[False],
+            replayable=shares.waiting[True],
+            batches=self._batches(shares),
+            evaluations=evaluations,
             partials=self._partials(groups),
+            lost_groups=Counter(
+                flow_of_group(record.key)
+                for record in self._journal.damaged.values()
+                if record.what == _GROUP and record.key not in shares.lost_groups
+            ),
+            lost_shares=shares.lost,
         )
+
+    def _shares(self, groups: Mapping[GroupId, OpenGroup]) -> "_Shares":
+        """Returns each policy's share of the complete groups."""
+        shares = _Shares()
+        select = "select policy, group_id, is_trained, batch from routed order by rowid"
+        delete = "delete from routed where policy = ? and group_id = ?"
+        for policy, group_id, is_trained, sort_key in self._journal.decoded(
+            select, _routed, what="share", delete=delete, keys=2
+        ):
+            batch = None if sort_key is None else self._batch_of(policy, group_id, sort_key, shares)
+            routed = self._share(groups, group_id, policy)
+            if routed is None:
+                self._journal.put(delete, policy, group_id)
+                shares.lost[policy] += not is_trained
+                shares.lost_groups.add(group_id)
+                shares.incomplete_batches.add(batch)
+                continue
+            self._needed.setdefault(group_id, set()).add(policy)
+            if batch is None:
+                shares.waiting[is_trained].setdefault(policy, []).append(routed)
+            else:
+                shares.batched.setdefault(batch, []).append((str(sort_key), is_trained, routed))
+        return shares
+
+    def _batch_of(self, policy: PolicyId, group: GroupId, sort_key: object, shares: "_Shares") -> BatchId | None:
+        """Returns the batch of a share; None when that cannot be read, and the policy's batches are dissolved."""
+        try:
+            return BatchId(str(sort_key).rpartition("/")[0])
+        except InvalidInput as problem:
+            self._journal.set_aside("share", f"{policy} {group}", problem, body=sort_key)
+            shares.dissolved.add(policy)
+            return None
+
+    def _share(self, groups: Mapping[GroupId, OpenGroup], id_: GroupId, policy: PolicyId) -> RoutedGroup | None:
+        """Returns a policy's share of a complete group; None when results of the group were lost."""
+        group = groups.get(id_)
+        if group is None or (self._journal.damaged and not group.is_complete):
+            return None
+        routed = route(group.to_group()).get(policy)
+        if routed is not None:
+            routed.forget_calls()
+        return routed
+
+    def _release_lost(self, groups: dict[GroupId, OpenGroup], shares: "_Shares") -> None:
+        """Deletes complete groups of which no share is left, so that they do not count as open."""
+        for id_ in shares.lost_groups & groups.keys() - self._needed.keys():
+            del groups[id_]
+            self._needed[id_] = set()
+            self._forget_if_unneeded(id_)
 
     def _partials(self, groups: dict[GroupId, OpenGroup]) -> list[PartialRollout]:
         """Returns the partial rollouts; sets the attempts of the groups' members."""
+        rows = self._journal.decoded(
+            "select task, group_id, attempt, partial from unfinished",
+            lambda row: (*row[:3], None if row[3] is None else _partial(row[3])),
+            what="partial rollout",
+            delete="delete from unfinished where task = ?",
+        )
         partials: list[PartialRollout] = []
-        for task, group_id, attempt, blob in self._journal.rows("select * from unfinished"):
+        for task, group_id, attempt, partial in rows:
+            if GroupId(group_id) not in groups:
+                self._journal.put("delete from unfinished where task = ?", task)
+                continue
             self._unfinished.setdefault(GroupId(group_id), set()).add(TaskId(task))
             parsed = parse_task_id(TaskId(task))
             if parsed is not None and attempt:
                 groups[GroupId(group_id)].attempts[parsed[1]] = attempt
-            if blob is not None:
-                partials.append(decode_partial_rollout(data.PartialRollout.FromString(blob)))
+            if partial is not None:
+                partials.append(partial)
         return partials
 
     def _groups(self) -> dict[GroupId, OpenGroup]:
-        groups: dict[GroupId, OpenGroup] = {}
-        for group_id, flow, text in self._journal.rows("select id, flow, body from groups"):
-            body = json.loads(text)
-            groups[GroupId(group_id)] = OpenGroup(
-                id=GroupId(group_id),
-                flow=FlowId(flow),
-                prompt=Prompt(id=PromptId(body["prompt"]), fields=body["fields"]),
-                prompt_index=body["index"],
-                size=body["size"],
-                surplus_policies=frozenset(map(PolicyId, body["surplus_policies"])),
-                issued_for_versions={PolicyId(policy): Version(version) for policy, version in body["served"].items()},
-                pinned={PolicyId(policy): Version(version) for policy, version in body["pinned"].items()},
-            )
+        delete = "delete from groups where id = ?"
+        rows = self._journal.decoded("select id, flow, body from groups", _group, what=_GROUP, delete=delete)
+        groups = {group.id: group for group in rows}
         for number, body in self._journal.payloads():
             self._restore_payload(groups, number, body)
         return groups
 
     def _restore_payload(self, groups: Mapping[GroupId, OpenGroup], number: int, body: bytes) -> None:
-        _, episodes = decode_push(body)
+        try:
+            _, episodes = decode_push(body)
+        except Exception as problem:  # damaged bytes fail in protobuf, numpy and contract types
+            self._journal.set_aside("result", number, problem, body=body)
+            self._journal.drop_payload(number)
+            return
         users: set[GroupId] = set()
         for episode in episodes:
             parsed = parse_task_id(episode.task)
@@ -220,17 +287,32 @@ class Records:
         for group in users:
             self._payloads.setdefault(group, set()).add(number)
 
-    def _batches(self, batched: dict[BatchId, list[_BatchedGroup]]) -> dict[PolicyId, list[ServedBatch]]:
+    def _batches(self, shares: "_Shares") -> dict[PolicyId, list[ServedBatch]]:
+        """Returns the open batches. A batch that lost a group is dissolved, and so are the newer ones of its policy,
+        because their number is the version that they are trained from: their groups wait for another batch."""
         batches: dict[PolicyId, list[ServedBatch]] = {}
-        for policy, batch_id, version in self._journal.rows("select policy, id, version from batches order by rowid"):
-            members = sorted(batched[BatchId(batch_id)], key=lambda member: member[0])
+        dissolved = set(shares.dissolved)
+        select, delete = "select id, policy, version from batches order by rowid", "delete from batches where id = ?"
+        rows = self._journal.decoded(select, _batch, what="batch", delete=delete)
+        is_one_lost = any(what == "batch" for what, _ in self._journal.damaged)
+        for batch_id, policy, version in rows:
+            is_complete = batch_id in shares.batched and batch_id not in shares.incomplete_batches
+            if is_one_lost or not is_complete or policy in dissolved:
+                dissolved.add(policy)
+                self._journal.put(delete, batch_id)
+                continue
+            members = sorted(shares.batched.pop(batch_id), key=lambda member: member[0])
             batch = ServedBatch(
-                id=BatchId(batch_id),
-                version=Version(version),
+                id=batch_id,
+                version=version,
                 fresh_groups=tuple(group for _, is_trained, group in members if not is_trained),
                 replayed=tuple(group for _, is_trained, group in members if is_trained),
             )
-            batches.setdefault(PolicyId(policy), []).append(batch)
+            batches.setdefault(policy, []).append(batch)
+        for _, is_trained, group in (member for members in shares.batched.values() for member in members):
+            statement = "update routed set batch = null where policy = ? and group_id = ?"
+            self._journal.put(statement, group.policy, group.id)
+            shares.waiting[is_trained].setdefault(group.policy, []).append(group)
         return batches
 
     def _forget_if_unneeded(self, group: GroupId) -> None:
@@ -247,3 +329,49 @@ class Records:
             del self._users[number]
             self.held_bytes -= self._sizes.pop(number)
             self._journal.drop_payload(number)
+
+
+@dataclass(slots=True)
+class _Shares:
+    """Policies' shares of the complete groups, as read back."""
+
+    waiting: dict[bool, dict[PolicyId, list[RoutedGroup]]] = field(default_factory=lambda: {False: {}, True: {}})
+    """Shares in no batch, by whether they were trained before and policy."""
+    batched: dict[BatchId, list[_BatchedGroup]] = field(default_factory=dict)
+    lost: Counter[PolicyId] = field(default_factory=Counter)
+    """Untrained shares of which a result was lost. Count."""
+    lost_groups: set[GroupId] = field(default_factory=set)
+    incomplete_batches: set[BatchId | None] = field(default_factory=set)
+    """Batches that lost a share."""
+    dissolved: set[PolicyId] = field(default_factory=set)
+    """Policies of which it is unknown what their batches consist of."""
+
+
+def _group(row: tuple[Any, ...]) -> OpenGroup:
+    """Returns an issued group without results. Raises: errors of JSON and contract types."""
+    group_id, flow, text = row
+    body = json.loads(text)
+    return OpenGroup(
+        id=GroupId(group_id),
+        flow=FlowId(flow),
+        prompt=Prompt(id=PromptId(body["prompt"]), fields=dict(body["fields"])),
+        prompt_index=int(body["index"]),
+        size=int(body["size"]),
+        surplus_policies=frozenset(map(PolicyId, body["surplus_policies"])),
+        issued_for_versions={PolicyId(policy): Version(version) for policy, version in body["served"].items()},
+        pinned={PolicyId(policy): Version(version) for policy, version in body["pinned"].items()},
+    )
+
+
+def _partial(blob: bytes) -> PartialRollout:
+    return decode_partial_rollout(data.PartialRollout.FromString(blob))
+
+
+def _routed(row: tuple[Any, ...]) -> tuple[PolicyId, GroupId, bool, str | bytes | None]:
+    policy, group_id, is_trained, sort_key = row
+    return PolicyId(policy), GroupId(group_id), bool(is_trained), sort_key
+
+
+def _batch(row: tuple[Any, ...]) -> tuple[BatchId, PolicyId, Version]:
+    batch_id, policy, version = row
+    return BatchId(batch_id), PolicyId(policy), Version(int(version))

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from astraflow.archive.set_aside import SetAsideFiles, counts_text
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
@@ -26,15 +27,21 @@ from astraflow.dataflow.issuing.shares import Shares
 from astraflow.dataflow.notifier import Notifier
 from astraflow.dataflow.plugin_changes import PluginChanges, selector_rows_owner
 from astraflow.dataflow.pool.registry import NodeRegistry
-from astraflow.dataflow.records import Records
+from astraflow.dataflow.records import Records, RecoveredRun
 from astraflow.dataflow.serving.stalls import StallDetector
-from astraflow.dataflow.serving.stream import Stream
+from astraflow.dataflow.serving.stream import DAMAGED, Stream
 from astraflow.dataflow.stop_condition import StopCondition
 from astraflow.dataflow.storage.journal import Journal
+from astraflow.dataflow.storage.prompt_rows import RowProvider
 from astraflow.runtime.clock import Clock
 
 TRAINER_WAIT_VALID_S = 10.0
 """Time for which a trainer's word about what it waits for is valid; it repeats it every two seconds."""
+
+_EXPORT_HINT = "the run continues without it; `astraflow set-aside RUN` lists and exports it"
+
+_ESSENTIAL = ("flow ", "stream ", "evaluation ")
+"""Begins of the names of states without which a run cannot go on."""
 
 
 class Run:
@@ -53,6 +60,7 @@ class Run:
         events: Events,
         samples: TrajectorySamples,
         round_archive: RoundArchive,
+        set_aside: SetAsideFiles,
         stall_detector: StallDetector,
         stop_condition: StopCondition,
         lease_s: float,
@@ -72,6 +80,7 @@ class Run:
         self.events = events
         self.samples = samples
         self.round_archive = round_archive
+        self.set_aside = set_aside
         self.stall_detector = stall_detector
         self.stop_condition = stop_condition
         self.activity = RunActivity(list(streams), now=clock.now())
@@ -88,6 +97,8 @@ class Run:
             records=self.records,
             events=self.events,
         )
+        self._damage = ""
+        """Sentence about the records that could not be read at the start; empty if all could."""
         self.waiting_pulls: Counter[PolicyId] = Counter()
         """Number of pulls that wait for a batch, by policy."""
         self.lease_s = lease_s
@@ -183,19 +194,21 @@ class Run:
         return answer
 
     def restore(self, *, grace_s: float) -> None:
-        """Restores the state from the journal, and registers the state that the journal saves from now on."""
+        """Restores the state from the journal, and registers the state that the journal saves from now on.
+
+        What cannot be read is set aside, see `report_damage`. Raises: InvalidInput when the run cannot go on without
+        it.
+        """
         for name, part in self._parts().items():
-            saved = self.journal.saved_state(name)
-            if saved is not None:
-                part.load_state_dict(saved)
+            self._restore_part(name, part)
             self.journal.register_state(name, part.state_dict)
         self._restore_rows()
-        saved = self.journal.saved_state("trainers")
-        self.trainers.update({PolicyId(policy): facts for policy, facts in (saved or {}).items()})
+        self.journal.load_state("trainers", self._load_trainers)
         self.journal.register_state(
             "trainers", lambda: {str(policy): dict(facts) for policy, facts in self.trainers.items()}
         )
         recovered = self.records.recover()
+        self._count_lost(recovered)
         now = self.clock.now()
         for flow in self.all_flows:
             groups = [group for group in recovered.open_groups if group.flow == flow.id]
@@ -214,6 +227,57 @@ class Run:
         self.stop_condition.resume(steps, at=self.clock.wall())
         self.samples.mark_unrecorded({policy: stream.untrained_groups() for policy, stream in self.streams.items()})
 
+    def report_damage(self, run: str) -> None:
+        """Stores the records that could not be read for a bug report, and records them as an event and a problem.
+
+        run: name of the run.
+        """
+        records = list(self.journal.damaged.values())
+        if not records:
+            return
+        try:
+            stored = f"stored as {self.set_aside.store_records(records, at=self.clock.wall())}"
+        except OSError as problem:
+            stored = f"not stored: {problem}"
+        first = f"{records[0].what} {records[0].key}: {records[0].problem}"
+        text = f"{len(records)} stored records could not be read and are set aside ({counts_text(records)}), {stored}"
+        self._damage = f"{text}; the first is {first}"
+        self.events.record_action("records_set_aside", run, actor="dataflow", reason=first, details=text)
+
+    def _restore_part(self, name: str, part: Any) -> None:
+        """Restores one state. Raises: InvalidInput when a flow's or a stream's cannot be read: it has the counts."""
+        self.journal.load_state(name, part.load_state_dict)
+        record = self.journal.damaged.get(("state", name))
+        if record is not None and name.startswith(_ESSENTIAL):
+            raise InvalidInput(
+                f"cannot resume: the saved state of the {record.key} cannot be read ({record.problem}), which has the "
+                "counts of the run; restore the folder of dataflow from a backup, or start a new run",
+                code="journal.state_damaged",
+            )
+
+        for slot, plugins in getattr(part, "plugin_slots", {}).items():
+            for label, (refusal, state) in plugins.unloaded.items():
+                self.journal.set_aside("plugin state", f"{name} {slot.value} {label}", refusal, body=state)
+
+    def _load_trainers(self, saved: Mapping[str, Any]) -> None:
+        self.trainers.update(
+            {
+                PolicyId(policy): {"backend": str(facts["backend"]), "is_simulated": bool(facts["is_simulated"])}
+                for policy, facts in saved.items()
+            }
+        )
+
+    def _count_lost(self, recovered: RecoveredRun) -> None:
+        """Counts the groups that could not be read as dropped."""
+        for flow_id, count in recovered.lost_groups.items():
+            if flow_id in self.flows:
+                self.flows[flow_id].counts.dropped[DAMAGED] += count
+                for policy in self.flows[flow_id].policies:
+                    self.streams[policy].counts.refused += count
+        for policy, count in recovered.lost_shares.items():
+            if policy in self.streams:
+                self.streams[policy].counts.dropped[DAMAGED] += count
+
     def oldest_trainable_versions(self) -> dict[PolicyId, Version]:
         """Returns the oldest version of each policy that can still be trained on."""
         return {policy: stream.oldest_trainable_version for policy, stream in self.streams.items()}
@@ -224,10 +288,19 @@ class Run:
             owner: flow.rows[1] for flow in self.all_flows if flow.rows and (owner := selector_rows_owner(flow))
         }
         for owner, provider in providers.items():
-            provider.load_rows(self.journal.saved_rows(owner))
+            self._load_rows(owner, provider)
             self.journal.register_rows(owner, provider.changed_rows)
         statement = "delete from rows where owner not in (select value from json_each(?))"
         self.journal.put(statement, json.dumps(list(providers)))
+
+    def _load_rows(self, owner: str, provider: RowProvider) -> None:
+        rows = self.journal.saved_rows(owner)
+        try:
+            provider.load_rows(rows)
+        except Exception as problem:  # a plugin may reject the rows of another release with any error
+            self.journal.set_aside("rows", owner, problem, body=json.dumps(rows))
+            self.journal.put("delete from rows where owner = ?", owner)
+            provider.load_rows({})
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -265,7 +338,9 @@ class Run:
             for policy, (at, problem) in self.trainer_waits.items()
             if problem and now - at < TRAINER_WAIT_VALID_S
         ]
-        return (*problems, *waits, *self._flows_without_nodes(), *self._nodes_on_probation())
+        set_aside = [self._damage, *(stream.last_set_aside for stream in self.streams.values())]
+        hints = (f"{each}; {_EXPORT_HINT}" for each in set_aside if each)
+        return (*problems, *waits, *self._flows_without_nodes(), *self._nodes_on_probation(), *hints)
 
     def _nodes_on_probation(self) -> list[str]:
         """Returns a problem for each node that keeps tasks and returns no results."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 
 from astraflow.access.authenticator import Authenticator
+from astraflow.archive.set_aside import FOLDER, SetAsideFiles
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
@@ -161,6 +162,7 @@ async def _serve(
         credentials=_credentials(run, listen, authenticator, heartbeat_s=config.heartbeat_s),
         clock=clock,
     )
+    run.report_damage(config.run)
     async with asyncio.TaskGroup() as tasks:
         writing = [tasks.create_task(journal.run()), tasks.create_task(archive.run())]
         try:
@@ -394,6 +396,7 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
         events=Events(journal, archive, clock, limit=config.events),
         samples=TrajectorySamples(archive, limit=config.samples, limit_bytes=config.sample_bytes),
         round_archive=RoundArchive(archive),
+        set_aside=SetAsideFiles(archive.directory / FOLDER),
         stall_detector=StallDetector(
             streams, {PolicyId(name): _stall_threshold(stream) for name, stream in config.streams.items()}
         ),

@@ -1,7 +1,7 @@
 """Stream of batches between dataflow and one trainer, with retries and reconnection."""
 
 from astraflow.client.data_plane import TrainerDataClient
-from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.limits import RowLimits
@@ -63,6 +63,20 @@ class BatchStream:
         return await retry(
             lambda: self._report(report),
             what=f"reporting {report.batch}",
+            retry_on=(*TRANSIENT, StorageFull),
+            clock=self._clock,
+        )
+
+    async def report_failure(self, failure: StepFailure, *, give_up_after_s: float | None = None) -> bool:
+        """Reports a step that ended its trainer; returns True if its batch is not delivered again.
+
+        give_up_after_s: time after which the error of a call that cannot be made is raised; None waits for dataflow.
+        Raises: InvalidInput when too many batches in a row have failed.
+        """
+        return await retry(
+            lambda: self._client.report_failure(failure),
+            what=f"reporting the failed step on {failure.batch}",
+            give_up_after_s=give_up_after_s,
             retry_on=(*TRANSIENT, StorageFull),
             clock=self._clock,
         )

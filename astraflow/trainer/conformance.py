@@ -230,6 +230,12 @@ class _ScriptedDataflow(TrainerDataServicer):
         """See the proto. No promise depends on it."""
         return pb.ReportWaitReply()
 
+    async def ReportFailure(  # noqa: N802 (gRPC's name)
+        self, request: pb.ReportFailureRequest, context: Context
+    ) -> pb.ReportFailureReply:
+        """See the proto. The trainer's own error shows the failure; the batch is served again."""
+        return pb.ReportFailureReply(is_set_aside=False)
+
     async def _judge_report(self, number: int, report: StepReport) -> None:
         expected = number + 1
         is_right = report.version == expected

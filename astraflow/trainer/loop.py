@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from astraflow.contract.batches import Batch, Rows, StepReport
-from astraflow.contract.errors import RunComplete
+from astraflow.contract.batches import Batch, Rows, StepEnd, StepReport
+from astraflow.contract.errors import AstraFlowError, InvalidInput, RunComplete
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weight_reports import VersionReport
 from astraflow.contract.weights import Probe
@@ -17,6 +17,7 @@ from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import TrainingProgress
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.probe_schedule import ProbeEvery, ProbeSchedule
+from astraflow.trainer.step_mark import ALIVE_S, REPORT_FAILURE_S, StepMark, step_end
 from astraflow.weights.publish.publisher import Publisher, PublishStats
 from astraflow.weights.publish.staging_buffers import StagedVersion
 
@@ -53,6 +54,7 @@ class TrainerLoop:
         driver: BackendDriver,
         publisher: Publisher,
         progress: TrainingProgress,
+        mark: StepMark,
         max_steps: int | None,
         clock: Clock,
         probe_every: ProbeEvery = "auto",
@@ -66,6 +68,7 @@ class TrainerLoop:
         self._progress = progress
         """With the captured step, whose checkpoint may be in progress."""
         self._durable = progress
+        self._mark = mark
         self._max_steps = max_steps
         self._clock = clock
         self._probes = ProbeSchedule(probe_every)
@@ -105,7 +108,14 @@ class TrainerLoop:
         return self._max_steps is not None and self._progress.step >= self._max_steps
 
     async def _begin(self) -> None:
-        """Publishes and acknowledges the checkpoint's version; nodes need a version. Both calls may be repetitions."""
+        """Reports the step that ended the previous process, if one did; then publishes and acknowledges the
+        checkpoint's version, since nodes need a version. All calls may be repetitions."""
+        failure = self._mark.failure()
+        if failure is not None:
+            try:
+                await self._batches.report_failure(failure)
+            finally:
+                self._mark.end()
         staged, probe, _ = await self._snapshot(self._progress.version)
         await self._publisher.publish(self._progress.version, staged, probe=probe, metadata=self._metadata)
         if self._progress.report is not None:
@@ -150,7 +160,7 @@ class TrainerLoop:
             return
         began = self._clock.now()
         with span("rl.step", step=batch.id, groups=Rows.of(batch.rows).groups, rows=len(batch.rows)):
-            metrics = await self._driver.step(batch)
+            metrics = await self._step(batch)
         stepped = self._clock.now()
         await self._wait_until_settled()
         settled_at = self._clock.now()
@@ -180,6 +190,43 @@ class TrainerLoop:
         self._progress = replace(self._progress, step=int(version), report=report)
         self._unacknowledged = 1
         self._settling = asyncio.create_task(self._settle(self._progress, report, state, staged, probe))
+
+    async def _step(self, batch: Batch) -> Mapping[str, float]:
+        """Runs the step of the backend. One that ends this process is reported: its batch may be the cause."""
+        self._mark.begin(batch.id)
+        step = asyncio.ensure_future(self._driver.step(batch))
+        try:
+            while not (await asyncio.wait({step}, timeout=ALIVE_S))[0]:
+                self._mark.renew()
+            metrics = step.result()
+        except asyncio.CancelledError:
+            step.cancel()
+            self._mark.note(StepEnd.STOPPED)
+            raise
+        except Exception as problem:
+            await self._report_failure(problem)
+            raise
+        self._mark.end()
+        return metrics
+
+    async def _report_failure(self, problem: Exception) -> None:
+        """Reports the error of a step, or leaves that to the next process. Raises: InvalidInput when too many batches
+        in a row have failed."""
+        end = step_end(problem)
+        if end is None:
+            self._mark.end()
+            return
+        failure = self._mark.note(end, problem)
+        try:
+            is_set_aside = await self._batches.report_failure(failure, give_up_after_s=REPORT_FAILURE_S)
+        except InvalidInput:
+            self._mark.end()
+            raise
+        except AstraFlowError as unreported:
+            log.warning("step_failure_not_reported", batch=failure.batch, problem=str(unreported))
+            return
+        self._mark.end()
+        log.error("step_failed", batch=failure.batch, error=failure.error, is_set_aside=is_set_aside)
 
     async def _settle(
         self,

@@ -24,6 +24,7 @@ from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
 from astraflow.trainer.ranks.launch import launched_early, select_gpus
+from astraflow.trainer.step_mark import StepMark
 from astraflow.trainer.worker import BackendThread
 from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.signing import SigningKey
@@ -68,9 +69,11 @@ async def serve(
     checkpoints = Checkpoints(
         directory / "checkpoints", identity, keep=config.keep_checkpoints, keep_bytes=config.keep_bytes
     )
+    mark = StepMark(checkpoints.folder, identity.policy, clock=SystemClock())
     select_gpus(config.backend)
     with (
         checkpoints.exclusive_lock(),
+        mark.recording_fatal_errors(),
         launched_early(config.backend),
         BackendThread(f"trainer {config.policy}") as worker,
         BackendThread(f"checkpoints {config.policy}") as writer,
@@ -83,7 +86,7 @@ async def serve(
             clock=SystemClock(),
         )
         training = asyncio.create_task(
-            _train(config, driver, dataflow=address, credential=credential, stop=stop, signing=signing)
+            _train(config, driver, mark, dataflow=address, credential=credential, stop=stop, signing=signing)
         )
         await run_until(stop, training, drain=lambda: _finish(training, config.drain_s))
         if training.cancelled():
@@ -102,6 +105,7 @@ async def _finish(training: asyncio.Task[None], drain_s: float) -> None:
 async def _train(
     config: TrainerConfig,
     driver: BackendDriver,
+    mark: StepMark,
     *,
     dataflow: str,
     credential: HeldCredential,
@@ -111,7 +115,7 @@ async def _train(
     renewing = asyncio.create_task(credential.run(dataflow))
     reporting = asyncio.create_task(_report_waits(PolicyId(config.policy), dataflow, credential))
     try:
-        await _run_loop(config, driver, dataflow=dataflow, credential=credential, stop=stop, signing=signing)
+        await _run_loop(config, driver, mark, dataflow=dataflow, credential=credential, stop=stop, signing=signing)
     finally:
         renewing.cancel()
         reporting.cancel()
@@ -136,6 +140,7 @@ async def _report_waits(policy: PolicyId, dataflow: str, credential: HeldCredent
 async def _run_loop(
     config: TrainerConfig,
     driver: BackendDriver,
+    mark: StepMark,
     *,
     dataflow: str,
     credential: HeldCredential,
@@ -171,6 +176,7 @@ async def _run_loop(
                     publisher=publisher,
                     probe_every=config.probe_every,
                     progress=progress,
+                    mark=mark,
                     max_steps=config.max_steps,
                     clock=clock,
                     metadata=metadata,

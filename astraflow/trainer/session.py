@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 import threading
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -15,20 +16,23 @@ from astraflow.access.callers import Role
 from astraflow.client.credential import join_run
 from astraflow.client.data_plane import TrainerDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
-from astraflow.contract.batches import Batch, StepReport
-from astraflow.contract.errors import InvalidInput, RunComplete
+from astraflow.contract.batches import Batch, StepFailure, StepReport
+from astraflow.contract.errors import AstraFlowError, InvalidInput, RunComplete
 from astraflow.contract.ids import BatchId, PolicyId, Version
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Dtype
 from astraflow.models.precision import bits_of
 from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.logs import get_logger
 from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import TrainingProgress
+from astraflow.trainer.step_mark import REPORT_FAILURE_S, error_text, step_end
 from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import folder_client_tls
 
 _Result = TypeVar("_Result")
+log = get_logger()
 
 PULL_WAIT_S = 10.0
 """Longest wait for a batch within one request."""
@@ -95,6 +99,8 @@ class TrainerSession:
         self.run = run
         """Run of the batches."""
         self._is_complete = False
+        self._untrained: BatchId | None = None
+        """Batch that was pulled and whose step has not ended."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="trainer session", daemon=True)
         self._stack = AsyncExitStack()
@@ -137,6 +143,8 @@ class TrainerSession:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            if self._untrained is not None and isinstance(problem, Exception):
+                self._call(self._report_failure(self._untrained, problem))
             self._call(self._stack.__aexit__(kind, problem, trace))
         finally:
             self._end()
@@ -157,6 +165,7 @@ class TrainerSession:
                 self._is_complete = True
                 break
             if batch.id != self.last_batch:
+                self._untrained = batch.id
                 return batch
             self._call(self._batches.acknowledge(self._report(batch.id, {})))
         return None
@@ -181,6 +190,7 @@ class TrainerSession:
         """
         self.step += 1
         self.last_batch = batch.id
+        self._untrained = None
         self._call(self._publish(weights))
         report = self._report(batch.id, metrics or {}, wait_s=wait_s, compute_s=compute_s)
         self._call(self._batches.acknowledge(report))
@@ -202,6 +212,24 @@ class TrainerSession:
             publish_s=0.0,
             metrics=metrics,
         )
+
+    async def _report_failure(self, batch: BatchId, problem: Exception) -> None:
+        """Reports an error between `pull` and `end_step`: a batch with two is not served again."""
+        end = step_end(problem)
+        if end is None:
+            return
+        failure = StepFailure(
+            policy=self._policy,
+            batch=batch,
+            attempt=secrets.token_hex(8),
+            end=end,
+            error=error_text(problem),
+            step_s=0.0,
+        )
+        try:
+            await self._batches.report_failure(failure, give_up_after_s=REPORT_FAILURE_S)
+        except AstraFlowError as unreported:
+            log.warning("step_failure_not_reported", batch=batch, problem=str(unreported))
 
     async def _connect(self) -> None:
         address, credential = await join_run(

@@ -148,6 +148,8 @@ _LIMITS: Mapping[str, FieldLimit] = {
     "AttachRequest.backend": _LABEL,
     "ReportStepRequest.metrics": FieldLimit(items=1024),
     "ReportWaitRequest.problem": FieldLimit(chars=2 * KIB),
+    **dict.fromkeys(("ReportFailureRequest.attempt", "ReportFailureRequest.end"), _ID),
+    "ReportFailureRequest.error": FieldLimit(chars=2 * KIB),
     "Manifest.tensors": FieldLimit(items=2**18),
     "Probe.lengths": _UNLIMITED,
     "Probe.scored_from": _UNLIMITED,

@@ -110,6 +110,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "PullBatch": _allowed_for(*_TRAINER, scope=_policy_of),
         "ReportStep": _allowed_for(*_TRAINER, scope=_policy_of),
         "ReportWait": _allowed_for(*_TRAINER, scope=_policy_of),
+        "ReportFailure": _allowed_for(*_TRAINER, scope=_policy_of),
     },
     "WeightPlane": {
         "Publish": _allowed_for(*_TRAINER, scope=_policy_published),

@@ -1,6 +1,9 @@
 """Data of a run read from its folder: the answers of the live run, also after a crash and with a torn file."""
 
 import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,16 +87,20 @@ async def test_a_damaged_or_missing_archive_is_refused(tmp_path: Path) -> None:
         await OfflineRun(tmp_path).rewards(SPREAD)
 
 
-async def test_undecodable_rows_are_reported_as_corrupt_data(tmp_path: Path) -> None:
+async def test_undecodable_rows_are_left_out(tmp_path: Path) -> None:
     archive, _ = filled(tmp_path)
-    archive.put("update samples set body = ?", b"\xff\xff\xff")
-    archive.put("update rounds set body = ?", b"\xff\xff\xff")
     archive.close()
+    with closing(sqlite3.connect(tmp_path / "dataflow" / "history.sqlite")) as database, database:
+        before = [row[0] for row in database.execute("select ordinal from samples order by ordinal desc")]
+        (rounds,) = database.execute("select count(*) from rounds").fetchone()
+        database.execute("update samples set body = ? where ordinal = ?", (b"\xff\xff\xff", before[1]))
+        database.execute("update samples set completion_text = cast(x'ff41' as text) where ordinal = ?", (before[2],))
+        database.execute("update rounds set body = ? where round = (select max(round) from rounds)", (b"\xff\xff",))
     kept = OfflineRun(tmp_path)
-    with pytest.raises(CorruptData):
-        await kept.trajectories(ALL)
-    with pytest.raises(CorruptData):
-        await kept.evaluations()
+    shown = (await kept.trajectories(replace(ALL, limit=2))).trajectories
+    assert [sample.ordinal for sample in shown] == [before[0], before[2]]
+    assert shown[1].completion_text == "\ufffdA"
+    assert len(await kept.evaluations()) == rounds - 1
 
 
 def test_reports_are_by_minute_and_lately_by_second(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.batches import Batch, StepEnd, StepFailure, StepReport
 from astraflow.contract.ids import BatchId, FlowId, GroupId, PolicyId, TaskId, Version
 from astraflow.contract.plugins import PluginChange, PluginSlot
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
@@ -28,6 +28,7 @@ from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
+from astraflow.dataflow.serving.failed_steps import MAX_IN_A_ROW
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.dataflow.storage.journal import Journal
 from tests import make
@@ -185,6 +186,30 @@ class RunUnderFire(RuleBasedStateMachine):
         self.trained.update(row.task for row in self.batch.rows if row.group not in again)
         self.replayed |= {(self.batch.id, group) for group in again}
         self.batch, self.following = self.following, None
+
+    @rule(of_following=st.booleans())
+    def end_the_trainer_twice(self, of_following: bool) -> None:
+        """Sets a batch aside: the next one gets its number, and a newer open batch is assembled anew."""
+        batch = self.following if of_following else self.batch
+        if batch is None or self._stream.failed_steps.in_a_row == MAX_IN_A_ROW:
+            return
+        outcomes = [self.loop.run(self.trainers.report_failure(self._failure(batch, attempt))) for attempt in "aab"]
+        assert outcomes == [False, False, True]
+        self.following = None
+        self.batch = self.batch if of_following else None
+
+    @rule()
+    def kill_the_trainer(self) -> None:
+        """Leaves the batch open."""
+        if self.batch is not None and not self._stream.failed_steps.of(self.batch.id):
+            failure = replace(self._failure(self.batch, "k"), end=StepEnd.UNEXPLAINED)
+            assert not self.loop.run(self.trainers.report_failure(failure))
+
+    def _failure(self, batch: Batch, attempt: str) -> StepFailure:
+        name = f"{batch.rows[0].task} {attempt}"
+        return StepFailure(
+            policy=SOLVER, batch=batch.id, attempt=name, end=StepEnd.ERROR, error="IndexError: x", step_s=1.0
+        )
 
     @rule(flow=st.sampled_from([{}, *FLOW_CHANGES]), sampler=st.sampled_from([None, *SAMPLERS]))
     def request_plugin_change(self, flow: Spec, sampler: Spec | None) -> None:

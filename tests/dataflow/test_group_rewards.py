@@ -308,7 +308,7 @@ async def test_memory_of_results_is_returned_after_rescoring(tmp_path: Path) -> 
         await asyncio.gather(scoring, return_exceptions=True)
         await journal.wait_durable()
         assert run.held_bytes < pushed_bytes / 10
-        assert len(journal.payload_locations()) == 2
+        assert len(journal.rows("select * from payloads")) == 2
 
 
 async def test_a_flow_of_the_datasets_answers_refuses_a_group_reward(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.errors import UnknownPolicy
 from astraflow.contract.ids import PolicyId
 from astraflow.wire.codecs.converter import from_message, to_message
@@ -32,6 +32,8 @@ class FakeTrainerData(TrainerDataServicer):
         """First report of each batch, in order of arrival."""
         self.repeats: list[StepReport] = []
         """Repeated reports of batches."""
+        self.failures: list[StepFailure] = []
+        """Reported failed steps, in order of arrival."""
         self.attached: list[pb.AttachRequest] = []
         self.waits = 0
         """Requests that waited because there was no batch."""
@@ -103,3 +105,9 @@ class FakeTrainerData(TrainerDataServicer):
         self, request: pb.ReportWaitRequest, context: Context
     ) -> pb.ReportWaitReply:
         return pb.ReportWaitReply()
+
+    async def ReportFailure(  # noqa: N802 (gRPC's name)
+        self, request: pb.ReportFailureRequest, context: Context
+    ) -> pb.ReportFailureReply:
+        self.failures.append(from_message(request, StepFailure))
+        return pb.ReportFailureReply(is_set_aside=False)

@@ -15,6 +15,7 @@ from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
+from astraflow.trainer.step_mark import StepMark
 from astraflow.trainer.worker import BackendThread
 from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.publish.staging_buffers import StagedVersion
@@ -168,6 +169,7 @@ class Bench:
                             driver=learner,
                             publisher=publisher,
                             progress=progress,
+                            mark=StepMark(self.folder, SOLVER, clock=clock),
                             max_steps=len(self.data.batches) if max_steps is None else max_steps,
                             clock=clock,
                             probe_every=1,

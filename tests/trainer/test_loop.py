@@ -1,6 +1,7 @@
 """Training loop against a real data plane: every batch is trained exactly once, wherever it crashes."""
 
 import asyncio
+import errno
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -10,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.batches import Batch
-from astraflow.contract.errors import Conflict, InvalidInput
+from astraflow.contract.batches import Batch, StepEnd
+from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.runtime.clock import SystemClock
 from astraflow.wire.server import ListenOptions, serving
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.backend import RecordedState, RecordingBackend
 from tests.fakes.crashes import Crash, Crashes
+from tests.fakes.trainer_dataflow import FakeTrainerData
 from tests.trainer.bench import POINTS, Bench, bench, until
 
 
@@ -57,6 +59,97 @@ async def test_after_a_crash_at_any_point_every_batch_is_trained_once(tmp_path: 
             await trainer_bench.run(crashes)
         assert crashes.has_crashed
         trainer_bench.assert_exactly_once(await trainer_bench.run())
+
+
+class FailingStep:
+    """Step that raises an error each time it reaches a batch."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, problem: Exception, *, batch: str) -> None:
+        step = RecordingBackend.step
+
+        def failing(backend: RecordingBackend, pulled: Batch) -> Mapping[str, float]:
+            if pulled.id == batch:
+                raise problem
+            return step(backend, pulled)
+
+        monkeypatch.setattr(RecordingBackend, "step", failing)
+
+
+@pytest.mark.anyio
+async def test_an_error_of_a_step_is_reported_with_its_batch_and_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FailingStep(monkeypatch, IndexError("index out of range"), batch="solver:2")
+    async with bench(tmp_path) as trainer_bench:
+        for _ in range(2):
+            with pytest.raises(IndexError):
+                await trainer_bench.run()
+        failures = trainer_bench.data.failures
+        assert [(failure.batch, failure.end) for failure in failures] == [("solver:2", StepEnd.ERROR)] * 2
+        assert all(
+            failure.error.startswith("IndexError: index out of range (test_loop.py, line ") for failure in failures
+        )
+        assert len({failure.attempt for failure in failures}) == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("point", POINTS)
+async def test_only_a_crash_within_a_step_is_reported_by_the_next_process(tmp_path: Path, point: str) -> None:
+    async with bench(tmp_path) as trainer_bench:
+        crashes = Crashes((point, 2))
+        with pytest.raises((Crash, BaseExceptionGroup)):
+            await trainer_bench.run(crashes)
+        trainer_bench.assert_exactly_once(await trainer_bench.run())
+        ends = [failure.end for failure in trainer_bench.data.failures]
+        assert ends == ([StepEnd.UNEXPLAINED] if point in ("step begins", "step ends") else [])
+
+
+@pytest.mark.anyio
+async def test_a_full_disk_in_a_step_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FailingStep(monkeypatch, OSError(errno.ENOSPC, "No space left on device"), batch="solver:2")
+    async with bench(tmp_path) as trainer_bench:
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                await trainer_bench.run()
+        assert trainer_bench.data.failures == []
+
+
+@pytest.mark.anyio
+async def test_an_error_that_cannot_be_reported_is_reported_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astraflow.trainer.loop.REPORT_FAILURE_S", 0.0)
+    report = FakeTrainerData.ReportFailure
+
+    async def unavailable(*_: object) -> object:
+        raise Unavailable("the service restarts")
+
+    with monkeypatch.context() as broken:
+        FailingStep(broken, IndexError("index out of range"), batch="solver:2")
+        async with bench(tmp_path) as trainer_bench:
+            broken.setattr(FakeTrainerData, "ReportFailure", unavailable)
+            with pytest.raises(IndexError):
+                await trainer_bench.run()
+            broken.setattr(FakeTrainerData, "ReportFailure", report)
+            with pytest.raises(IndexError):
+                await trainer_bench.run()
+            errors = [failure.error for failure in trainer_bench.data.failures]
+            assert [error.partition(" (")[0] for error in errors] == ["IndexError: index out of range"] * 2
+
+
+@pytest.mark.anyio
+async def test_a_trainer_that_is_refused_for_failing_steps_ends_with_that_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> object:
+        raise InvalidInput("the batches are not the cause", code="trainer.steps_keep_failing")
+
+    monkeypatch.setattr(FakeTrainerData, "ReportFailure", refuse)
+    FailingStep(monkeypatch, IndexError("index out of range"), batch="solver:2")
+    async with bench(tmp_path) as trainer_bench:
+        for _ in range(2):
+            with raises_code(InvalidInput, "trainer.steps_keep_failing"):
+                await trainer_bench.run()
 
 
 class SlowDisk:

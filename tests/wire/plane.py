@@ -51,6 +51,11 @@ class Plane(TrainerDataServicer):
     ) -> pb.ReportWaitReply:
         return pb.ReportWaitReply()
 
+    async def ReportFailure(  # noqa: N802 (gRPC's name)
+        self, request: pb.ReportFailureRequest, context: Context
+    ) -> pb.ReportFailureReply:
+        return pb.ReportFailureReply()
+
 
 def register_push(server: grpc.aio.Server, push: Callable[[bytes, Context], Awaitable[pb.PushReply]]) -> None:
     """Adds a handler of `Push`, which gets the request as bytes."""

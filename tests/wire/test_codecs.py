@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.batches import Batch, Row, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, Row, StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.decisions import Decision, InjectedFault
 from astraflow.contract.fleet.instances import Instance
@@ -72,6 +72,7 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
 
 PAIRS: tuple[tuple[type, type[Message]], ...] = (
     (StepReport, data_plane_pb2.ReportStepRequest),
+    (StepFailure, data_plane_pb2.ReportFailureRequest),
     (Prompt, common_pb2.Prompt),
     (NodeFacts, common_pb2.NodeFacts),
     (Hop, common_pb2.Hop),

@@ -37,7 +37,7 @@ POOLS = "PlanChange ApplyPlan SetPoolOverride Escalate SetKillSwitch ProposePlan
 MAY: dict[Role, str] = {
     Role.JOINER: "Enroll",
     Role.NODE: "Enroll Join Lease Push HandBack Heartbeat Leave Watch Plan Fetch Versions",
-    Role.TRAINER: "Enroll Attach PullBatch ReportStep ReportWait Publish Watch Plan Fetch Versions",
+    Role.TRAINER: "Enroll Attach PullBatch ReportStep ReportWait ReportFailure Publish Watch Plan Fetch Versions",
     Role.VIEWER: f"Enroll {READ} Versions",
     Role.OPERATOR: f"Enroll {READ} Versions {STEER} RejectPlan SetMaintainerMode {POOLS}",
     Role.AGENT: f"Enroll {READ} Versions {STEER} ReportFleetConstraints MaintainerHeartbeat AppendTranscript {POOLS}",
@@ -115,6 +115,10 @@ OWN: dict[str, tuple[Any, list[Any]]] = {
     "/astraflow.v1.TrainerData/ReportStep": (
         data_plane_pb2.ReportStepRequest(policy="own"),
         [data_plane_pb2.ReportStepRequest(policy="other")],
+    ),
+    "/astraflow.v1.TrainerData/ReportFailure": (
+        data_plane_pb2.ReportFailureRequest(policy="own"),
+        [data_plane_pb2.ReportFailureRequest(policy="other")],
     ),
     "/astraflow.v1.TrainerData/ReportWait": (
         data_plane_pb2.ReportWaitRequest(policy="own"),

@@ -99,13 +99,22 @@ def as_csv(entries: Sequence[AuditEntry]) -> str:
 
 def _change(before: str, after: str) -> str:
     """Returns the change in one line: `role: viewer → operator`. Leaves out values that are empty before and after."""
-    old_values, new_values = (json.loads(text) if text else {} for text in (before, after))
+    old_values, new_values = _values(before), _values(after)
     parts = []
     for name in {**old_values, **new_values}:
         sides = [_word(values[name]) for values in (old_values, new_values) if name in values]
         if any(sides):
             parts.append(f"{name}: {' → '.join(side or 'nothing' for side in sides)}")
     return ", ".join(parts)
+
+
+def _values(text: str) -> dict[str, Any]:
+    """Returns the recorded values by name. Those of a damaged entry are shown as they are: it must not hide others."""
+    try:
+        values = json.loads(text) if text else {}
+    except ValueError:
+        values = None
+    return values if isinstance(values, dict) else {"unreadable": text}
 
 
 def _word(value: str | float | None) -> str:

@@ -10,6 +10,8 @@ from web.components import formats
 DATAFLOW_REASONS = {
     "failed": "too many members failed",
     "stale": "older than max_staleness allows",
+    "damaged": "a stored result could not be read after a restart",
+    "set_aside": "their batch ended the trainer repeatedly and is kept for a bug report",
     "full": "the buffer was full while this policy's trainer was stalled",
 }
 """Meaning of each reason that is no filter."""

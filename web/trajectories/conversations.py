@@ -21,6 +21,7 @@ OUTCOME_TEXTS = {
     "evaluated": "It belongs to an evaluation and is not used for training.",
     "stale": "Its group was dropped: it started with a version older than the staleness bound allows in a batch.",
     "failed": "Its group was dropped: too many of its members failed.",
+    "set_aside": "Its group was dropped: the steps on its batch ended the trainer repeatedly.",
     "full": "Its group was dropped: its policy's buffer was full while the trainer was stalled.",
     "unrecorded": "The outcome of its group is unknown: the service was killed before it could record it.",
 }

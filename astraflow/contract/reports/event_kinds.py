@@ -174,6 +174,21 @@ EVENT_KINDS = (
         meaning="A batch was delivered to its trainer again, because it was not reported as trained.",
     ),
     EventKind(
+        name="step_failed",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="policy",
+        meaning="The step on a batch ended its trainer. The message has the batch and the error.",
+        plural="steps failed",
+    ),
+    EventKind(
+        name="batch_set_aside",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="policy",
+        meaning="A batch is not delivered again, because its steps ended the trainer repeatedly. The message has the "
+        "batch, the nodes that generated its rows, the error, and the name under which the rows are stored.",
+        plural="batches set aside",
+    ),
+    EventKind(
         name="flow_failing",
         topics=(_LEARNING, _PROBLEMS),
         subject="flow",
@@ -306,6 +321,13 @@ EVENT_KINDS = (
         is_routine=True,
         plural="credentials revoked",
         label="Credential revoked",
+    ),
+    EventKind(
+        name="records_set_aside",
+        topics=(_PROBLEMS,),
+        subject="run",
+        meaning="Stored records could not be read at the start of the dataflow service, which continues without them. "
+        "The message has their kinds, the first error, and the name under which their bytes are stored.",
     ),
     EventKind(name="service_started", topics=(), subject="run", meaning="The dataflow service started or restarted."),
 )

@@ -199,8 +199,8 @@ class StreamReport:
     trained: int
     """Fresh groups in acknowledged batches. Count."""
     dropped: Mapping[str, int]
-    """Dropped groups by reason: `stale`, or `full` for groups made for another policy while this trainer was
-    stalled."""
+    """Dropped groups by reason: `stale`, `full` for groups made for another policy while this trainer was stalled,
+    `set_aside` for those of a batch that ended the trainer, `damaged` for those that could not be read."""
     issue_headroom: int
     """Groups that the staleness gate still allows to issue."""
     produced_per_s: float

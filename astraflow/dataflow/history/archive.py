@@ -11,14 +11,15 @@ This is a problem of the run until writing works again; the log says how much wa
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from astraflow.archive.connection import open_read_only, run_query
-from astraflow.contract.errors import InvalidInput, StorageFull
+from astraflow.archive.connection import is_damaged, lenient_text, open_read_only, run_query
+from astraflow.contract.errors import CorruptData, InvalidInput, StorageFull
 from astraflow.dataflow.history.losses import Losses
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -32,6 +33,9 @@ FLUSH_S = 1.0
 
 QUEUE_BYTES = 32 * 2**20
 """Bound of the queue in memory."""
+
+UNREADABLE = ".unreadable"
+"""Added to the name of a file that is set aside."""
 
 _CHANGE_BYTES = 200
 """Memory that a queued change takes besides its payload."""
@@ -109,7 +113,11 @@ class Archive:
         self._clock = clock
         self.losses = Losses()
         """Rows and frames that could not be written, read or sent."""
-        self._database = _opened(path, starts_empty=starts_empty)
+        self._set_aside = ""
+        """Sentence about a damaged file that was set aside; empty if there was none."""
+        self._use_lock = threading.Lock()
+        """Held by a query, and while the file is replaced."""
+        self._database = self._opened(starts_empty=starts_empty)
         self._read_connection = open_read_only(path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="archive-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="archive-reader")
@@ -117,6 +125,8 @@ class Archive:
         self._queued_bytes = 0
         self._dropped = 0
         self._failure = ""
+        self._damage: sqlite3.DatabaseError | None = None
+        """Error of a query that found the file damaged; the next write replaces the file."""
         self._flush: asyncio.Future[None] | None = None
         self._write_lock = asyncio.Lock()
 
@@ -129,7 +139,7 @@ class Archive:
     def problem(self) -> str | None:
         """Problem of the archive as a sentence; None when there is none."""
         if not self._failure and not self._dropped:
-            return None
+            return self._set_aside or None
         problem = self._failure or f"{str(self._path)!r} is written too slowly"
         lost = ", and the oldest of them are dropped" if self._dropped else ""
         return f"{problem}; the run continues, but new history, events and sampled trajectories wait in memory{lost}"
@@ -147,16 +157,22 @@ class Archive:
             self._drop_oldest()
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Returns written rows. Meant for start-up: it blocks."""
-        return self._database.execute(query, values).fetchall()
+        """Returns written rows; none if the file is damaged, which is then replaced. Meant for start-up: it blocks."""
+        try:
+            return self._database.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as problem:
+            if not is_damaged(problem):
+                raise
+            self._replace(problem)
+            return self._database.execute(query, values).fetchall()
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Runs a query over everything queued so far, in the reader's thread.
 
-        Raises: DeadlineExceeded when it takes too long.
+        Raises: DeadlineExceeded when it takes too long; CorruptData when the file is damaged, which is then replaced.
         """
         await self.flush()
-        return await asyncio.get_running_loop().run_in_executor(self._reader, run_query, self._read_connection, query)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, self._query, query)
 
     async def flush(self) -> None:
         """Writes the queue; on failure the changes stay queued and the failure is reported as the problem."""
@@ -184,10 +200,48 @@ class Archive:
         self._read_connection.close()
         self._database.close()
 
+    def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        with self._use_lock:
+            try:
+                return run_query(self._read_connection, query)
+            except sqlite3.DatabaseError as problem:
+                if not is_damaged(problem):
+                    raise
+                self._damage = problem
+                raise CorruptData(
+                    f"cannot read {str(self._path)!r}: {problem}; the file is set aside, and a new one begins",
+                    code="archive.damaged",
+                ) from problem
+
+    def _opened(self, *, starts_empty: bool) -> sqlite3.Connection:
+        if starts_empty:
+            _remove(self._path)
+        try:
+            return _prepared(self._path)
+        except sqlite3.OperationalError as problem:
+            raise _explained(problem, self._path) from problem
+        except sqlite3.DatabaseError as problem:
+            self._keep_aside(problem)
+            return _prepared(self._path)
+        except OSError as problem:
+            raise _explained(problem, self._path) from problem
+
+    def _keep_aside(self, problem: Exception) -> None:
+        """Renames an unusable file, so that the run starts with a new one instead of stopping: runs do not depend on
+        it."""
+        aside = self._path.with_name(f"{self._path.stem}{UNREADABLE}{self._path.suffix}")
+        log.error("archive_set_aside", path=str(self._path), aside=str(aside), problem=str(problem))
+        self._path.replace(aside)
+        _remove(self._path)
+        self._set_aside = (
+            f"{str(self._path)!r} was damaged ({problem}) and is kept as {aside.name!r}: history, events and sampled "
+            "trajectories from before are missing here"
+        )
+
     async def _write_queue(self) -> None:
         async with self._write_lock:
             changes, self._queue, self._queued_bytes = self._queue, [], 0
-            if not changes:
+            if not changes and self._damage is None:
                 return
             try:
                 await asyncio.get_running_loop().run_in_executor(self._writer, self._write, changes)
@@ -198,6 +252,28 @@ class Archive:
                 self._recover()
 
     def _write(self, changes: Sequence[_Change]) -> None:
+        """Writes the changes; a damaged file is replaced first. Raises: OSError, sqlite3.Error."""
+        if self._damage is not None:
+            self._replace(self._damage)
+        try:
+            self._execute(changes)
+        except sqlite3.DatabaseError as problem:
+            if not is_damaged(problem):
+                raise
+            self._replace(problem)
+            self._execute(changes)
+
+    def _replace(self, problem: sqlite3.DatabaseError) -> None:
+        """Sets the file aside and begins a new one."""
+        with self._use_lock:
+            self._read_connection.close()
+            self._database.close()
+            self._keep_aside(problem)
+            self._database = _prepared(self._path)
+            self._read_connection = open_read_only(self._path)
+            self._damage = None
+
+    def _execute(self, changes: Sequence[_Change]) -> None:
         with self._database:
             for change in changes:
                 values = self._writable_values(change)
@@ -254,23 +330,10 @@ class Archive:
         self._failure, self._dropped = "", 0
 
 
-def _opened(path: Path, *, starts_empty: bool) -> sqlite3.Connection:
-    if starts_empty:
-        _remove(path)
-    try:
-        return _prepared(path)
-    except sqlite3.OperationalError as problem:
-        raise _explained(problem, path) from problem
-    except sqlite3.DatabaseError as problem:
-        _set_aside(path, problem)
-        return _prepared(path)
-    except OSError as problem:
-        raise _explained(problem, path) from problem
-
-
 def _prepared(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(path, check_same_thread=False)
+    database.text_factory = lenient_text
     try:
         database.execute("pragma journal_mode = wal")
         database.execute("pragma synchronous = normal")
@@ -290,14 +353,6 @@ def _prepared(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
-
-
-def _set_aside(path: Path, problem: Exception) -> None:
-    """Renames an unusable file, so that the run starts with a new one instead of stopping: runs do not depend on it."""
-    aside = path.with_name(f"{path.stem}.unreadable{path.suffix}")
-    log.error("archive_set_aside", path=str(path), aside=str(aside), problem=str(problem))
-    path.replace(aside)
-    _remove(path)
 
 
 def _remove(path: Path) -> None:

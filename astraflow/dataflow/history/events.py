@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from astraflow.archive.events import event_columns, event_from_row, find_events
+from astraflow.archive.events import event_columns, events_from_rows, find_events
 from astraflow.contract.reports.queries import EventPage, EventQuery
 from astraflow.contract.reports.report import Event
 from astraflow.contract.values import Json
@@ -95,15 +95,16 @@ class Events:
         self._ordinal = max(self._ordinal, state["ordinal"])
 
     def _restore(self) -> None:
-        saved = self._journal.saved_state("events")
-        if saved is not None:
-            self.load_state_dict(saved)
+        self._journal.load_state("events", self.load_state_dict)
         self._journal.register_state("events", self.state_dict)
-        actions = [
-            from_message(pb.Event.FromString(body), Event) for (body,) in self._journal.rows("select body from acts")
-        ]
+        actions = self._journal.decoded(
+            "select ordinal, body from acts",
+            lambda row: from_message(pb.Event.FromString(row[1]), Event),
+            what="action",
+            delete="delete from acts where ordinal = ?",
+        )
         rows = self._archive.rows("select * from events order by ordinal desc limit ?", (RECENT_EVENTS,))
-        events_by_ordinal = {event.ordinal: event for event in (event_from_row(row) for row in rows)}
+        events_by_ordinal = {event.ordinal: event for event in events_from_rows(rows)}
         for action in actions:
             self._archive.put(_INSERT, *event_columns(action), must_keep=True)
         oldest = min(events_by_ordinal, default=0)

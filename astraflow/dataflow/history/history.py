@@ -126,9 +126,7 @@ class History:
 
     def _restore(self) -> None:
         """Restores sequence and minutes; a minute that the restart interrupted continues with its stored reports."""
-        saved = self._journal.saved_state("history")
-        if saved is not None:
-            self.load_state_dict(saved)
+        self._journal.load_state("history", self.load_state_dict)
         self._journal.register_state("history", self.state_dict)
         points = self._archive.rows("select sequence, body from minutes order by sequence desc limit 1")
         last = next((self._readable(sequence, body) for sequence, body in points), None)

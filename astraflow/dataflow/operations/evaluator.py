@@ -29,8 +29,11 @@ class Evaluator:
         self._reservations = Reservations(run)
 
     def advance(self) -> None:
-        """Starts the rounds that are due at the trainers' current versions."""
+        """Starts the rounds that are due at the trainers' current versions, and ends rounds whose last prompts were
+        lost with damaged data."""
         for evaluation in self._run.evaluations.values():
+            if evaluation.is_complete:
+                self._end_complete(evaluation)
             if any(policy not in self._run.trainers for policy in evaluation.flow.policies):
                 continue
             versions = self._trainer_versions(evaluation)
@@ -161,11 +164,14 @@ class Evaluator:
         evaluation = self._run.evaluations[group.flow]
         self._run.samples.add(group, dict.fromkeys(evaluation.flow.policies, EVALUATED), at=self._run.clock.wall())
         if evaluation.is_complete:
-            report = self._end(evaluation, EvaluationState.DONE)
-            self._run.events.add("evaluation_done", evaluation.id, _round_text(report))
-            if evaluation.pending_request is not None:
-                request, evaluation.pending_request = evaluation.pending_request, None
-                self._start(evaluation, request)
+            self._end_complete(evaluation)
+
+    def _end_complete(self, evaluation: Evaluation) -> None:
+        report = self._end(evaluation, EvaluationState.DONE)
+        self._run.events.add("evaluation_done", evaluation.id, _round_text(report))
+        if evaluation.pending_request is not None:
+            request, evaluation.pending_request = evaluation.pending_request, None
+            self._start(evaluation, request)
 
     def _start_or_queue(
         self, evaluation: Evaluation, versions: Mapping[PolicyId, Version], *, actor: str, reason: str

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from astraflow.access.callers import Role, audit_actor, check_own_pool, current_caller
-from astraflow.contract.batches import StepReport, TrainerAttachment
+from astraflow.contract.batches import StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.errors import CorruptData, InvalidInput, NotPermitted
 from astraflow.contract.fleet.recommendations import FleetConstraints, WhatIfQuestion
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
@@ -160,6 +160,13 @@ class TrainerDataService(TrainerDataServicer):
         """See the proto."""
         self._trainers.report_wait(PolicyId(request.policy), request.problem)
         return data.ReportWaitReply()
+
+    async def ReportFailure(  # noqa: N802
+        self, request: data.ReportFailureRequest, context: Any
+    ) -> data.ReportFailureReply:
+        """See the proto."""
+        failure = from_message(request, StepFailure)
+        return data.ReportFailureReply(is_set_aside=await self._trainers.report_failure(failure))
 
 
 @dataclass(slots=True)

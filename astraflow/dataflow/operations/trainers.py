@@ -1,14 +1,23 @@
-"""Operations of trainers on a run: attach, pull, report a step."""
+"""Operations of trainers on a run: attach, pull, report a step or its failure."""
 
+import asyncio
 from dataclasses import asdict
+from functools import partial
 
-from astraflow.contract.batches import Batch, StepReport
+from astraflow.archive.set_aside import SetAsideBatch, failure_text, row_nodes
+from astraflow.contract.batches import Batch, StepFailure, StepReport
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.run import Run
-from astraflow.dataflow.serving.stream import STALE, Stream
+from astraflow.dataflow.serving.batches import ServedBatch
+from astraflow.dataflow.serving.failed_steps import MAX_IN_A_ROW, Verdict
+from astraflow.dataflow.serving.stream import SET_ASIDE, STALE, Stream
 from astraflow.runtime.tracing import span
+
+NAMED_NODES = 3
+"""Nodes that the event of a batch that is set aside names. Count."""
 
 
 class TrainerOperations:
@@ -98,6 +107,70 @@ class TrainerOperations:
         self._advance(stream, report.version)
         await self._run.journal.wait_durable()
         return acknowledged is not None
+
+    async def report_failure(self, failure: StepFailure) -> bool:
+        """Counts a step that ended its trainer; returns True if that sets its batch aside.
+
+        Raises: UnknownPolicy; InvalidInput when the batches before it were set aside too.
+        """
+        stream = self._run.stream(failure.policy)
+        served = stream.open_batch(failure.batch)
+        if served is None:
+            return False
+        is_hung = self._run.stall_detector.is_hung(failure.policy, failure.step_s)
+        verdict = stream.failed_steps.observe(failure, is_hung=is_hung)
+        if verdict is Verdict.NOTHING:
+            return False
+        failures = stream.failed_steps.of(failure.batch)
+        error = failure_text(failures[-1])
+        self._run.events.add(
+            "step_failed", failure.policy, f"step {len(failures)} on batch {failure.batch} ended its trainer: {error}"
+        )
+        if verdict is Verdict.OTHER_CAUSE:
+            await self._run.journal.wait_durable()
+            raise InvalidInput(
+                f"cannot train {failure.policy!r}: the steps on batch {failure.batch!r} and on {MAX_IN_A_ROW} "
+                f"batches that were set aside before it failed, so the batches are not the cause: {error}; correct the "
+                "cause and start the trainer again",
+                code="trainer.steps_keep_failing",
+            )
+        is_set_aside = verdict is Verdict.SET_ASIDE and await self._set_aside(stream, served)
+        await self._run.journal.wait_durable()
+        return is_set_aside
+
+    async def _set_aside(self, stream: Stream, served: ServedBatch) -> bool:
+        """Stores the rows of a batch and drops its groups; returns False if the batch is no longer open."""
+        errors = [failure_text(failure) for failure in stream.failed_steps.of(served.id)]
+        batch = SetAsideBatch(
+            batch=served.id,
+            policy=stream.policy,
+            version=served.version,
+            errors=tuple(errors),
+            groups=len(served.fresh_groups) + len(served.replayed),
+            nodes=row_nodes(served.rows),
+        )
+        store = partial(self._run.set_aside.store_batch, batch, served.rows, at=self._run.clock.wall())
+        try:
+            stored = f"stored as {await asyncio.to_thread(store)}"
+        except OSError as problem:
+            stored = f"not stored: {problem}"
+        if stream.open_batch(served.id) is not served:
+            return False
+        producers = ", ".join(f"{rows} of {node}" for node, rows in list(batch.nodes.items())[:NAMED_NODES])
+        details = f"batch {served.id} is set aside, {sum(batch.nodes.values())} rows ({producers}) {stored}"
+        newer = stream.set_aside(served, sentence=f"{details}: its steps ended the trainer: {errors[-1]}")
+        groups = (*served.fresh_groups, *served.replayed)
+        self._run.records.record_trained(stream.policy, served.id, replayable=(), released=groups)
+        for dissolved in newer:
+            self._run.records.record_dissolved(stream.policy, dissolved)
+        for group in served.fresh_groups:
+            self._run.samples.set_outcome(stream.policy, group.id, outcome=SET_ASIDE, step=None)
+        reason = f"{len(errors)} steps on it ended the trainer: {errors[-1]}"
+        self._run.events.record_action(
+            "batch_set_aside", stream.policy, actor="dataflow", reason=reason, details=details
+        )
+        self._advance(stream, stream.version)
+        return True
 
     def _is_beyond_end(self, stream: Stream, position: int) -> bool:
         """Returns True if the run ends when the batches before this one are acknowledged."""

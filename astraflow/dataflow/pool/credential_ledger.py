@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from astraflow.access.callers import Caller, Role
 from astraflow.access.credentials import CREDENTIAL_PREFIX, JOIN_TOKEN_PREFIX
@@ -84,19 +85,23 @@ class CredentialLedger:
             entry.max_uses,
         )
 
-    def _saved(self) -> Iterator[CredentialEntry]:
-        for id_, kind, state, role, name, pool, until, digest, key, origin, is_reusable, *uses in self._journal.rows(
-            _SELECT
-        ):
-            is_token = kind == JOIN_TOKEN_PREFIX
-            holder = Caller(
-                id=id_,
-                role=Role.JOINER if is_token else Role(role),
-                grants=Role(role) if is_token else None,
-                expires_at=until,
-                name=name,
-                pool=pool,
-                issued_from=origin,
-                is_reusable=bool(is_reusable),
-            )
-            yield CredentialEntry(holder=holder, digest=digest, state=state, key=key, uses=uses[0], max_uses=uses[1])
+    def _saved(self) -> list[CredentialEntry]:
+        """Returns the stored entries. The holder of one that cannot be read has to join again."""
+        delete = "delete from credentials where id = ?"
+        return self._journal.decoded(_SELECT, _entry, what="credential", delete=delete)
+
+
+def _entry(row: tuple[Any, ...]) -> CredentialEntry:
+    id_, kind, state, role, name, pool, until, digest, key, origin, is_reusable, uses, max_uses = row
+    is_token = kind == JOIN_TOKEN_PREFIX
+    holder = Caller(
+        id=id_,
+        role=Role.JOINER if is_token else Role(role),
+        grants=Role(role) if is_token else None,
+        expires_at=float(until),
+        name=name,
+        pool=pool,
+        issued_from=origin,
+        is_reusable=bool(is_reusable),
+    )
+    return CredentialEntry(holder=holder, digest=digest, state=state, key=key, uses=int(uses), max_uses=int(max_uses))

@@ -42,9 +42,7 @@ class Recommender:
         self._constraints_received_at = float("-inf")
         self._is_due = False
         self._latest: tuple[PoolRecommendation, ...] = ()
-        saved = journal.saved_state("advice")
-        if saved is not None:
-            self.load_state_dict(saved)
+        journal.load_state("advice", self.load_state_dict)
         journal.register_state("advice", self.state_dict)
 
     @property

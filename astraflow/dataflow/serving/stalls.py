@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from astraflow.contract.ids import PolicyId
 from astraflow.dataflow.serving.stream import Stream
 
+HUNG_FACTOR = 4.0
+"""A step has hung when it takes this many times the threshold of a stalled trainer: the first step of a process also
+compiles."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallThreshold:
@@ -60,6 +64,11 @@ class StallDetector:
         """Returns whether the trainer was stalled at the last check and has completed no step since."""
         progress = self._progress[policy]
         return progress.is_stalled and progress.step == self._streams[policy].counts.steps
+
+    def is_hung(self, policy: PolicyId, step_s: float) -> bool:
+        """Returns whether a step that ran for so long would not have ended; False before the first step of the run."""
+        usual_step_s = self._streams[policy].usual_step_s
+        return usual_step_s > 0 and step_s > HUNG_FACTOR * self._thresholds[policy].limit_s(usual_step_s)
 
     def check(self, *, now: float) -> list[StallChange]:
         """Checks for how long each trainer has completed no step; returns the changes."""

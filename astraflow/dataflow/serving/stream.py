@@ -17,6 +17,7 @@ from astraflow.dataflow.issuing.staleness_gate import issue_headroom
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.serving.batches import AcknowledgedBatch, ServedBatch
 from astraflow.dataflow.serving.buffer import Buffer, BufferedGroup
+from astraflow.dataflow.serving.failed_steps import FailedSteps
 from astraflow.dataflow.serving.sampling import Sampler
 from astraflow.dataflow.serving.step_history import StepHistory
 
@@ -28,6 +29,15 @@ STALE = "stale"
 
 FULL = "full"
 """Drop reason of a group that was issued for other policies while the trainer of this policy was stalled."""
+
+SET_ASIDE = "set_aside"
+"""Drop reason of a group whose batch ended its trainer repeatedly."""
+
+DAMAGED = "damaged"
+"""Drop reason of a group of which a stored result could not be read."""
+
+SHOWN_STEPS = 10
+"""Acknowledged steps for which the report shows that a batch was set aside. Count."""
 
 MAX_UNACKNOWLEDGED = 1
 """Trained batches whose acknowledgement a trainer may delay while it trains the next one. Count."""
@@ -66,7 +76,8 @@ class Stream:
     """Buffer and batches of one policy.
 
         admitted ──► buffered ──► in batch ──► trained
-                        │                     │ ▲
+                        │            │        │ ▲
+                        │            └─► dropped (set aside)
                         └──► dropped (stale)  │ ▲
                                               ▼ │
                                            replayable ──► released (stale)
@@ -101,6 +112,11 @@ class Stream:
         """Served batches without acknowledgement, oldest first."""
         self.counts = StreamCounts()
         self.history = StepHistory()
+        self.failed_steps = FailedSteps()
+        self.last_set_aside = ""
+        """Sentence about the batch that was set aside last; empty if there was none in the latest steps."""
+        self._set_aside_at = 0
+        """Number of acknowledged steps when it was set aside."""
         self._delivered: set[BatchId] = set()
         """Open batches that were delivered before."""
 
@@ -251,6 +267,27 @@ class Stream:
             rows=served.rows,
         )
 
+    def open_batch(self, batch: BatchId) -> ServedBatch | None:
+        """Returns the open batch of this number; None if there is none."""
+        return next((served for served in self.open_batches if served.id == batch), None)
+
+    def set_aside(self, batch: ServedBatch, *, sentence: str) -> list[ServedBatch]:
+        """Removes an open batch, which is not delivered again; returns the newer open batches, whose groups are
+        buffered again: the number of a batch is the version that it is trained from, and versions have no gaps."""
+        position = self.open_batches.index(batch)
+        newer = self.open_batches[position + 1 :]
+        for served in newer:
+            for group in served.fresh_groups:
+                self.buffer.put(group)
+            for group in served.replayed:
+                self.replayable.put(group)
+        self._delivered -= {served.id for served in self.open_batches[position:]}
+        del self.open_batches[position:]
+        self.counts.dropped[SET_ASIDE] += len(batch.fresh_groups)
+        self.failed_steps.count_set_aside({served.id for served in self.open_batches})
+        self.last_set_aside, self._set_aside_at = sentence, self.counts.steps
+        return newer
+
     def acknowledge(self, report: StepReport) -> AcknowledgedBatch | None:
         """Acknowledges the oldest open batch as trained; returns its groups, or None if it was acknowledged before.
 
@@ -270,6 +307,9 @@ class Stream:
         self.counts.trained += len(served.fresh_groups)
         self.counts.replayed += len(served.replayed)
         self.counts.steps += 1
+        self.failed_steps.forget_acknowledged(served.id)
+        if self.counts.steps - self._set_aside_at >= SHOWN_STEPS:
+            self.last_set_aside = ""
         totals = self.counts.totals
         totals.wait_s += report.wait_s
         totals.compute_s += report.compute_s
@@ -290,6 +330,7 @@ class Stream:
             self.replayable.put(group)
         self.open_batches = list(open_batches)
         self._delivered = {batch.id for batch in open_batches}
+        self.failed_steps.forget_others(self._delivered)
 
     def untrained_groups(self) -> list[GroupId]:
         """Returns the fresh groups that are buffered or in an open batch."""
@@ -308,6 +349,8 @@ class Stream:
             "dropped": dict(counts.dropped),
             "totals": {name: getattr(counts.totals, name) for name in ("wait_s", "compute_s", "publish_s")},
             "sampler": self.slot_plugins.state_dict(),
+            "failed_steps": self.failed_steps.state_dict(),
+            "last_set_aside": [self.last_set_aside, self._set_aside_at],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -317,6 +360,8 @@ class Stream:
             **state["counts"], dropped=Counter(state["dropped"]), totals=StepTotals(**state["totals"])
         )
         self.slot_plugins.load_state_dict(state["sampler"])
+        self.failed_steps = FailedSteps.from_state_dict(state["failed_steps"])
+        self.last_set_aside, self._set_aside_at = state["last_set_aside"]
 
     def metrics(self) -> dict[str, float]:
         """Returns the sampler's metrics, named `kind.metric`."""

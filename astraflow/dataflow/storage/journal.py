@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from astraflow.archive.set_aside import DamagedRecord
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, StorageFull
 from astraflow.contract.values import Json
 from astraflow.dataflow.storage.segments import RecordLocation, SegmentFiles, SegmentMap
@@ -32,7 +33,7 @@ log = get_logger()
 RETRY_S = 1.0
 """Pause before a failed commit is tried again. Seconds."""
 
-_SCHEMA_VERSION = 13
+_SCHEMA_VERSION = 14
 """Grows when the tables or their bodies change; only releases with the same version can resume a run."""
 
 _SCHEMA = """
@@ -60,6 +61,14 @@ create table if not exists credentials (
 ) without rowid;
 create table if not exists acts (ordinal integer primary key, body blob not null);
 """
+
+
+_SELECT_LOCATIONS = "select number, segment, offset, length from payloads order by number"
+_DELETE_PAYLOAD = "delete from payloads where number = ?"
+_DELETE_STATE = "delete from states where name = ?"
+_DELETE_ROW = "delete from rows where owner = ? and key = ?"
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -95,11 +104,16 @@ class Journal:
         self._path = path
         self._database = _open(path)
         self._files = SegmentFiles(path.parent / "payload")
-        self._map = self._saved_map()
-        self._last_payload = max((number for number, _ in self.payload_locations()), default=0)
+        self.damaged: dict[tuple[str, str], DamagedRecord] = {}
+        """Committed records that could not be read, by kind and key."""
+        self._pending = _Changes()
+        self._ordinal = 0
+        self._wake = asyncio.Event()
+        locations = self._payload_locations()
+        self._map = self._saved_map(locations)
+        self._last_payload = max(locations, default=0)
         self._new_payloads: dict[int, bytes] = {}
         """Payloads that no commit has collected yet."""
-        self._pending = _Changes()
         self._in_flight: _Changes | None = None
         """Changes of the commit that is being written; None once it succeeded, or they are pending again."""
         self._unremoved: list[int] = []
@@ -108,9 +122,7 @@ class Journal:
         self._saved: dict[str, Mapping[str, Json]] = {}
         """States of the latest successful commit."""
         self._rows: dict[str, Callable[[], Mapping[int, Json]]] = {}
-        self._ordinal = 0
         self._committed = 0
-        self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._writing: asyncio.Future[None] | None = None
         self.failure: AstraFlowError | None = None
@@ -135,19 +147,75 @@ class Journal:
         self.put("delete from rows where owner = ?", owner)
 
     def saved_rows(self, owner: str) -> dict[int, Any]:
-        """Returns the rows that were last committed for `owner`."""
-        return {
-            key: json.loads(body) for key, body in self.rows("select key, body from rows where owner = ?", (owner,))
-        }
+        """Returns the rows that were last committed for `owner`, without those that cannot be read."""
+        select = "select owner, key, body from rows where owner = ?"
+        rows = self.decoded(select, _row, (owner,), what="row", delete=_DELETE_ROW, keys=2)
+        return dict(rows)
 
     def saved_state(self, name: str) -> dict[str, Any] | None:
-        """Returns the state that was last committed under `name`, None if there is none."""
-        row = self._database.execute("select body from states where name = ?", (name,)).fetchone()
-        return json.loads(row[0]) if row else None
+        """Returns the state that was last committed under `name`, None if there is none that can be read."""
+        select = "select name, body from states where name = ?"
+        states = self.decoded(select, lambda row: _object(row[1]), (name,), what="state", delete=_DELETE_STATE)
+        return next(iter(states), None)
+
+    def load_state(self, name: str, load: Callable[[dict[str, Any]], None]) -> None:
+        """Loads the state that was last committed under `name`, if any. One that cannot be loaded is set aside.
+
+        Raises: InvalidInput of `load`, for a state that a person has to look at.
+        """
+        saved = self.saved_state(name)
+        if saved is None:
+            return
+        try:
+            load(saved)
+        except InvalidInput:
+            raise
+        except Exception as problem:  # a state that was damaged may have any shape
+            self.set_aside("state", name, problem, body=json.dumps(saved))
+
+    def decoded(
+        self,
+        query: str,
+        decode: Callable[[tuple[Any, ...]], T],
+        values: tuple[Any, ...] = (),
+        *,
+        what: str,
+        delete: str,
+        keys: int = 1,
+    ) -> list[T]:
+        """Returns the decoded rows of a query, whose first columns are the key and whose last one is the body.
+
+        A row that cannot be decoded is set aside: it is deleted with `delete`, which takes the key, and is in
+        `damaged`.
+        keys: number of key columns. Meant for start-up: it blocks. Raises: InvalidInput when the file is damaged.
+        """
+        decoded: list[T] = []
+        for row in self.rows(query, values):
+            try:
+                decoded.append(decode(row))
+            except Exception as problem:  # damaged bytes fail in protobuf, JSON and contract types
+                self.set_aside(what, "/".join(map(str, row[:keys])), problem, body=row[-1])
+                self.put(delete, *row[:keys])
+        return decoded
+
+    def set_aside(self, what: str, key: object, problem: Exception, *, body: object = b"") -> None:
+        """Notes that a record could not be read and is not used."""
+        text = str(problem) if isinstance(problem, AstraFlowError) else f"{type(problem).__name__}: {problem}"
+        raw = body if isinstance(body, bytes) else str(body).encode()
+        self.damaged[what, str(key)] = DamagedRecord(what=what, key=str(key), problem=text, body=raw)
+        log.error("record_set_aside", what=what, key=str(key), problem=text)
 
     def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Returns committed rows of a query. Meant for start-up: it blocks."""
-        return self._database.execute(query, values).fetchall()
+        """Returns committed rows of a query. Meant for start-up: it blocks. Raises: InvalidInput when the file is
+        damaged."""
+        try:
+            return self._database.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as problem:
+            raise InvalidInput(
+                f"cannot read {str(self._path)!r}: it is damaged ({problem}); restore the folder of dataflow from a "
+                "backup, or start a new run",
+                code="journal.damaged_file",
+            ) from problem
 
     def put(self, statement: str, *values: Any) -> None:
         """Adds a change; it is durable when a later `wait_durable()` returns."""
@@ -165,20 +233,21 @@ class Journal:
         """Drops a payload; a payload that no commit has collected is never written."""
         if self._new_payloads.pop(number, None) is None:
             self._map.drop(number)
-            self.put("delete from payloads where number = ?", number)
+            self.put(_DELETE_PAYLOAD, number)
 
     def payloads(self) -> Iterator[tuple[int, bytes]]:
-        """Yields all committed payloads by number. Meant for start-up: it blocks. Raises: CorruptData."""
-        for number, location in self.payload_locations():
-            yield number, self._files.read(location)
+        """Yields all committed payloads by number; sets damaged ones aside. Meant for start-up: it blocks."""
+        for number, location in self._payload_locations().items():
+            try:
+                body = self._files.read(location)
+            except CorruptData as problem:
+                self.set_aside("result", number, problem)
+                self.drop_payload(number)
+            else:
+                yield number, body
 
-    def payload_locations(self) -> list[tuple[int, RecordLocation]]:
-        """Returns the locations of the committed payloads, by number."""
-        rows = self.rows("select number, segment, offset, length from payloads order by number")
-        return [
-            (number, RecordLocation(segment=segment, offset=offset, length=length))
-            for number, segment, offset, length in rows
-        ]
+    def _payload_locations(self) -> dict[int, RecordLocation]:
+        return dict(self.decoded(_SELECT_LOCATIONS, _location, what="location", delete=_DELETE_PAYLOAD))
 
     def touch(self) -> None:
         """Requests a commit of the states although no row changed."""
@@ -330,11 +399,11 @@ class Journal:
         else:
             self._unremoved = []
 
-    def _saved_map(self) -> SegmentMap:
+    def _saved_map(self, locations: Mapping[int, RecordLocation]) -> SegmentMap:
         """Loads the map and removes unreferenced segments that a crash left. New records begin a new segment."""
         numbers = self._files.segment_numbers()
-        saved = SegmentMap(self.payload_locations(), first_free=max(numbers, default=0) + 1)
-        pointed_to = {location.segment for _, location in self.payload_locations()}
+        pointed_to = {location.segment for location in locations.values()}
+        saved = SegmentMap(locations.items(), first_free=max((*numbers, *pointed_to), default=0) + 1)
         self._files.remove(number for number in numbers if number not in pointed_to)
         return saved
 
@@ -347,6 +416,35 @@ class Journal:
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _text(raw: bytes) -> str | bytes:
+    """Returns a text column, as bytes when it is damaged: decoding its row then fails, and that of others does not."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _row(row: tuple[Any, ...]) -> tuple[int, Any]:
+    return int(row[1]), json.loads(row[2])
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Returns a JSON object. Raises: ValueError."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
+
+
+def _location(row: tuple[Any, ...]) -> tuple[int, RecordLocation]:
+    """Returns number and location of a payload. Raises: ValueError for columns that are no position."""
+    number, *position = row
+    if not all(isinstance(value, int) and value >= 0 for value in position):
+        raise ValueError(f"{position} is no position in a segment")
+    segment, offset, length = position
+    return number, RecordLocation(segment=segment, offset=offset, length=length)
 
 
 def _bodies(states: Mapping[str, Mapping[str, Json]]) -> dict[str, str]:
@@ -390,8 +488,10 @@ def _open(path: Path) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(path, check_same_thread=False)
         try:
+            database.text_factory = _text
             database.execute("pragma journal_mode = wal")
             database.execute("pragma synchronous = full")
+            _check_structure(database, path)
             _check_version(database, path)
             database.executescript(_SCHEMA)
             database.execute(f"pragma user_version = {_SCHEMA_VERSION}")
@@ -414,6 +514,20 @@ def _explaining(path: Path) -> Iterator[None]:
         raise InvalidInput(
             f"cannot use {str(path)!r} as a journal: {problem}; choose another run directory", code="journal.unusable"
         ) from problem
+
+
+def _check_structure(database: sqlite3.Connection, path: Path) -> None:
+    """Checks the pages of the file, so that no row is missing silently. Raises: InvalidInput."""
+    try:
+        findings = [text for (text,) in database.execute("pragma quick_check(3)")]
+    except sqlite3.DatabaseError as problem:
+        findings = [str(problem)]
+    if findings != ["ok"]:
+        raise InvalidInput(
+            f"cannot read {str(path)!r}: it is damaged ({findings[0]}); restore the folder of dataflow from a backup, "
+            "or start a new run",
+            code="journal.damaged_file",
+        )
 
 
 def _check_version(database: sqlite3.Connection, path: Path) -> None:

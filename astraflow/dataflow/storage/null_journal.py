@@ -15,6 +15,7 @@ class NullJournal(Journal):
 
     def __init__(self) -> None:
         self.failure = None
+        self.damaged = {}
         self._payloads = 0
 
     def register_state(self, name: str, dump: Callable[[], Mapping[str, Json]]) -> None:

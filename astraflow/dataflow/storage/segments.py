@@ -174,8 +174,7 @@ class SegmentFiles:
             ) from problem
         if len(body) != location.length or xxhash.xxh3_64_intdigest(body) != digest:
             raise CorruptData(
-                f"cannot read {str(path)!r} at offset {location.offset}: the record is damaged; restore the file from "
-                "a backup, or start a new run",
+                f"cannot read {str(path)!r} at offset {location.offset}: the record is damaged; check the disk",
                 code="journal.damaged",
             )
         return body

@@ -1057,3 +1057,59 @@ class ReportStepReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportStepReply: _TypeAlias = ReportStepReply  # noqa: Y015
+
+@_typing.final
+class ReportFailureRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    STEP_S_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    batch: _builtins.str
+    attempt: _builtins.str
+    """Random name of the attempt."""
+    end: _builtins.str
+    """error, stopped or unexplained."""
+    error: _builtins.str
+    step_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        batch: _builtins.str = ...,
+        attempt: _builtins.str = ...,
+        end: _builtins.str = ...,
+        error: _builtins.str = ...,
+        step_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "end", b"end", "error", b"error", "policy", b"policy", "step_s", b"step_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportFailureRequest: _TypeAlias = ReportFailureRequest  # noqa: Y015
+
+@_typing.final
+class ReportFailureReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_SET_ASIDE_FIELD_NUMBER: _builtins.int
+    is_set_aside: _builtins.bool
+    """The batch is not delivered again."""
+    def __init__(
+        self,
+        *,
+        is_set_aside: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_set_aside", b"is_set_aside"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportFailureReply: _TypeAlias = ReportFailureReply  # noqa: Y015

@@ -367,6 +367,11 @@ class TrainerDataStub:
                 request_serializer=data__plane__pb2.ReportWaitRequest.SerializeToString,
                 response_deserializer=data__plane__pb2.ReportWaitReply.FromString,
                 _registered_method=True)
+        self.ReportFailure = channel.unary_unary(
+                '/astraflow.v1.TrainerData/ReportFailure',
+                request_serializer=data__plane__pb2.ReportFailureRequest.SerializeToString,
+                response_deserializer=data__plane__pb2.ReportFailureReply.FromString,
+                _registered_method=True)
 
 
 class TrainerDataServicer:
@@ -400,6 +405,13 @@ class TrainerDataServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportFailure(self, request, context):
+        """Reports that the step on a batch ended the trainer's process. Idempotent by attempt.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TrainerDataServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -422,6 +434,11 @@ def add_TrainerDataServicer_to_server(servicer, server):
                     servicer.ReportWait,
                     request_deserializer=data__plane__pb2.ReportWaitRequest.FromString,
                     response_serializer=data__plane__pb2.ReportWaitReply.SerializeToString,
+            ),
+            'ReportFailure': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportFailure,
+                    request_deserializer=data__plane__pb2.ReportFailureRequest.FromString,
+                    response_serializer=data__plane__pb2.ReportFailureReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -533,6 +550,33 @@ class TrainerData:
             '/astraflow.v1.TrainerData/ReportWait',
             data__plane__pb2.ReportWaitRequest.SerializeToString,
             data__plane__pb2.ReportWaitReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportFailure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.TrainerData/ReportFailure',
+            data__plane__pb2.ReportFailureRequest.SerializeToString,
+            data__plane__pb2.ReportFailureReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -108,6 +108,8 @@ class TrainerDataStub:
     """Acknowledges a batch. Idempotent by batch id."""
     ReportWait: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.ReportWaitRequest, _data_plane_pb2.ReportWaitReply]
     """Reports what the trainer waits for. Repeated while it waits; an empty text ends it."""
+    ReportFailure: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.ReportFailureRequest, _data_plane_pb2.ReportFailureReply]
+    """Reports that the step on a batch ended the trainer's process. Idempotent by attempt."""
 
 class TrainerDataServicer(metaclass=_abc_1.ABCMeta):
     """Calls of trainers."""
@@ -142,5 +144,13 @@ class TrainerDataServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_data_plane_pb2.ReportWaitRequest, _abc.Awaitable[_data_plane_pb2.ReportWaitReply]],
     ) -> _abc.Awaitable[_data_plane_pb2.ReportWaitReply]:
         """Reports what the trainer waits for. Repeated while it waits; an empty text ends it."""
+
+    @_abc_1.abstractmethod
+    def ReportFailure(
+        self,
+        request: _data_plane_pb2.ReportFailureRequest,
+        context: _aio.ServicerContext[_data_plane_pb2.ReportFailureRequest, _abc.Awaitable[_data_plane_pb2.ReportFailureReply]],
+    ) -> _abc.Awaitable[_data_plane_pb2.ReportFailureReply]:
+        """Reports that the step on a batch ended the trainer's process. Idempotent by attempt."""
 
 def add_TrainerDataServicer_to_server(servicer: TrainerDataServicer, server: _aio.Server) -> None: ...

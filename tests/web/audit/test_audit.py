@@ -214,6 +214,12 @@ def test_a_change_leaves_out_values_that_stayed_empty() -> None:
     assert change({"nodes": 0, "is_spot": False}, {"nodes": 2, "is_spot": True}) == "nodes: 0 → 2, is_spot: no → yes"
 
 
+def test_damaged_values_of_an_entry_are_shown_as_they_are() -> None:
+    entry = AuditEntry(**NOTHING, before='{"nodes": ', after='{"nodes": 2}')
+    assert audit_row(entry).change == 'unreadable: {"nodes": , nodes: 2'
+    assert audit_row(AuditEntry(**NOTHING, before="[1]", after="")).change == "unreadable: [1]"
+
+
 NOTHING: dict[str, Any] = {
     "sequence": 1,
     "at": 1.0,

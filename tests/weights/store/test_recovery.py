@@ -89,6 +89,13 @@ def test_a_damaged_file_is_set_aside_and_never_served(
     assert f"{file}.damaged" in names(stored_run)
 
 
+def test_folders_that_are_no_policies_are_left_alone(stored_run: Path) -> None:
+    for name in ("lost+found", ".Trash-0", "%ff"):
+        (stored_run / name).mkdir()
+    assert _newest(stored_run) == 5
+    assert (stored_run / "lost+found").is_dir()
+
+
 def test_a_missing_file_is_treated_like_a_damaged_one(stored_run: Path) -> None:
     (stored_run / POLICY / "0000000005.delta").unlink()
 

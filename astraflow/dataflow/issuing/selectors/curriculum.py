@@ -89,8 +89,8 @@ class Curriculum:
         return self._means.all()
 
     def load_rows(self, rows: Mapping[int, Any]) -> None:
-        """Restores the means."""
-        self._means.load(rows)
+        """Restores the means. Raises: TypeError, ValueError for rows of another shape."""
+        self._means.load({index: float(mean) for index, mean in rows.items()})
 
     def metrics(self) -> dict[str, float]:
         """Returns the general mean and the share of prompts with a mean."""

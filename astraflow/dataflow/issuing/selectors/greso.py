@@ -123,8 +123,8 @@ class Greso:
         return self._streaks.all()
 
     def load_rows(self, rows: Mapping[int, Any]) -> None:
-        """Restores the streaks."""
-        self._streaks.load(rows)
+        """Restores the streaks. Raises: TypeError, ValueError for rows of another shape."""
+        self._streaks.load({index: int(streak) for index, streak in rows.items()})
 
     def metrics(self) -> dict[str, float]:
         """Returns the probabilities, the prompts with a streak, and the share of skipped prompts."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.logs import get_logger
@@ -34,8 +35,14 @@ class DiskStorage:
         """Does nothing: the lock of the store's directory is sufficient."""
 
     def policies(self) -> Sequence[PolicyId]:
-        """Lists the policies that have a folder."""
-        return sorted(PolicyId(unquote(path.name)) for path in self._directory.iterdir() if path.is_dir())
+        """Lists the policies that have a folder. Others, such as `lost+found` of a volume, are left alone."""
+        policies: list[PolicyId] = []
+        for path in self._directory.iterdir():
+            try:
+                policies += [PolicyId(unquote(path.name))] if path.is_dir() else []
+            except InvalidInput:
+                log.warning("folder_ignored", folder=str(path))
+        return sorted(policies)
 
     def folder(self, policy: PolicyId) -> "DiskFolder":
         """Returns a policy's folder."""
