@@ -47,7 +47,7 @@ class McpOptions(Config):
     """Name of the environment variable with the bearer token of the address; empty: none."""
     tools: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
     """Names of the tools that the policy gets; empty: all."""
-    server_per_episode: bool = False
+    server_per_episode: Annotated[bool, SettableBy.RECIPE] = False
     """Connects again for each episode, which starts another program for a `command`: for servers with state. Otherwise
     all episodes of the flow share one connection."""
     start_s: float = Field(default=30.0, gt=0)
