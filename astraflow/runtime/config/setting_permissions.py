@@ -20,7 +20,7 @@ from pydantic import BaseModel
 _REACH = frozenset((
     "access", "account", "address", "admin", "allow", "authority", "bind", "capability", "cgroup", "command",
     "container", "credential", "device", "docker", "domain", "egress", "endpoint", "env", "environment",
-    "expose", "gid", "host", "image", "ingress", "insecure", "ip", "isolation", "level", "listen", "mode",
+    "expose", "gid", "host", "image", "ingress", "insecure", "ip", "isolation", "listen", "mode",
     "mount", "namespace", "network", "path", "pid", "pids", "port", "ports", "private", "privilege",
     "privileged", "program", "proxy", "public", "python", "reach", "remote", "role", "root", "runner",
     "runtime", "sandbox", "secret", "security", "shared", "shell", "socket", "ssh", "ssl", "sudo", "syscall",
