@@ -24,7 +24,7 @@ from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.launch import LaunchedRanks, RankPlace, take_launched
 from astraflow.trainer.ranks.link import EXIT_WAIT_S, RankLink, accept_ranks, check_place
 from astraflow.trainer.ranks.process import BEAT_S, JOIN_TIMEOUT_S
-from astraflow.trainer.ranks.rendezvous import join_process_group, open_store, rank_device, serve_store
+from astraflow.trainer.ranks.rendezvous import join_process_group, open_store, rank_device
 
 T = TypeVar("T")
 log = get_logger()
@@ -50,6 +50,8 @@ class Crew:
         self._timeout_s = timeout_s
         self._ranks: list[RankLink] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._store_descriptor = -1
+        """File of the store, while this process keeps it for ranks that it started; else -1."""
         self._changed = threading.Condition()
         self._number = 0
         self._calls: dict[int, str] = {}
@@ -75,9 +77,9 @@ class Crew:
             launched = launched or LaunchedRanks.launch(
                 ranks=ranks, threads=threads, command=command or launch.RANK_COMMAND
             )
-            store = serve_store(launched.place, launched.listener, timeout_s=timeout_s)
-            crew = cls(launched.place, store, timeout_s=timeout_s)
+            crew = cls(launched.place, open_store(launched.place, timeout_s=timeout_s), timeout_s=timeout_s)
             crew._processes = launched.processes
+            crew._store_descriptor = launched.store_descriptor
         else:
             check_place(first_rank, ranks)
             crew = cls(first_rank, open_store(first_rank, timeout_s=JOIN_TIMEOUT_S), timeout_s=timeout_s)
@@ -162,6 +164,8 @@ class Crew:
             rank.channel.close()
         if dist.is_initialized() and not is_failed:
             dist.destroy_process_group()
+        if self._store_descriptor >= 0:
+            os.close(self._store_descriptor)
 
     def _connect(self) -> None:
         self._ranks = accept_ranks(self._store, self._place, self._processes)

@@ -19,7 +19,7 @@ from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput,
 from astraflow.runtime import logs
 from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.crew import Crew
-from astraflow.trainer.ranks.launch import RankPlace
+from astraflow.trainer.ranks.launch import SECRET, RankPlace
 from tests.fakes.forking import ForkingProgram
 from tests.trainer.ranks.crew_rank import Work
 
@@ -288,7 +288,12 @@ def test_ranks_started_by_a_scheduler_join_by_their_environment(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    variables = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        SECRET: "of both",
+    }
     other = subprocess.Popen(forked, env={**os.environ, **variables, "RANK": "1"}, stderr=subprocess.PIPE)
     try:
         code, out, error = run_trainer(
@@ -331,7 +336,8 @@ with launch.launched_early({{"kind": "fsdp", "ranks": 2}}):
 
 
 def test_a_number_of_ranks_other_than_the_recipes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+    place = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in {**place, SECRET: "of all"}.items():
         monkeypatch.setenv(name, value)
 
     with pytest.raises(InvalidInput) as caught:
