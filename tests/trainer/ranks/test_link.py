@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from torch._C._distributed_c10d import HashStore, Store  # torch.distributed does not declare them
@@ -22,9 +23,8 @@ from tests.errors import raises_code
 START_S = 20.0
 """Longest wait of a test for the start."""
 SECRET = b"secret of the ranks"
-FIRST, SECOND = (
-    RankPlace(rank=rank, ranks=2, local_rank=rank, address=LOOPBACK, port=1, secret=SECRET) for rank in (0, 1)
-)
+FIRST = RankPlace(rank=0, ranks=2, local_rank=0, address=LOOPBACK, port=1, secret=SECRET)
+SECOND = replace(FIRST, rank=1)
 
 
 @pytest.fixture
