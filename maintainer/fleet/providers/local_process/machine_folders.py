@@ -40,6 +40,7 @@ _FORWARDED_VARIABLES = (
     "VIRTUAL_ENV",
     "LD_LIBRARY_PATH",
     "HF_HOME",
+    "ASTRAFLOW_SHARED_FOLDER",
 )
 """Environment variables passed to machines. Others, such as secrets of the parent, are not."""
 
