@@ -1,8 +1,8 @@
 """Full versions in shared memory, which other processes on the same host map instead of receiving a copy.
 
 A buffer is a file in `/dev/shm`, or in the folder that ASTRAFLOW_SHARED_FOLDER names. Containers of different trust
-share that folder, writable for publishers and stores and read-only for nodes, so that no node can alter what others have
-verified. Processes of one user without such a boundary can alter each other's buffers and memory.
+share that folder, writable for publishers and stores and read-only for nodes, so that no node can alter what others
+have verified. Processes of one user without such a boundary can alter each other's buffers and memory.
 
 Each user, including the writer, holds a shared lock on a buffer, which ends with the last use of the mapped array, or
 with the process. So readers need no registration: a writer may overwrite a buffer, and any process of the same user may
