@@ -32,6 +32,9 @@ class ProcessOptions(Config):
     python: Annotated[str, SettableBy.RECIPE] = ""
     """Interpreter of the workers, in whose environment `pip install astraflow` and the environment's packages are
     installed; empty: the interpreter of the node. Workers import the plugins that `ASTRAFLOW_PLUGINS` names."""
+    variables: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
+    """Names of environment variables of the node that workers get, such as that of a key. Others with secrets do not
+    reach them."""
     start_s: float = Field(default=120.0, gt=0)
     """Time for a worker to start, in seconds."""
     begin_s: float = Field(default=60.0, gt=0)
@@ -239,6 +242,7 @@ async def _start(options: ProcessOptions, *, is_game: bool) -> WorkerProcess:
         options.of,
         is_game=is_game,
         python=options.python,
+        variables=options.variables,
         episodes=options.episodes_per_worker,
         limit_s=options.start_s,
     )
