@@ -58,7 +58,7 @@ def routes(client: TestClient) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(
     "headers",
     [
-        {}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer righ"}, {"authorization": "Bearer rightt"},
+        {}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer rig"}, {"authorization": "Bearer right0"},
         {"authorization": "right"}, {"authorization": "bearer right"}, {"authorization": "Bearer é".encode()},
         {"x-api-key": "right"}, {"authorization": ""},
     ],
