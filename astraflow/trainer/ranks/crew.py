@@ -50,8 +50,6 @@ class Crew:
         self._timeout_s = timeout_s
         self._ranks: list[RankLink] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._store_descriptor = -1
-        """File of the store, while this process keeps it for ranks that it started; else -1."""
         self._changed = threading.Condition()
         self._number = 0
         self._calls: dict[int, str] = {}
@@ -79,7 +77,6 @@ class Crew:
             )
             crew = cls(launched.place, open_store(launched.place, timeout_s=timeout_s), timeout_s=timeout_s)
             crew._processes = launched.processes
-            crew._store_descriptor = launched.store_descriptor
         else:
             check_place(first_rank, ranks)
             crew = cls(first_rank, open_store(first_rank, timeout_s=JOIN_TIMEOUT_S), timeout_s=timeout_s)
@@ -164,8 +161,6 @@ class Crew:
             rank.channel.close()
         if dist.is_initialized() and not is_failed:
             dist.destroy_process_group()
-        if self._store_descriptor >= 0:
-            os.close(self._store_descriptor)
 
     def _connect(self) -> None:
         self._ranks = accept_ranks(self._store, self._place, self._processes)

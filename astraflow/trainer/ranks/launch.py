@@ -101,8 +101,8 @@ class LaunchedRanks:
     threads: int
     """CPU threads of torch in each."""
     store_descriptor: int
-    """Of the ranks' store: a file in memory without a name, which other users cannot open and which ends with this
-    process."""
+    """Of the ranks' store: a file in memory without a name, which other users cannot open. It stays open until this
+    process ends: torch opens the path again at each use, also when it frees the store, and would find another file."""
     processes: dict[int, subprocess.Popen[bytes]]
     """By rank."""
 
@@ -133,11 +133,11 @@ class LaunchedRanks:
         return cls(place=first_rank, threads=threads, store_descriptor=descriptor, processes=processes)
 
     def close(self) -> None:
-        """Kills the processes."""
-        os.close(self.store_descriptor)
+        """Kills the processes. Call it only while no store is open here."""
         for process in self.processes.values():
             process.kill()
             process.wait()
+        os.close(self.store_descriptor)
 
 
 _early: list[LaunchedRanks] = []

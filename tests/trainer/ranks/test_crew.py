@@ -1,5 +1,6 @@
 """The crew joins real processes by gloo, carries commands and answers, and names the rank that is lost or hangs."""
 
+import gc
 import os
 import signal
 import socket
@@ -19,7 +20,8 @@ from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput,
 from astraflow.runtime import logs
 from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.crew import Crew
-from astraflow.trainer.ranks.launch import SECRET, RankPlace
+from astraflow.trainer.ranks.launch import SECRET, LaunchedRanks, RankPlace
+from astraflow.trainer.ranks.rendezvous import open_store
 from tests.fakes.forking import ForkingProgram
 from tests.trainer.ranks.crew_rank import Work
 
@@ -344,3 +346,19 @@ def test_a_number_of_ranks_other_than_the_recipes_is_refused(monkeypatch: pytest
         Crew.start(ranks=2, device="cpu", timeout_s=5, threads=1)
 
     assert caught.value.code == "trainer.bad_rank_environment"
+
+
+def test_a_store_that_is_freed_after_its_ranks_ended_writes_into_no_other_file(tmp_path: Path) -> None:
+    launched = LaunchedRanks.launch(ranks=2, threads=1, command=(sys.executable, "-IS", "-c", "input()"))
+    store = open_store(launched.place, timeout_s=5.0)
+    store.set("key", "value")
+    crew = Crew(launched.place, store, timeout_s=5.0)
+    crew._processes = launched.processes
+    crew.close(is_failed=True)
+    files = [(tmp_path / str(number)).open("w+b") for number in range(50)]  # they take the numbers of closed files
+    assert store.get("key") == b"value"
+    del crew, store
+    gc.collect()
+    assert [file.read() for file in files] == [b""] * 50
+    for file in files:
+        file.close()
