@@ -58,9 +58,65 @@ def test_only_a_tag_publishes_and_each_job_may_write_only_what_it_publishes() ->
         for job_name, job in workflow["jobs"].items():
             writable[name, job_name] = {what for what, how in job.get("permissions", {}).items() if how == "write"}
     assert {job: names for job, names in writable.items() if names} == {
-        ("release", "release"): {"contents"},
+        ("release", "publish"): {"contents", "id-token", "attestations"},
         ("release", "images"): {"packages"},
     }
+
+
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
+DIGEST = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
+
+
+def test_every_action_is_pinned_by_its_commit_and_names_its_release() -> None:
+    lines = [
+        line
+        for path in (ROOT / ".github/workflows").glob("*.yml")
+        for line in path.read_text().splitlines()
+        if "uses:" in line
+    ]
+    assert len(lines) >= len(WORKFLOWS)
+    commits: dict[str, set[str]] = {}
+    for line in lines:
+        match = re.fullmatch(r"\s+-? ?uses: (\S+) # v\d+\.\d+\.\d+", line)
+        assert match is not None, line
+        assert PINNED.fullmatch(match[1]), line
+        commits.setdefault(match[1].partition("@")[0], set()).add(line.strip("- "))
+    assert all(len(pins) == 1 for pins in commits.values()), "one release of each action"
+
+
+def test_no_checkout_leaves_credentials_for_the_tools_that_follow() -> None:
+    checkouts = [step for job in JOBS for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkouts
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_a_job_that_may_write_to_the_repository_runs_no_tools_of_others() -> None:
+    for job in JOBS:
+        written = {what for what, how in job.get("permissions", {}).items() if how == "write"}
+        if "contents" in written:
+            commands = "\n".join(commands_of(job))
+            assert not re.search(r"\b(make|pip|apt-get|npm|curl|docker)\b", commands)
+            assert "container" not in job
+            assert not any("checkout" in step.get("uses", "") for step in job["steps"])
+
+
+def test_the_files_of_a_release_are_attested_before_they_are_published() -> None:
+    steps = WORKFLOWS["release"]["jobs"]["publish"]["steps"]
+    (attested,) = [n for n, step in enumerate(steps) if "attest-build-provenance" in step.get("uses", "")]
+    (published,) = [n for n, step in enumerate(steps) if "gh release create" in step.get("run", "")]
+    assert attested < published
+    assert steps[attested]["with"]["subject-path"] == "dist/*"
+    assert "dist/*" in steps[published]["run"]
+
+
+def test_base_images_are_pinned_by_their_digests() -> None:
+    containers = {job["container"]["image"] for job in JOBS if "container" in job}
+    dockerfile = (ROOT / "deploy/node/Dockerfile").read_text()
+    (base,) = re.findall(r"^ARG BASE=(\S+)$", dockerfile, flags=re.M)
+    (composed,) = re.findall(r"ASTRAFLOW_BASE:-([^}]+)\}", (ROOT / "docker-compose.yml").read_text())
+    assert len(containers) == 1, "one image for all jobs"
+    assert all(DIGEST.fullmatch(image) for image in (*containers, base))
+    assert composed == base
 
 
 @pytest.mark.parametrize("variant", IMAGES["strategy"]["matrix"]["include"], ids=lambda variant: variant["name"])
@@ -104,9 +160,9 @@ def test_images_with_an_engine_have_the_bases_of_the_commands_in_the_documents()
 
 
 def test_an_image_is_built_only_of_a_tag_whose_wheel_was_published() -> None:
-    assert IMAGES["needs"] == "release"
+    assert (IMAGES["needs"], WORKFLOWS["release"]["jobs"]["publish"]["needs"]) == ("publish", "build")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    (check,) = [command for command in commands_of(WORKFLOWS["release"]["jobs"]["release"]) if "test " in command]
+    (check,) = [command for command in commands_of(WORKFLOWS["release"]["jobs"]["build"]) if "test " in command]
     for tag, code in ((f"v{version}", 0), ("v9.9.9", 1)):
         done = subprocess.run(["bash", "-ec", check], cwd=ROOT, env=os.environ | {"GITHUB_REF_NAME": tag}, check=False)
         assert done.returncode == code, tag

@@ -32,11 +32,11 @@ class ScoringOptions(Config):
     several policies, `rewards` by policy, and optionally `terms` and `answer`.
     """
 
-    by: Literal["reward", "command", "file", "value", "callback"] = "reward"
+    by: Annotated[Literal["reward", "command", "file", "value", "callback"], SettableBy.RECIPE] = "reward"
     """`reward`: the flow's reward plugin scores a text. `command`: the last line that a command prints after the exit.
     `file`: a file that the program wrote. `value`: what a function returned, or an endpoint replied. `callback`: what
     was posted to `ASTRAFLOW_REWARD_URL` before the exit."""
-    text: Literal["reply", "stdout", "file", "value"] = "reply"
+    text: Annotated[Literal["reply", "stdout", "file", "value"], SettableBy.AGENT] = "reply"
     """Text that the flow's reward scores: the last reply of a policy, the standard output without white space at its
     ends, a file, or the returned text."""
     path: Annotated[str, SettableBy.RECIPE] = ""
@@ -45,7 +45,7 @@ class ScoringOptions(Config):
     """Program and arguments, run where the agent ran. Its standard input is a JSON object with all `fields` of the
     prompt, the last `reply`, and the `exit_status`. Its code belongs into `readable_paths` of the sandbox: the agent
     can change everything in the working directory."""
-    command_s: float = Field(default=60.0, gt=0)
+    command_s: Annotated[float, SettableBy.RECIPE] = Field(default=60.0, gt=0)
     """Time limit of the command. Seconds."""
 
     @model_validator(mode="after")

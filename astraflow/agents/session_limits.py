@@ -33,16 +33,16 @@ class SessionOptions(AnswerOptions):
     hold_s: float = Field(default=60.0, ge=0)
     """Time for which a call waits while a policy serves no verified version; it then gets an answer that asks to
     retry. Seconds."""
-    thinking: Literal["keep", "template"] = "keep"
+    thinking: Annotated[Literal["keep", "template"], SettableBy.AGENT] = "keep"
     """Thoughts of earlier replies: `keep` continues the exact tokens, so conversations only grow; `template` shows the
     policy what the chat template makes of the client's messages, and begins a new branch where it drops thoughts or
     changes earlier turns otherwise."""
     renderers: Annotated[dict[str, str], SettableBy.RECIPE] = Field(default_factory=dict)
     """Name of a renderer of the package `renderers`, such as `qwen3`, for each policy; the others use the chat template
     of their tokenizer."""
-    superseded: Literal["drop", "keep"] = "drop"
+    superseded: Annotated[Literal["drop", "keep"], SettableBy.AGENT] = "drop"
     """Replies at the length limit or with unreadable function calls whose call the client sent again."""
-    uses_client_sampling: bool = False
+    uses_client_sampling: Annotated[bool, SettableBy.AGENT] = False
     """Samples with the client's temperature and top_p where it sends them, for evaluations; training needs those of the
     flow."""
 

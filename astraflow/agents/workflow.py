@@ -56,9 +56,9 @@ class AgentOptions(SessionOptions):
     """Source of the score."""
     exit_s: float = Field(default=10.0, gt=0)
     """Time that the program has to exit after `max_seconds`, beyond which its calls are refused. Seconds."""
-    failed_exit: Verdict = "fail"
+    failed_exit: Annotated[Verdict, SettableBy.AGENT] = "fail"
     """Meaning of an exit status other than 0, and of a signal."""
-    reached_limit: Verdict = "zero"
+    reached_limit: Annotated[Verdict, SettableBy.AGENT] = "zero"
     """Meaning of a program that is stopped after `max_seconds`, or fails after a limit of its session was reached."""
 
     @field_validator("policies")

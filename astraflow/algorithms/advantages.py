@@ -1,5 +1,7 @@
 """Advantages: how much better each trajectory is than its group or its batch."""
 
+from typing import Annotated
+
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -8,6 +10,7 @@ from astraflow.algorithms.base import advantages
 from astraflow.algorithms.masks import group_counts, group_deviations, group_means, group_stds, masked_mean, masked_std
 from astraflow.algorithms.tokens import RowData
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Share of the largest value that a sum of thousands of values may be off by, by its element type."""
@@ -16,7 +19,7 @@ _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}
 class GroupOptions(Config):
     """Rows that are compared with each other."""
 
-    per_slot: bool = False
+    per_slot: Annotated[bool, SettableBy.AGENT] = False
     """Compares a row with rows of the same slot only: for workflows in which one policy has several roles, such as
     planner and solver, whose rewards have different levels."""
 

@@ -61,7 +61,7 @@ class AlgorithmConfig(Config):
     """Server of the teacher, instead of `teacher`; None: no server is used."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of rollouts. Recorded logprobs and the trainer's are of the tempered distribution."""
-    mask_truncated: bool = False
+    mask_truncated: Annotated[bool, SettableBy.AGENT] = False
     """Exclude trajectories that were cut off at their length limit from loss and means. (DAPO, arXiv:2503.14476)"""
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps per batch."""

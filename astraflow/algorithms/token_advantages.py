@@ -1,7 +1,7 @@
 """Advantages of single tokens: by turn, whitening, generalized advantage estimation, distillation."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -11,6 +11,7 @@ from astraflow.algorithms.advantages import GroupOptions, compared_groups
 from astraflow.algorithms.base import token_advantages
 from astraflow.algorithms.tokens import Pass, Ranks, RowData, TokenData
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _NOTHING: frozenset[Pass] = frozenset()
 
@@ -46,7 +47,7 @@ class TurnDiscount:
 class TurnReturnsOptions(GroupOptions):
     """Rows that are compared with each other."""
 
-    baseline: Literal["group", "none"] = "group"
+    baseline: Annotated[Literal["group", "none"], SettableBy.AGENT] = "group"
     """Value that is subtracted: the mean return of the group's turns, in which each trajectory weighs the same, or
     none."""
 

@@ -77,7 +77,7 @@ class FlowConfig(Config):
     """Before rollout: chooses the next prompt."""
     filters: tuple[Spec, ...] = ({"kind": "keep_all"},)
     """After rollout, in order: a group that a filter refuses is dropped under that filter's name."""
-    when_full: Literal["shed", "wait"] = "shed"
+    when_full: Annotated[Literal["shed", "wait"], SettableBy.AGENT] = "shed"
     """With several policies, when one has no headroom for another group and its trainer is stalled: `shed` continues
     for the others and drops that policy's share as `full`; `wait` issues nothing. A flow always waits for a trainer
     that makes steps, so that no rollout is wasted on trainers of different speed."""
@@ -104,7 +104,7 @@ class EvaluationConfig(Config):
     """Number of prompts taken from the dataset, the same prompts each round, drawn by the seed; 0: all."""
     every_versions: int = Field(default=0, ge=0)
     """A round begins each time the trainers have published this many versions; 0: only on request."""
-    at_start: bool = False
+    at_start: Annotated[bool, SettableBy.AGENT] = False
     """Begin a round with the first version as well."""
     correct_threshold: float = 0.5
     """Smallest reward of an answer that counts as correct for pass@k and maj@k."""
@@ -123,7 +123,7 @@ class StreamConfig(Config):
     """Groups per batch."""
     max_staleness: int = Field(default=2, ge=0)
     """Largest difference in versions between the trainer and the start of a served row; 0 is synchronous."""
-    pacing: bool = True
+    pacing: Annotated[bool, SettableBy.AGENT] = True
     """Issue groups as late as keeps the trainer supplied, so that batches are fresher than the bound. False: issue as
     many groups as the bound admits."""
     stalled_after_steps: float = Field(default=3.0, ge=1)
@@ -165,7 +165,7 @@ class DataflowConfig(Config):
     """Interval between the reports of a node, which renew its leases. Seconds."""
     report_s: float = Field(default=1.0, gt=0)
     """Period of the report. Seconds."""
-    durability: Literal["disk", "none"] = "disk"
+    durability: Annotated[Literal["disk", "none"], SettableBy.AGENT] = "disk"
     """`disk`: everything that was acknowledged survives a crash; `none`: nothing does; a restart begins a new run."""
     memory_bytes: int = Field(default=8 * 2**30, ge=1)
     """Results held in memory; no new groups are issued while they exceed this. Groups already issued still count."""

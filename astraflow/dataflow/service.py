@@ -321,7 +321,7 @@ class Service:
             now=self._clock.now(),
             wall=self._clock.wall(),
             uptime_s=self._clock.now() - self._began_at,
-            archive_problem=self._archive.problem,
+            service_problems=tuple(filter(None, (self._archive.problem, self._credentials.problem))),
             recommendations=self._recommender.latest,
         )
 
@@ -342,6 +342,7 @@ class Service:
 
     async def _tick(self) -> None:
         self._nodes.tick()
+        self._credentials.tick()
 
     async def _report(self) -> None:
         """Reports once. Errors are counted and suppressed: a report never ends the service."""

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Completion
 from astraflow.contract.values import Json
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class StopConfig(Config):
@@ -21,7 +22,7 @@ class StopConfig(Config):
     """Steps over which `reward` is averaged."""
     steps: int = Field(default=2000, ge=1)
     """Trainer steps of every policy after which the run ends in any case."""
-    then: Literal["end", "continue"] = "end"
+    then: Annotated[Literal["end", "continue"], SettableBy.AGENT] = "end"
     """`end`: no more tasks and batches are served, trainers and nodes exit with code 0. `continue`: the report states
     that the condition is met, and the run continues. `astraflow run` without --headless continues."""
 

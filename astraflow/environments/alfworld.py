@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,6 +26,7 @@ from astraflow.environments import environments
 from astraflow.environments.alfworld_problems import problem_of
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _HEADER = re.compile(r"\A-=.*?=-\s*", re.DOTALL)
 _GOAL = "UNKNOWN GOAL."
@@ -44,7 +45,7 @@ _GAME = TypeAdapter(HouseholdGame)
 class AlfworldOptions(Config):
     """Location of the published games."""
 
-    path: str = ""
+    path: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """Folder that `alfworld-download` filled, on each node; empty when all games are generated."""
 
 

@@ -30,9 +30,9 @@ class HuggingFaceOptions(Config):
     need config.json and the tokenizer, but not the weights."""
     revision: Annotated[str, SettableBy.RECIPE] = ""
     """Commit, branch or tag on the hub; set a commit for reproducible runs."""
-    attention: Literal["sdpa", "eager"] = "sdpa"
+    attention: Annotated[Literal["sdpa", "eager"], SettableBy.AGENT] = "sdpa"
     """Attention of transformers: torch's fused kernels, or plain matrix products (slower, for comparison)."""
-    thinking: bool | None = None
+    thinking: Annotated[bool | None, SettableBy.AGENT] = None
     """Whether the model thinks before it answers, for chat templates that know `enable_thinking`, as those of Qwen3 do;
     None: the template's default."""
 

@@ -22,15 +22,15 @@ class HuggingFaceEmbedderOptions(Config):
 
     path: Annotated[str, SettableBy.DATA_LOCATION]
     """Folder with `config.json`, tokenizer and safetensors of an encoder, such as e5-base-v2 or all-MiniLM-L6-v2."""
-    query_prefix: str = ""
+    query_prefix: Annotated[str, SettableBy.AGENT] = ""
     """Text before each query, such as `query: ` for the models of e5."""
-    document_prefix: str = ""
+    document_prefix: Annotated[str, SettableBy.AGENT] = ""
     """Text before each document, such as `passage: ` for the models of e5."""
     max_tokens: int = Field(default=256, ge=8, le=8192)
     """Maximum number of tokens of a text; the rest is ignored."""
     batch: int = Field(default=32, ge=1, le=4096)
     """Texts in one forward pass."""
-    device: str = "cpu"
+    device: Annotated[str, SettableBy.RECIPE] = "cpu"
     """Device of torch, such as `cuda`."""
 
 

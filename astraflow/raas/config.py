@@ -55,7 +55,7 @@ class RaasConfig(Config):
     0 waits without a limit."""
     preemption: Annotated[dict[str, Any], SettableBy.RECIPE] = Field(default={"kind": "none"})
     """Source of preemption notices: `kind` and its options."""
-    evaluates: bool = True
+    evaluates: Annotated[bool, SettableBy.AGENT] = True
     """Accepts evaluation tasks. While they run, an engine in the node's process gets a second engine beside it, and a
     node with servers is reserved for the evaluation."""
     evaluation_idle_s: float = Field(default=60.0, ge=0)

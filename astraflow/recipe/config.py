@@ -43,7 +43,7 @@ class PolicyConfig(StreamConfig):
     """Advantage and loss."""
     backend: Spec
     """Backend that runs the optimizer step."""
-    is_trained: bool = True
+    is_trained: Annotated[bool, SettableBy.AGENT] = True
     """False: the trainer publishes the initial weights as version 0 and exits. Only rewards can ask the policy then."""
 
 

@@ -32,13 +32,13 @@ def plugin_lists(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any
 def plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Spec]]:
     """Yields every plugin of a recipe: its path, its registry, and its spec. Plugins in the options of another one,
     such as the environment of a workflow, follow it."""
-    for path, registry, spec in _outer_specs(recipe):
+    for path, registry, spec in outer_plugin_specs(recipe):
         yield path, registry, spec
         for below, inner_registry, inner in registry.nested(spec):
             yield (*path, *below), inner_registry, dict(inner)
 
 
-def _outer_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Spec]]:
+def outer_plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Spec]]:
     """Yields the plugins that are not in the options of another one."""
     for name, policy in recipe.policies.items():
         yield ("policies", name, "model"), models, policy.model

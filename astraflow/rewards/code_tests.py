@@ -34,21 +34,21 @@ class CodeTestsOptions(Config):
     """Sandbox: its kind and options. Flows with equal ones share it."""
     tests_field: Annotated[str, SettableBy.AGENT] = "tests"
     """Field of the prompt with the tests."""
-    scoring: Literal["all", "share"] = "all"
+    scoring: Annotated[Literal["all", "share"], SettableBy.AGENT] = "all"
     """`all`: 1 when every test passes, else 0, and the tests after the first failure are not run. `share`: the share of
     tests that pass."""
     case_cpu_s: Annotated[float, Field(gt=0)] = 6.0
     """Limit of processor time of one test, rounded up to whole seconds."""
     case_wall_s: Annotated[float, Field(gt=0)] = 18.0
     """Limit of one test by the clock. Longer than `case_cpu_s`, so that a busy node fails no correct program."""
-    program_wall_s: Annotated[float, Field(gt=0)] = 100.0
+    program_wall_s: Annotated[float, Field(gt=0), SettableBy.AGENT] = 100.0
     """Limit of all tests of a completion by the clock, without the time that they wait for a worker of the sandbox.
     Tests that it leaves no time for count as timeouts."""
-    memory_mib: Annotated[int, Field(ge=16)] = 512
+    memory_mib: Annotated[int, Field(ge=16), SettableBy.OPERATOR] = 512
     """Memory of a test beyond that of the interpreter. MiB."""
-    output_bytes: Annotated[int, Field(ge=1)] = 2**20
+    output_bytes: Annotated[int, Field(ge=1), SettableBy.OPERATOR] = 2**20
     """Limit of a program's output. More is a wrong answer."""
-    processes: Annotated[int, Field(ge=2)] = 16
+    processes: Annotated[int, Field(ge=2), SettableBy.OPERATOR] = 16
     """Processes and threads of a test."""
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-6
     """Relative difference up to which a number with a decimal point is correct."""

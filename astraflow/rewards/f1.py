@@ -25,7 +25,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 class F1Options(Config):
     """Metric, and where the answers are."""
 
-    metric: Literal["f1", "exact_match"] = "f1"
+    metric: Annotated[Literal["f1", "exact_match"], SettableBy.AGENT] = "f1"
     """`f1`: harmonic mean of precision and recall of the set of words; `exact_match`: 1 for equal texts, else 0."""
     answers_field: Annotated[str, SettableBy.AGENT] = "answers"
     """Field of the prompt with a list of answers: the reference first, then its other forms."""

@@ -24,7 +24,7 @@ class FormatOptions(Config):
     """Tags, without brackets, that must be closed as often as opened, without nesting."""
     forbidden: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
     """Texts that must not occur."""
-    requires_stop: bool = False
+    requires_stop: Annotated[bool, SettableBy.AGENT] = False
     """The model must have ended the completion by itself, not the length limit."""
     max_chars: int = Field(default=200_000, ge=1)
     """A longer completion is not well-formed, and is not searched. Characters."""

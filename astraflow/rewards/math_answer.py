@@ -29,7 +29,7 @@ class MathAnswerOptions(Config):
 
     answer_field: Annotated[str, SettableBy.AGENT] = ANSWER
     """Field of the prompt with the correct answer, LaTeX or plain."""
-    requires_box: bool = False
+    requires_box: Annotated[bool, SettableBy.AGENT] = False
     """Only an answer in `\\boxed{}` counts; else the end of a completion without a box is searched for one."""
     decimals: int = Field(default=6, ge=0, le=15)
     """Decimal places to which decimal numbers are compared."""

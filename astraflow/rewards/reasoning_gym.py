@@ -28,7 +28,7 @@ class ReasoningGymRewardOptions(Config):
     tag: Annotated[str, SettableBy.AGENT] = ""
     """Tag around the answer in the completion, such as `answer`; the last one counts, and a completion without one
     scores 0. Empty: the whole completion is the answer."""
-    has_partial_credit: bool = True
+    has_partial_credit: Annotated[bool, SettableBy.AGENT] = True
     """Use the scores between 0 and 1 that some verifiers give for parts or for form; else they count as 0."""
     max_answer_chars: int = Field(default=20_000, ge=1)
     """A longer answer is wrong. Characters."""

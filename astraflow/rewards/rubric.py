@@ -26,7 +26,7 @@ class TermOptions(Config):
     """Kind and options of the reward."""
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """Factor of its value; 0 only measures it."""
-    multiplies: bool = False
+    multiplies: Annotated[bool, SettableBy.AGENT] = False
     """Multiply the sum of the other terms by its value, unweighted, instead of adding it: a condition that must hold,
     such as a format."""
 

@@ -3,13 +3,19 @@
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
+
+from astraflow.runtime.child_environment import child_environment
 
 OPTIONS = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 """Options of every command: no prompts, and plain output."""
 
+_NAMES = (
+    "CC", "CFLAGS", "CUDA_HOME", "CXX", "CXXFLAGS", "HTTPS_PROXY", "HTTP_PROXY", "LDFLAGS", "MAKEFLAGS", "NO_PROXY",
+    "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "https_proxy", "http_proxy", "no_proxy",
+)  # fmt: skip
 _TAIL_LINES = 5
 
 
@@ -50,7 +56,7 @@ def run_logged(command: Sequence[str], log_file: Path, *, on_line: Callable[[str
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=_variables(os.environ),
+            env=_variables(),
         )
         assert process.stdout is not None  # noqa: S101 (it is started with a pipe)
         try:
@@ -81,6 +87,7 @@ def error_lines(lines: Sequence[str]) -> str:
     return " ".join(" ".join(errors[-_TAIL_LINES:]).split())
 
 
-def _variables(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of pip: those of this process without another environment's paths."""
-    return {key: value for key, value in inherited.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+def _variables() -> dict[str, str]:
+    """Returns the variables of pip, which runs code of the packages that it builds: its own options, those of compilers
+    and proxies, and nothing of this process."""
+    return child_environment((*_NAMES, *(name for name in os.environ if name.startswith("PIP_"))))

@@ -192,13 +192,18 @@ class Registry(Generic[T]):
             fields = self.options(kind).model_fields
         except InvalidInput:  # the check of the plugin itself reports it
             return
-        for name, info in fields.items():
-            registry = next((mark for mark in info.metadata if isinstance(mark, Registry)), None)
-            if registry is not None:
+        for name in fields:
+            if registry := self.inner_registry(kind, name):
                 for path, inner in _specs_in(spec.get(name)):
                     yield (name, *path), registry, inner
                     for below, inner_registry, innermost in registry.nested(inner):
                         yield (name, *path, *below), inner_registry, innermost
+
+    def inner_registry(self, kind: str, option: str) -> "Registry[Any] | None":
+        """Returns the registry of the plugins in an option of a kind; None for an option without plugins. Raises:
+        InvalidInput as `options`."""
+        info = self.options(kind).model_fields.get(option)
+        return next((mark for mark in info.metadata if isinstance(mark, Registry)), None) if info else None
 
     def _find(self, spec: Mapping[str, Any]) -> tuple[Callable[..., T], type[Config]]:
         kind = spec.get("kind")

@@ -19,13 +19,13 @@ class LocalSandboxOptions(Config):
 
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Jobs that run at once; 0: one per core."""
-    python: str = ""
+    python: Annotated[str, SettableBy.RECIPE] = ""
     """Interpreter of jobs, 3.11 or newer; empty: that of AstraFlow, or /usr/bin/python3 where jobs cannot read it."""
-    import_paths: tuple[str, ...] = ()
+    import_paths: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
     """Folders with packages for jobs, such as a `site-packages`; jobs can read them."""
-    readable_paths: tuple[str, ...] = ()
+    readable_paths: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
     """Further folders and files that jobs can read, such as a virtual environment or the source of an agent."""
-    modules: tuple[str, ...] = COMMON_MODULES
+    modules: Annotated[tuple[str, ...], SettableBy.RECIPE] = COMMON_MODULES
     """Modules that are loaded before jobs start. Others are imported by each job that needs them."""
     jobs_per_worker: Annotated[int, Field(ge=1)] = 1000
     """Jobs after which an interpreter is replaced."""

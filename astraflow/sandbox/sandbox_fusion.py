@@ -14,6 +14,7 @@ import aiohttp
 from pydantic import Field
 
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Outcome, SandboxError, Session
 
@@ -25,7 +26,7 @@ _MAX_ANSWER_BYTES = 2**26
 class SandboxFusionOptions(Config):
     """Address and limits of the service."""
 
-    url: str
+    url: Annotated[str, SettableBy.RECIPE]
     """Address of the service, such as `http://sandbox:8080`."""
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
     """Requests at once from this node; further jobs wait. The service's reads time out when it has too many."""

@@ -22,7 +22,7 @@ UNBOUNDED_NODES = 10_000
 class SizerOptions(Config):
     """Parameters of the rule. Values that are measured (noise, launch delays, rates) are not configured."""
 
-    rule: Literal["sizer", "baseline"] = "sizer"
+    rule: Annotated[Literal["sizer", "baseline"], SettableBy.AGENT] = "sizer"
     """`sizer`, or `baseline`: the published dead band on the trainer's wait."""
     tick_s: float | None = Field(default=None, ge=5, le=60)
     """Interval between decisions. Seconds. When absent: a quarter of the shortest launch delay, from 5 s to 30 s,

@@ -14,6 +14,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
+from astraflow.runtime.child_environment import child_environment
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
@@ -47,7 +48,7 @@ class McpOptions(Config):
     """Name of the environment variable with the bearer token of the address; empty: none."""
     tools: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
     """Names of the tools that the policy gets; empty: all."""
-    server_per_episode: bool = False
+    server_per_episode: Annotated[bool, SettableBy.RECIPE] = False
     """Connects again for each episode, which starts another program for a `command`: for servers with state. Otherwise
     all episodes of the flow share one connection."""
     start_s: float = Field(default=30.0, gt=0)
@@ -244,7 +245,8 @@ async def _client(options: McpOptions, resources: AsyncExitStack) -> "Client":
         ) from problem
     if options.command:
         program, *arguments = options.command
-        return Client(StdioServerParameters(command=program, args=arguments, env=_variables(options.variables)))
+        environment = child_environment(**_variables(options.variables))
+        return Client(StdioServerParameters(command=program, args=arguments, env=environment))
     token = _variables((options.token_variable,))[options.token_variable] if options.token_variable else ""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     http = await resources.enter_async_context(create_mcp_http_client(headers=headers))

@@ -26,15 +26,17 @@ class SandboxToolsOptions(Config):
 
     sandbox: Annotated[dict[str, Any], SettableBy.RECIPE, sandboxes] = Field(default_factory=lambda: {"kind": "local"})
     """Sandbox: its kind and options."""
-    tools: tuple[Literal["bash", "python"], ...] = Field(default=("bash", "python"), min_length=1)
+    tools: Annotated[tuple[Literal["bash", "python"], ...], SettableBy.AGENT] = Field(
+        default=("bash", "python"), min_length=1
+    )
     """Tools of an episode."""
     call_s: float = Field(default=30.0, gt=0)
     """Time limit of a call; the shell or interpreter is then restarted."""
-    memory_mib: int = Field(default=512, ge=16)
+    memory_mib: Annotated[int, SettableBy.OPERATOR] = Field(default=512, ge=16)
     """Memory of an episode. MiB."""
-    output_bytes: int = Field(default=65536, ge=1)
+    output_bytes: Annotated[int, SettableBy.OPERATOR] = Field(default=65536, ge=1)
     """Limit of the standard output and of the standard error of a call, each."""
-    processes: int = Field(default=32, ge=1)
+    processes: Annotated[int, SettableBy.OPERATOR] = Field(default=32, ge=1)
     """Processes and threads of an episode."""
 
 

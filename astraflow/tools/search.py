@@ -8,7 +8,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,7 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.http.json_service import JsonClient
 from astraflow.search.base import Search
 from astraflow.search.client import SearchClient
@@ -29,9 +30,9 @@ from astraflow.tools.base import Tool, ToolError
 class SearchToolOptions(CorpusOptions):
     """Corpus or service, and limits of what the policy sees."""
 
-    url: str = ""
+    url: Annotated[str, SettableBy.RECIPE] = ""
     """Address of a search service, such as `http://127.0.0.1:9200`; empty: an index in the process of the node."""
-    token_variable: str = TOKEN_VARIABLE
+    token_variable: Annotated[str, SettableBy.RECIPE] = TOKEN_VARIABLE
     """Environment variable of the node with the service's token; unset: none is sent."""
     top: int = Field(default=5, ge=1, le=20)
     """Documents in an answer."""
@@ -43,7 +44,7 @@ class SearchToolOptions(CorpusOptions):
     """Pieces of a page that can be read."""
     repeated_characters: int = Field(default=100, ge=0)
     """Characters of a piece that was read before in the episode."""
-    has_access: bool = True
+    has_access: Annotated[bool, SettableBy.AGENT] = True
     """Offer the tool `access`."""
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ class TrainerConfig(Config):
     checkpoint is written, it needs room besides them. Unlimited when absent."""
     publish: PublishConfig = PublishConfig()
     """Transfer of versions to the weight store."""
-    probe_every: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    probe_every: Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], SettableBy.AGENT] = "auto"
     """Versions between two probes, with which engines verify their loaded weights. `auto`: as often as 0.3 percent of
     the training time allows, which is every version where steps are long. With the engine `openai_tokens` in the recipe
     the default is 1, because such nodes refuse a version without a probe."""

@@ -20,7 +20,7 @@ class PullConfig(Config):
     """Open connections to each source. On a short link one is enough; over 300 ms it takes eight to fill 4 Gbit/s."""
     max_bytes_per_s: float | None = Field(default=None, gt=0)
     """Limit of the node's fetch rate, over all connections and policies; unlimited when absent."""
-    use_shared_memory: bool = True
+    use_shared_memory: Annotated[bool, SettableBy.RECIPE] = True
     """Use bits in the shared memory of a source on the same host directly, without a fetch."""
     stall_timeout_s: float = Field(default=30.0, gt=0)
     """Time without data after which a fetch is interrupted and resumed."""

@@ -1,8 +1,12 @@
 """Full versions in shared memory, which other processes on the same host map instead of receiving a copy.
 
-A buffer is a file in `/dev/shm`. Each user, including the writer, holds a shared lock on it, which ends with the last
-use of the mapped array, or with the process. So readers need no registration: a writer may overwrite a buffer, and any
-process of the same user may remove it, once it can lock the buffer exclusively.
+A buffer is a file in `/dev/shm`, or in the folder that ASTRAFLOW_SHARED_FOLDER names. Containers of different trust
+share that folder, writable for publishers and stores and read-only for nodes, so that no node can alter what others
+have verified. Processes of one user without such a boundary can alter each other's buffers and memory.
+
+Each user, including the writer, holds a shared lock on a buffer, which ends with the last use of the mapped array, or
+with the process. So readers need no registration: a writer may overwrite a buffer, and any process of the same user may
+remove it, once it can lock the buffer exclusively.
 """
 
 import fcntl
@@ -25,7 +29,10 @@ from astraflow.weights.tensors import Buffer, frozen
 
 log = get_logger()
 
-SHARED_FOLDER = Path("/dev/shm")  # noqa: S108 (files are made with O_EXCL and a random name, and opened without links)
+MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 (files are made with O_EXCL and a random name, and opened without links)
+"""Shared memory of this process and the engine servers that it starts."""
+SHARED_FOLDER = Path(os.environ.get("ASTRAFLOW_SHARED_FOLDER") or MEMORY_FOLDER)
+"""Shared memory of versions that other services map."""
 PREFIX = "astraflow-"
 
 CREATION_GRACE_S = 60.0
@@ -34,7 +41,7 @@ CREATION_GRACE_S = 60.0
 
 @cache
 def host_id() -> str:
-    """Returns an id shared by processes that see the same shared memory: one kernel boot, one `/dev/shm`."""
+    """Returns an id shared by processes that see the same shared memory: one kernel boot, one folder."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{SHARED_FOLDER.stat().st_dev}"
 
@@ -53,9 +60,13 @@ class SharedBuffer:
     Must not be written while others may read: call `reclaim` first.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        """size_bytes: at least 1. Raises: StorageFull when shared memory has no room for the whole buffer."""
-        path = SHARED_FOLDER / f"{PREFIX}{uuid4().hex}"
+    def __init__(self, size_bytes: int, *, folder: Path | None = None) -> None:
+        """size_bytes: at least 1. folder: that of versions if absent.
+
+        Raises: StorageFull when shared memory has no room for the whole buffer; OSError when the folder is not
+        writable.
+        """
+        path = (folder or SHARED_FOLDER) / f"{PREFIX}{uuid4().hex}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -155,9 +166,10 @@ def _open_checked(file: SharedFile, access: int) -> int:
 def remove_unused_buffers() -> int:
     """Removes unused buffers of this user, left over from killed processes; returns their number."""
     removed = 0
-    for path in SHARED_FOLDER.glob(f"{PREFIX}*"):
-        with suppress(FileNotFoundError):
-            removed += _remove_if_unused(path)
+    for folder in {SHARED_FOLDER, MEMORY_FOLDER}:
+        for path in folder.glob(f"{PREFIX}*"):
+            with suppress(FileNotFoundError):
+                removed += _remove_if_unused(path)
     if removed:
         log.info("shared_buffers_removed", buffers=removed)
     return removed

@@ -29,7 +29,7 @@ class VersionBuffer:
         """Allocates memory for a version: in shared memory, or in private memory where that is full."""
         try:
             shared = SharedBuffer(size_bytes)
-        except StorageFull as problem:
+        except (StorageFull, OSError) as problem:
             log.warning("version_not_in_shared_memory", bytes=size_bytes, problem=str(problem))
             return cls(np.empty(size_bytes, dtype=np.uint8))
         buffer = cls(shared.buffer, file=shared.file)

@@ -30,18 +30,18 @@ MAX_STATE_CHARACTERS = 2000
 class ActOptions(ConversationOptions):
     """Policy, environment, and form of messages and actions of the workflow."""
 
-    environment: Annotated[dict[str, Any], SettableBy.RECIPE, environments]
+    environment: Annotated[dict[str, Any], environments]
     """Environment: its kind and options."""
     policy: Annotated[str, SettableBy.AGENT] = "solver"
     """Policy that acts."""
-    action_format: ActionFormat = ActionFormat.LAST_LINE
+    action_format: Annotated[ActionFormat, SettableBy.AGENT] = ActionFormat.LAST_LINE
     """Form of an action: `last_line`, `tag` (`<action>...</action>`), `json` (`{"action": ...}`) or `number` (of an
     admissible action)."""
     instructions: Annotated[str, SettableBy.AGENT] = ""
     """Text at the begin of the first message, instead of the description of the action format."""
     worked_example: Annotated[str, SettableBy.AGENT] = ""
     """Example of an episode, after the instructions; empty: none."""
-    list_actions: bool = True
+    list_actions: Annotated[bool, SettableBy.AGENT] = True
     """Shows the admissible actions with each observation, where the environment enumerates them."""
     max_observation_characters: int = Field(default=8000, ge=1)
     """Longer observations are cut."""

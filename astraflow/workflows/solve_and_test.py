@@ -65,7 +65,7 @@ class SolveAndTestOptions(AnswerOptions):
     """Limit of a case by the clock; longer, so that a busy node fails no correct code. Seconds."""
     correct_threshold: float = 0.5
     """Smallest reward of a correct solution."""
-    knows_truth: bool = True
+    knows_truth: Annotated[bool, SettableBy.AGENT] = True
     """Retries only where it can teach something: the cases are valid, and the first attempt is wrong. An evaluation
     cannot know that; with false, the coder retries whenever it fails a case."""
 

@@ -35,15 +35,15 @@ MAX_COUNTED_TOOLS = 32
 class ToolUseOptions(ConversationOptions):
     """Policy, tools, and limits of the workflow."""
 
-    tools: Annotated[tuple[dict[str, Any], ...], SettableBy.RECIPE, tool_sources] = Field(min_length=1)
+    tools: Annotated[tuple[dict[str, Any], ...], tool_sources] = Field(min_length=1)
     """Sources of tools: each its kind and options."""
     policy: Annotated[str, SettableBy.AGENT] = "solver"
     """Policy that calls tools and answers."""
     system: Annotated[str, SettableBy.AGENT] = ""
     """System message before the question; the description of the tools follows it."""
-    call_format: CallFormat = CallFormat.HERMES
+    call_format: Annotated[CallFormat, SettableBy.AGENT] = CallFormat.HERMES
     """Form of a call: `hermes` (`<tool_call>{...}</tool_call>`), `xml` (`<search>...</search>`) or `python`."""
-    stop_after_call: bool = False
+    stop_after_call: Annotated[bool, SettableBy.AGENT] = False
     """Ends a turn after its first call, for policies that would write the result themselves. With `hermes` and `xml`.
     """
     result_tag: Annotated[str, SettableBy.AGENT] = Field(default="tool_response", pattern=r"^[a-z_]{1,32}$")
@@ -57,7 +57,7 @@ class ToolUseOptions(ConversationOptions):
     limit."""
     max_result_characters: int = Field(default=8000, ge=1)
     """Longer results are cut."""
-    scored_text: Literal["last", "all"] = "last"
+    scored_text: Annotated[Literal["last", "all"], SettableBy.AGENT] = "last"
     """Text that the reward reads: the last turn, or all turns of the policy joined by line breaks."""
     unfinished_reward: float = Field(default=0.0, ge=-1e6, le=1e6)
     """Reward of an episode that a limit ended before an answer; the reward is not called."""

@@ -39,7 +39,7 @@ CLOSE_S = 10.0
 class VersusOptions(ConversationOptions):
     """Game and policies. The limits of a conversation hold for each player; a player who reaches one loses."""
 
-    game: Annotated[dict[str, Any], SettableBy.RECIPE, games]
+    game: Annotated[dict[str, Any], games]
     """Game spec: `kind` and its options."""
     player_1: Annotated[str, SettableBy.AGENT] = "player"
     """Policy of the first player."""

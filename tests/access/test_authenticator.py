@@ -1,5 +1,6 @@
 """Permissions and lifetime of a credential."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from astraflow.access.authority import Authority
 from astraflow.access.callers import RUN_TOKEN_CALLER, Caller, Role
 from astraflow.access.credentials import CredentialSigner, is_credential, new_id, read_claims
 from astraflow.access.revocations import Revocations
-from astraflow.contract.errors import NotAuthenticated
+from astraflow.contract.errors import NotAuthenticated, Unavailable
+from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 
 TOKEN = "the-run-token"
@@ -48,6 +50,40 @@ def test_revocations_are_removed_after_the_credential_expires(tmp_path: Path) ->
     revoked.add({"old": 10.0}, now=5.0)
     revoked.add({"new": 30.0}, now=20.0)
     assert ("old" in revoked, "new" in revoked, "new" in Revocations(tmp_path)) == (False, True, True)
+
+
+def test_a_revocation_that_cannot_be_written_holds_here_and_reaches_the_others_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Revocations(tmp_path), Revocations(tmp_path)
+    first.add({"written": 30.0}, now=1.0)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("astraflow.access.revocations.os.fsync", _no_space)
+        first.add({"lost": 30.0}, now=1.0)
+        assert ("written" in first, "lost" in first, "lost" in second) == (True, True, False)
+        assert "No space left" in first.problem
+        first.publish(now=2.0)
+        assert first.problem
+    other = Revocations(tmp_path)
+    other.add({"of another service": 30.0}, now=2.0)
+    assert "lost" in first, "a newer file does not replace it"
+    first.publish(now=3.0)
+    assert first.problem == ""
+    assert all(name in second for name in ("written", "lost", "of another service"))
+
+
+def _no_space(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"3"])
+def test_nothing_is_authenticated_while_revocations_cannot_be_read(tmp_path: Path, content: bytes) -> None:
+    authority = Authority.create(tmp_path / "a", run="test")
+    (authority.folder / "revoked.json").write_bytes(content)
+    keeper = Authenticator(TOKEN, authority=authority, clock=ManualClock(start=1000.0))
+    with raises_code(Unavailable, "credential.unreadable_revocations"):
+        keeper.caller(CredentialSigner(TOKEN).sign(node()), None)
+    assert keeper.caller(TOKEN, None) is RUN_TOKEN_CALLER
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.sampled_from(Role))

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from astraflow.access.authority import new_request
+from astraflow.access.authenticator import Authenticator
+from astraflow.access.authority import Authority, new_request
 from astraflow.access.callers import Role
 from astraflow.access.credentials import read_claims
 from astraflow.client.control_plane import ControlPlaneClient
@@ -77,13 +78,13 @@ class Dataflow:
 
 
 @asynccontextmanager
-async def dataflow(directory: Path) -> AsyncIterator[Dataflow]:
+async def dataflow(directory: Path, *, authority: Authority | None = None) -> AsyncIterator[Dataflow]:
     stop, clock = asyncio.Event(), MovableClock()
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         serve(
             config(policies=("solver", "verifier")),
-            listen=ListenOptions(token=TOKEN, drain_s=0.2),
+            listen=ListenOptions(token=TOKEN, drain_s=0.2, authority=authority),
             directory=directory,
             weights_address="127.0.0.1:1",
             stop=stop,
@@ -442,6 +443,29 @@ async def test_revoking_a_reusable_token_revokes_its_credentials(tmp_path: Path)
             await service.enrolled(credential, new_request()[1])
         with pytest.raises(NotPermitted):
             await service.enrolled(minted.token, new_request()[1])
+
+
+async def test_a_revocation_that_cannot_be_written_is_a_problem_of_the_run_until_it_is(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "authority", run="run")
+    weights = Authenticator(TOKEN, authority=authority)
+    async with dataflow(tmp_path / "dataflow", authority=authority) as service:
+        credential = await service.enrolled((await service.minted()).token, new_request()[1])
+        partial = authority.folder / ".revoked.json.partial"
+        partial.mkdir()  # in place of the file, as a disk that cannot be written
+        message = await service.control.revoke_credential("node", "n", actor="ann", reason="leaked")
+        assert "cannot publish" in message
+        assert any("cannot publish" in problem for problem in (await service.control.report()).problems)
+        assert weights.caller(credential, None).name == "n", "it does not know yet"
+        async with node(service, credential) as client:
+            with pytest.raises(NotAuthenticated):
+                await client.join(own("n"))
+        partial.rmdir()
+        async with asyncio.timeout(20):
+            async for report in service.control.watch_report():
+                if not any("cannot publish" in problem for problem in report.problems):
+                    break
+        with raises_code(NotAuthenticated, "credential.revoked"):
+            weights.caller(credential, None)
 
 
 async def test_a_reusable_token_is_limited_in_time_and_uses(tmp_path: Path) -> None:

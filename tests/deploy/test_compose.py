@@ -172,11 +172,19 @@ def test_nodes_hold_a_token_of_their_pool_and_not_the_run_token() -> None:
     assert depends_on(SERVICES["node"])["tokens"] == "service_completed_successfully"
 
 
-def test_services_that_transfer_weights_share_a_memory_volume() -> None:
-    sharing = {name for name, service in SERVICES.items() if mounts(service).get("/dev/shm") == ("shm", False)}  # noqa: S108
-    assert sharing >= {"weights", "trainer", "node"}
+def test_services_that_transfer_weights_share_a_memory_volume_which_nodes_cannot_write() -> None:
+    folder = "/run/astraflow/shm"
+    sharing = {name: mounts(service)[folder] for name, service in SERVICES.items() if folder in mounts(service)}
+    assert {name for name, (_, is_read_only) in sharing.items() if not is_read_only} == {
+        "weights",
+        "trainer",
+        "trainer-gpu",
+    }
+    assert {name for name, (_, is_read_only) in sharing.items() if is_read_only} == {"node", "node-gpu", "fleet"}
+    assert {volume for volume, _ in sharing.values()} == {"shm"}
+    assert {SERVICES[name]["environment"]["ASTRAFLOW_SHARED_FOLDER"] for name in sharing} == {folder}
     assert FILE["volumes"]["shm"]["driver_opts"]["type"] == "tmpfs"
-    assert not any({"ipc", "shm_size"} & service.keys() for service in SERVICES.values())
+    assert not any("ipc" in service or "/dev/shm" in mounts(service) for service in SERVICES.values())  # noqa: S108
 
 
 def test_a_profile_adds_its_services_and_nothing_else() -> None:

@@ -370,6 +370,8 @@ def test_ranks_on_several_hosts_are_started_by_torchrun_with_its_own_options() -
     options = get_args_parser().parse_args(command[1:])
     assert (options.nnodes, options.nproc_per_node, options.no_python) == ("2", "8", True)
     assert [options.training_script, *options.training_script_args][1:3] == ["serve", "trainer"]
+    (secret,) = [each["value"] for each in role_container["env"] if each["name"] == "ASTRAFLOW_RANKS_SECRET_FILE"]
+    assert Path(secret).parent == Path("/secret")
     assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 2, 2)
     host, _, domain = options.rdzv_endpoint.partition(":")[0].partition(".")
     assert host == "astraflow-trainer-solver-0"  # Kubernetes names the pods of an indexed job

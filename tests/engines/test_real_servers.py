@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import aiohttp
 import numpy as np
+import orjson
 import pytest
 import torch
 
@@ -72,6 +74,20 @@ class RealServerSuite(InstalledServerSuite):
     @staticmethod
     def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
         return np.asarray(make_torch.logprobs(adapted(number), tokens, scored_from), dtype=np.float32)
+
+    async def test_no_route_answers_without_the_key(self, served: ServerEngine) -> None:
+        client = served.servers[0].client
+        document = orjson.loads(await client.get("/openapi.json", limit_s=20.0))
+        routes = [(method, path) for path, methods in document["paths"].items() for method in methods]
+        routes += [("get", path) for path in ("/openapi.json", "/docs", "/metrics", "/health", "/absent")]
+        assert len(routes) > 20
+        async with aiohttp.ClientSession(client.base_url) as stranger:
+            for headers in ({}, {"Authorization": "Bearer wrong"}):
+                for method, path in routes:
+                    async with stranger.request(
+                        method, path.replace("{", "").replace("}", ""), headers=headers
+                    ) as answer:
+                        assert answer.status == 401, (method, path)
 
     async def test_a_trainer_distills_from_the_server_as_from_the_same_model_of_its_own(
         self, served: ServerEngine, monkeypatch: pytest.MonkeyPatch

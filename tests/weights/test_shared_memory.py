@@ -1,6 +1,7 @@
 """Buffers in shared memory: the processes that may map them, and when they may be overwritten."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput, UnknownVersion
 from astraflow.contract.weights import SharedFile
 from astraflow.weights.shared_memory import (
+    MEMORY_FOLDER,
     PREFIX,
     SHARED_FOLDER,
     SharedBuffer,
@@ -21,6 +23,7 @@ from astraflow.weights.shared_memory import (
     map_read_only,
     remove_unused_buffers,
 )
+from astraflow.weights.version_buffer import VersionBuffer
 
 _LEAVE_BEHIND = """
 import os
@@ -140,3 +143,76 @@ def test_a_reader_keeps_a_buffer_whose_writer_was_killed() -> None:
     del mapped
     remove_unused_buffers()
     assert not Path(path).exists()
+
+
+_ATTACK = """
+import sys
+from astraflow.contract.weights import SharedFile
+from astraflow.weights import shared_memory
+from astraflow.weights.shared_memory import host_id, map_read_only
+path = sys.argv[1]
+mapped = map_read_only(SharedFile(host=host_id(), path=path, size_bytes=4096))
+print("read", int(mapped[0]), flush=True)
+for alter in (
+    lambda: open(path, "r+b").write(b"evil"),
+    lambda: shared_memory.map_writable(SharedFile(host=host_id(), path=path, size_bytes=4096)),
+    lambda: shared_memory.SharedBuffer(64),
+    lambda: __import__("os").unlink(path),
+    lambda: __import__("os").chmod(path, 0o666),
+):
+    try:
+        alter()
+        print("altered")
+    except Exception as problem:
+        print("refused")
+print("version", bytes(mapped[:4]))
+"""
+
+
+def attacked(folder: Path, *, is_read_only: bool) -> list[str]:
+    """Maps a version in a folder as another container does and tries to alter it; returns what was printed."""
+    mount = f"mount --bind {folder} {folder}" + (f" && mount -o remount,bind,ro {folder}" if is_read_only else "")
+    (name,) = (path.name for path in folder.iterdir())
+    command = f'{mount} && exec "$0" -c "$1" {folder}/{name}'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", command, sys.executable, _ATTACK],
+        env=os.environ | {"ASTRAFLOW_SHARED_FOLDER": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.needs("root")
+def test_a_node_whose_folder_is_read_only_maps_versions_and_cannot_alter_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = MEMORY_FOLDER / f"test-{uuid4().hex}"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr("astraflow.weights.shared_memory.SHARED_FOLDER", folder)
+    try:
+        buffer = SharedBuffer(4096)
+        buffer.buffer[:] = 7
+        assert attacked(folder, is_read_only=True) == ["read 7", *["refused"] * 5, f"version {bytes([7] * 4)}"]
+        assert (buffer.buffer == 7).all()
+        assert "altered" in attacked(folder, is_read_only=False), "the attack that the mount prevents"
+        assert bytes(buffer.buffer[:4]) == b"evil"
+        buffer.unlink()
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_versions_are_in_the_folder_that_the_environment_names(tmp_path: Path) -> None:
+    code = "from astraflow.weights import shared_memory as s; print(s.SHARED_FOLDER, s.MEMORY_FOLDER)"
+    for folder, expected in ((str(tmp_path), str(tmp_path)), ("", str(MEMORY_FOLDER))):
+        environment = os.environ | {"ASTRAFLOW_SHARED_FOLDER": folder}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [expected, str(MEMORY_FOLDER)]
+
+
+def test_a_version_is_in_private_memory_where_the_folder_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astraflow.weights.shared_memory.SHARED_FOLDER", Path("/proc"))
+    version = VersionBuffer.allocate(64)
+    assert version.file is None
+    assert version.buffer.nbytes == 64

@@ -31,6 +31,7 @@ from astraflow.agents.programs.fork_server import __name__ as server_module
 from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL
 from astraflow.agents.proxy.server import environment as client_environment
 from astraflow.contract.errors import InternalError, InvalidInput
+from astraflow.runtime.child_environment import PYTHON_VARIABLES, child_environment
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins
@@ -38,8 +39,6 @@ from astraflow.sandbox.base import Command, JobResult, Outcome
 
 _START_S = 120.0
 """Longest time in which the modules are imported, on a busy machine."""
-_VARIABLES = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV", PLUGINS_VARIABLE)
-"""Variables of the node that agents get: none with a secret."""
 
 
 class CallableOptions(Config):
@@ -164,10 +163,12 @@ class _ForkServer:
             if self._process is not None and self._process.returncode is None:
                 return
             await self.close()
-            names = (*_VARIABLES, *self._variables)
-            environment = {name: os.environ[name] for name in names if name in os.environ}
-            environment |= client_environment(UNSET_URL, UNSET_KEY)
-            environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+            environment = child_environment(
+                (*PYTHON_VARIABLES, *self._variables),
+                **client_environment(UNSET_URL, UNSET_KEY),
+                PYTHONPATH=os.pathsep.join(filter(None, sys.path)),
+                OMP_NUM_THREADS="1",
+            )
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", server_module,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,

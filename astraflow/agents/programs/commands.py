@@ -36,11 +36,11 @@ class CommandFields(Config):
 
     command: Annotated[tuple[str, ...], SettableBy.RECIPE] = Field(min_length=1)
     """Program and arguments, not a shell command. `{question}` in an argument is replaced by that field of the task."""
-    stdin: Literal["nothing", "question", "task"] = "nothing"
+    stdin: Annotated[Literal["nothing", "question", "task"], SettableBy.RECIPE] = "nothing"
     """Standard input: the field `question`, or all fields as JSON."""
     variables: Annotated[dict[str, str], SettableBy.RECIPE] = Field(default_factory=dict)
     """Environment variables, in addition to base URLs and keys of the session."""
-    has_field_variables: bool = False
+    has_field_variables: Annotated[bool, SettableBy.RECIPE] = False
     """Sets the environment variable `TASK_QUESTION` to the field `question`, and so on for each field."""
 
 

@@ -38,7 +38,7 @@ class ContainerOptions(CommandFields):
     """Image with the agent and the program `timeout` of GNU coreutils or BusyBox."""
     relay_image: Annotated[str, SettableBy.RECIPE] = ""
     """Image with `timeout` and `python3` (3.9 or newer) for the relay of model calls; empty: that of the agent."""
-    runner: Literal["docker", "podman"] = "docker"
+    runner: Annotated[Literal["docker", "podman"], SettableBy.RECIPE] = "docker"
     """Program that runs containers."""
     folder: Annotated[str, SettableBy.RECIPE] = "/work"
     """Working directory, which is created; `task.json` is there."""

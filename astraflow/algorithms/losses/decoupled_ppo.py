@@ -1,6 +1,6 @@
 """Decoupled PPO (AReaL, arXiv:2505.24298): trust region around a recent policy, weight for the sampling policy."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -9,6 +9,7 @@ from astraflow.algorithms.corrections.weights import IcePop, IcePopOptions, Tis,
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.options import Anchor
 from astraflow.algorithms.losses.ppo import ClipOptions, ClippedRatio
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class DecoupledPpoOptions(ClipOptions):
@@ -19,7 +20,7 @@ class DecoupledPpoOptions(ClipOptions):
 
     weight_cap: float = Field(default=5.0, gt=1)
     """Largest weight exp(l_p - l_b). (AReaL)"""
-    weight_mode: Literal["truncate", "mask"] = "truncate"
+    weight_mode: Annotated[Literal["truncate", "mask"], SettableBy.AGENT] = "truncate"
     """Larger weights become the cap, or 0. Masked tokens stay in the denominators."""
 
 

@@ -1,6 +1,6 @@
 """Divergence PPO (arXiv:2602.04879): a trust region in probabilities instead of ratios; and its symmetric variant."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -8,6 +8,7 @@ from pydantic import Field
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.options import PolicyOptions
 from astraflow.algorithms.losses.policy_gradient import Objective, PolicyGradient, PolicyTokens
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _LIMIT, _SYMMETRIC_LIMIT = 0.2, 0.1
 
@@ -15,7 +16,7 @@ _LIMIT, _SYMMETRIC_LIMIT = 0.2, 0.1
 class DppoOptions(PolicyOptions):
     """Trust region around the behaviour policy. A ratio says little about a rare token, a difference does."""
 
-    is_symmetric: bool = False
+    is_symmetric: Annotated[bool, SettableBy.AGENT] = False
     """Masks differences of either direction for all advantages, as IPO of prime-rl does."""
     limit_low: float | None = Field(default=None, gt=0, le=1)
     """Largest decrease of the probability; None: 0.2, symmetric 0.1."""

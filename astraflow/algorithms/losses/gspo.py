@@ -1,6 +1,6 @@
 """Group sequence policy optimization (GSPO, arXiv:2507.18071): one ratio for each trajectory."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -9,6 +9,7 @@ from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.options import Aggregation, Anchor, AnchoredOptions
 from astraflow.algorithms.losses.policy_gradient import Objective, PolicyGradient, PolicyTokens
 from astraflow.algorithms.losses.ppo import clipped_objective, is_clipped
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class GspoOptions(AnchoredOptions):
@@ -22,9 +23,9 @@ class GspoOptions(AnchoredOptions):
     clip_high: float = Field(default=4e-4, gt=0)
     """No gradient above the sequence ratio `1 + clip_high`. The geometric mean of the ratios varies far less than the
     ratio of a token, so the range is narrow."""
-    anchor: Anchor = "proximal"
+    anchor: Annotated[Anchor, SettableBy.AGENT] = "proximal"
     """Mismatch of engine and trainer alone exceeds the clip range, so the ratio to `behaviour` is of little use."""
-    aggregation: Aggregation = "sequence_mean"
+    aggregation: Annotated[Aggregation, SettableBy.AGENT] = "sequence_mean"
     """Every trajectory has the same weight, as in the paper."""
 
 

@@ -18,7 +18,7 @@ KlEstimator: TypeAlias = Literal["k1", "k2", "k3", "k3+"]
 class AggregationOptions(Config):
     """Weights of tokens in the mean."""
 
-    aggregation: Aggregation = "token_mean"
+    aggregation: Annotated[Aggregation, SettableBy.AGENT] = "token_mean"
     """`token_mean`: every token has the same weight (DAPO, arXiv:2503.14476). `sequence_mean`: every trajectory has the
     same weight, shared by its tokens (GRPO, arXiv:2402.03300). `fixed_length`: every token has the weight it would have
     in a trajectory of that length, so long wrong answers are penalized in full (Dr. GRPO, arXiv:2503.20783)."""
@@ -50,11 +50,11 @@ class PolicyOptions(AggregationOptions):
     """Factors that correct the mismatch of engine and trainer, multiplied; each with `kind` and its options."""
     kl_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the penalty for divergence from the initial weights; with 0 no copy of them is stored."""
-    kl_estimator: KlEstimator = "k3"
+    kl_estimator: Annotated[KlEstimator, SettableBy.AGENT] = "k3"
     """`k1`: unbiased value, but its gradient is zero in expectation unless `kl_unbiased` is on. `k2`: half the squared
     log ratio, whose gradient is that of the divergence. `k3`: unbiased value that is never negative. `k3+`: value of
     k3, gradient of k2. (J. Schulman, "Approximating KL divergence"; verl)"""
-    kl_unbiased: bool = False
+    kl_unbiased: Annotated[bool, SettableBy.AGENT] = False
     """Multiplies the estimate by the ratio to the recorded logprob, with gradient, so that the gradient is that of the
     divergence also for tokens of older versions. (DeepSeek-V3.2, arXiv:2512.02556)"""
     entropy_coefficient: float = Field(default=0.0, ge=0)
@@ -84,7 +84,7 @@ class PolicyOptions(AggregationOptions):
 class AnchoredOptions(PolicyOptions):
     """Options of losses whose ratio may be relative to any of the anchors."""
 
-    anchor: Anchor = "behaviour"
+    anchor: Annotated[Anchor, SettableBy.AGENT] = "behaviour"
     """Logprobs that the ratio is relative to. `behaviour`: those recorded at sampling. `proximal`: those of the weights
     at the start of the batch, at the cost of a forward pass. `current`: those of the training pass itself, without
     gradient; the same as `proximal`, without its pass, while a batch is one optimizer step. Corrections that are

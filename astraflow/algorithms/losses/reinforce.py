@@ -1,18 +1,19 @@
 """Policy gradient without trust region (REINFORCE, Williams 1992), for corrections and batch-whitened advantages."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.options import Anchor, AnchoredOptions
 from astraflow.algorithms.losses.policy_gradient import Objective, PolicyGradient, PolicyTokens
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class ReinforceOptions(AnchoredOptions):
     """Anchor of the ratio."""
 
-    anchor: Anchor = "current"
+    anchor: Annotated[Anchor, SettableBy.AGENT] = "current"
     """`current`: plain REINFORCE; `behaviour`: with the full importance ratio; `proximal`: for several minibatches."""
 
 

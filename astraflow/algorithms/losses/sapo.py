@@ -1,6 +1,6 @@
 """Soft adaptive policy optimization (SAPO, arXiv:2511.20347): a smooth gate instead of a clip range."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -8,6 +8,7 @@ from pydantic import Field
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.options import Aggregation, AnchoredOptions
 from astraflow.algorithms.losses.policy_gradient import Objective, PolicyGradient, PolicyTokens
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class SapoOptions(AnchoredOptions):
@@ -17,7 +18,7 @@ class SapoOptions(AnchoredOptions):
     """For positive advantages."""
     temperature_negative: float = Field(default=1.05, gt=0)
     """For other advantages; more, since their gradients raise many other tokens and are less stable."""
-    aggregation: Aggregation = "sequence_mean"
+    aggregation: Annotated[Aggregation, SettableBy.AGENT] = "sequence_mean"
     """Every trajectory has the same weight, as in the paper."""
 
 

@@ -20,7 +20,7 @@ from astraflow.raas.engines.server.installation.installer import missing_softwar
 from astraflow.raas.engines.server.installation.releases import find_release, server_kinds
 from astraflow.runtime.folders.run_folders import home
 from astraflow.sandbox.local import probe
-from astraflow.weights.shared_memory import SHARED_FOLDER
+from astraflow.weights.shared_memory import MEMORY_FOLDER
 
 _MIN_MEMORY_BYTES = 2 * 10**9
 _MIN_DISK_BYTES = 10**9
@@ -126,11 +126,11 @@ def _disk() -> Finding:
 
 
 def _shared_memory() -> Finding:
-    if not SHARED_FOLDER.is_dir():
+    if not MEMORY_FOLDER.is_dir():
         return Finding(
-            subject="shared memory", is_ok=False, is_required=False, message=f"{SHARED_FOLDER} is missing: no weights"
+            subject="shared memory", is_ok=False, is_required=False, message=f"{MEMORY_FOLDER} is missing: no weights"
         )
-    free = psutil.disk_usage(str(SHARED_FOLDER)).free
+    free = psutil.disk_usage(str(MEMORY_FOLDER)).free
     is_sufficient = free >= _MIN_SHARED_BYTES
     hint = "" if is_sufficient else "; it holds the weights: in a container, set --shm-size=2g"
     return Finding(

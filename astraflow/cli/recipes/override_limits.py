@@ -13,7 +13,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
-from astraflow.recipe.plugins import plugin_lists, plugin_specs
+from astraflow.recipe.plugins import outer_plugin_specs, plugin_lists
 from astraflow.runtime.config.setting_permissions import SettableBy, declared_class, settable_by
 from astraflow.runtime.config.toml import merge_tables, parse_override
 from astraflow.runtime.folders.data_locations import location_problem
@@ -86,7 +86,7 @@ class SettingClasses:
 
     def __init__(self, recipe: Recipe, values: Mapping[str, Any], *, imports_heavy: bool) -> None:
         """values: the whole recipe with overrides. imports_heavy: True to import plugins that take seconds to load."""
-        self._plugins = {_pattern(path): registry for path, registry, _ in plugin_specs(recipe)}
+        self._plugins = {_pattern(path): registry for path, registry, _ in outer_plugin_specs(recipe)}
         self._lists = {_pattern(path): registry for path, registry, _ in plugin_lists(recipe)}
         self._values = values
         self._imports_heavy = imports_heavy
@@ -103,7 +103,7 @@ class SettingClasses:
             return declared
         if _pattern(path) in self._lists:
             return SettableBy.AGENT
-        for depth in range(len(path) - 1, 0, -1):
+        for depth in range(1, len(path)):
             if registry := self._registry(path[:depth]):
                 return self._of_plugin(registry, path, depth)
         return settable_by(Recipe, path)
@@ -112,15 +112,22 @@ class SettingClasses:
         return self._plugins.get(_pattern(path)) or (self._lists.get(_pattern(path[:-1])) if len(path) > 1 else None)
 
     def _of_plugin(self, registry: Registry[Any], path: Path, depth: int) -> SettableBy:
+        """Returns the class of a setting of the plugin at `path[:depth]`. The class that an option declares applies to
+        the plugins inside it, their kinds included."""
         if path[depth:] == ("kind",):
             return SettableBy.AGENT
         kind = str(_value_at(self._values, (*path[:depth], "kind")))
         if registry.is_heavy(kind) and not self._imports_heavy:
             return SettableBy.AGENT
         try:
-            return settable_by(registry.options(kind), path[depth:])
+            options = registry.options(kind)
         except InvalidInput:
             return SettableBy.RECIPE
+        inner = registry.inner_registry(kind, path[depth])
+        inner_depth = depth + (2 if path[depth + 1 : depth + 2] and path[depth + 1].isdecimal() else 1)
+        if inner is None or inner_depth >= len(path) or declared_class(options, path[depth : depth + 1]) is not None:
+            return settable_by(options, path[depth:])
+        return self._of_plugin(inner, path, inner_depth)
 
 
 def _refusal_message(class_: SettableBy, value: Any, limits: Limits) -> str:
@@ -139,20 +146,29 @@ def _refusal_message(class_: SettableBy, value: Any, limits: Limits) -> str:
 
 
 def _changes(before: Any, after: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yields the settings whose values differ, with their new values; removed settings are not included."""
+    """Yields the settings whose values differ, with their new values; removed ones of a plugin, which get their
+    defaults, with None."""
     if isinstance(after, Mapping):
         before_items = before if isinstance(before, Mapping) and before.get("kind") == after.get("kind") else {}
         if not after and not isinstance(before, Mapping):
             yield path, after
         for key, value in after.items():
             yield from _changes(before_items.get(key, _ABSENT), value, (*path, key))
+        for key in sorted(before_items.keys() - after.keys()):
+            yield (*path, key), None
     elif isinstance(after, list) and any(isinstance(item, Mapping) for item in after):
         before_list = before if isinstance(before, list) else []
         for index, value in enumerate(after):
             if value not in before_list:
-                yield from _changes(_ABSENT, value, (*path, str(index)))
+                yield from _changes(_item_of_kind(before_list, value), value, (*path, str(index)))
     elif before is _ABSENT or before != after:
         yield path, after
+
+
+def _item_of_kind(items: Sequence[Any], wanted: Any) -> Any:
+    """Returns the first plugin of the list that has the kind of another one; `_ABSENT` without any."""
+    kind = wanted.get("kind") if isinstance(wanted, Mapping) else None
+    return next((item for item in items if isinstance(item, Mapping) and item.get("kind") == kind), _ABSENT)
 
 
 def _pattern(path: Sequence[str]) -> Path:

@@ -22,7 +22,7 @@ class Conditions(Config):
     """Labels of the trajectory and their values, such as the game of an environment."""
     roles: Annotated[tuple[str, ...], SettableBy.OPERATOR] = ()
     """Roles, without the suffix of a later attempt; empty: any."""
-    endings: tuple[Ending, ...] = ()
+    endings: Annotated[tuple[Ending, ...], SettableBy.AGENT] = ()
     """Reasons for the end of an interaction; empty: any, and single answers."""
     reward_at_least: float | None = None
     reward_below: float | None = None

@@ -413,9 +413,8 @@ class ControlService(ControlPlaneServicer):
         nodes = self._nodes.nodes_of(revoked.holders)
         returned = self._nodes.retire(revoked.holders, reason=reason)
         await self._run.journal.wait_durable()
-        return control.ControlReply(
-            message=f"{revoked.message}; {returned} tasks returned" if nodes else revoked.message
-        )
+        parts = [revoked.message, *([f"{returned} tasks returned"] if nodes else []), self._credentials.problem]
+        return control.ControlReply(message="; ".join(filter(None, parts)))
 
     async def ReportFleetConstraints(self, request: control.FleetConstraints, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""

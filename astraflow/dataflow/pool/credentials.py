@@ -215,6 +215,15 @@ class Credentials:
         ):
             self._events.add("credential_revoked", caller.name, "the node left")
 
+    @property
+    def problem(self) -> str:
+        """Why other services do not know all revocations, with a remedy; empty while they do."""
+        return self._revoked.problem
+
+    def tick(self) -> None:
+        """Publishes revocations again that could not be published."""
+        self._revoked.publish(now=self._clock.wall())
+
     def _exchange(self, caller: Caller, request: bytes, *, role: str, name: str, pool: str) -> IssuedCredential:
         granted, entry = caller.grants, self._ledger.get(caller.id)
         if caller.expires_at <= self._clock.wall() or entry is None or granted is None:
@@ -324,7 +333,7 @@ class Credentials:
         return frozenset(entry.holder.holder for entry in entries)
 
     def _publish_revocations(self) -> None:
-        """Publishes the revocations to every service."""
+        """Publishes the revocations to every service, or leaves them to `tick`."""
         revoked = {entry.holder.id: entry.holder.expires_at for entry in self._ledger if entry.state == "revoked"}
         if revoked:
             self._revoked.add(revoked, now=self._clock.wall())

@@ -30,7 +30,7 @@ def build_report(
     now: float,
     wall: float,
     uptime_s: float,
-    archive_problem: str | None = None,
+    service_problems: tuple[str, ...] = (),
     recommendations: tuple[PoolRecommendation, ...] = (),
 ) -> Report:
     """Returns all measurements at one time. `now` is monotonic, `wall` Unix seconds."""
@@ -46,7 +46,7 @@ def build_report(
         pools=_pool_reports(nodes),
         nodes=nodes,
         events=run.events.latest(EVENTS_SHOWN),
-        problems=(*run.problems(), *([archive_problem] if archive_problem else ())),
+        problems=(*run.problems(), *service_problems),
         evaluations=tuple(report for evaluation in run.evaluations.values() for report in evaluation.reports()),
         weights=tuple(
             WeightsReport(policy=policy, versions=tuple(stream.history.published))

@@ -1,7 +1,7 @@
 """Generated sums of small numbers."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,12 +10,13 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import GeneratedDataset, generated_prompt
 from astraflow.datasets.shuffle import Shuffle
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class ArithmeticOptions(Config):
     """Sums to generate."""
 
-    operation: Literal["add", "subtract", "multiply"] = "add"
+    operation: Annotated[Literal["add", "subtract", "multiply"], SettableBy.AGENT] = "add"
     """`add`: `3+4=` with the answer `7`; `subtract`: `3-4=`, `-1`; `multiply`: `3*4=`, `12`."""
     digits: int = Field(default=1, ge=1, le=12)
     """Maximum digits of both numbers."""

@@ -17,7 +17,7 @@ from astraflow.runtime.config.setting_permissions import SettableBy
 class LettersOptions(Config):
     """Strings to generate, and the operation on them."""
 
-    operation: Literal["reverse", "sort"] = "reverse"
+    operation: Annotated[Literal["reverse", "sort"], SettableBy.AGENT] = "reverse"
     """`reverse`: `rev abcd=` with the answer `dcba`; `sort`: `sort 3142=` with the answer `1234`."""
     length: int = Field(default=4, ge=1, le=64)
     """Characters of each string."""

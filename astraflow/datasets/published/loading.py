@@ -49,7 +49,7 @@ class PublishedOptions(Config):
     path: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """A copy of the set: a file (JSON lines, Parquet, JSON, Arrow, CSV), a folder written by `save_to_disk` or
     `hf download`, a folder or a URL of Parquet files. Empty: the hub."""
-    is_sample: bool = False
+    is_sample: Annotated[bool, SettableBy.AGENT] = False
     """Use a few made-up rows in the same layout, which need no network."""
     revision: Annotated[str, SettableBy.RECIPE] = ""
     """Commit on the hub; set one for reproducible runs."""

@@ -37,7 +37,7 @@ class AlfworldOptions(Config):
 
     path: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """Folder that `alfworld-download` filled (ALFWORLD_DATA), on the machine that runs dataflow."""
-    is_sample: bool = False
+    is_sample: Annotated[bool, SettableBy.AGENT] = False
     """Use a few invented games in the same layout."""
     generated: int = Field(default=0, ge=0)
     """Number of games to generate, instead of the published ones."""
@@ -46,10 +46,10 @@ class AlfworldOptions(Config):
     room are missing. Count."""
     objects: int = Field(default=10, ge=3, le=60)
     """Objects in the room of a generated game, besides the lamp. Count."""
-    split: Literal["train", "valid_seen", "valid_unseen"] = "train"
+    split: Annotated[Literal["train", "valid_seen", "valid_unseen"], SettableBy.AGENT] = "train"
     """Training games; validation games in rooms of the training games (`valid_seen`) or in other rooms
     (`valid_unseen`)."""
-    goals: Literal["game", "people"] = "game"
+    goals: Annotated[Literal["game", "people"], SettableBy.AGENT] = "game"
     """Goals of published games: those of the game files, which templates made and published results are about, or what
     a person wrote for the same task (`people`)."""
     task_types: Annotated[tuple[str, ...], SettableBy.AGENT] = TASK_TYPES

@@ -60,7 +60,7 @@ class ScienceWorldOptions(Config):
 
     tasks: Annotated[tuple[str, ...], SettableBy.AGENT] = tuple(VARIATIONS)
     """Tasks, such as `find-plant`."""
-    split: Literal["train", "dev", "test"] = "train"
+    split: Annotated[Literal["train", "dev", "test"], SettableBy.AGENT] = "train"
     """The first half of the variations of each task, the next quarter, or the last one."""
     simplifications: Annotated[tuple[str, ...], SettableBy.AGENT] = ("easy",)
     """Changes that make the tasks easier; empty for the original ones."""

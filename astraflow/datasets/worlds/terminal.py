@@ -51,7 +51,7 @@ class TerminalOptions(Config):
 
     path: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """Folder of task folders, on the machine that runs dataflow."""
-    is_sample: bool = False
+    is_sample: Annotated[bool, SettableBy.AGENT] = False
     """Use the twenty tasks that come with AstraFlow."""
 
     @model_validator(mode="after")

@@ -29,13 +29,13 @@ _TEST, _EVAL = 500, 1500
 class WebshopOptions(Config):
     """Goals to use."""
 
-    split: Literal["train", "eval", "test", "all"] = "train"
+    split: Annotated[Literal["train", "eval", "test", "all"], SettableBy.AGENT] = "train"
     """As published: test is 0 to 499, eval 500 to 1499, train the rest."""
     goals: int = Field(default=12_087, ge=1)
     """Number of goals of the shop; by default the human-written goals with all its products."""
     path: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """File of the goals (`env.server.goals`), one JSON object per line; empty: only the goal's number is known."""
-    is_sample: bool = False
+    is_sample: Annotated[bool, SettableBy.AGENT] = False
     """Use a few made-up goals, all of them in every split."""
     store: StoreOptions | None = None
     """Store with the goals, the same as that of the environment; absent: goals by number, or from `path`."""

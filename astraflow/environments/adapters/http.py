@@ -2,6 +2,7 @@
 
 import os
 from contextlib import AsyncExitStack, suppress
+from typing import Annotated
 from uuid import uuid4
 
 from pydantic import Field, field_validator
@@ -13,6 +14,7 @@ from astraflow.environments import environments
 from astraflow.environments.adapters.messages import decode_observation, too_long
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.http.json_service import JsonClient, JsonRefused
 
 TOKEN_VARIABLE = "ASTRAFLOW_ENVIRONMENT_TOKEN"  # noqa: S105 (the name of the variable, not the token)
@@ -23,9 +25,9 @@ _REFUSED = 422
 class HttpOptions(Config):
     """Service to use."""
 
-    url: str
+    url: Annotated[str, SettableBy.RECIPE]
     """Address, such as `http://127.0.0.1:9100`. Requests carry the prompts: use TLS beyond a trusted network."""
-    token_variable: str = TOKEN_VARIABLE
+    token_variable: Annotated[str, SettableBy.RECIPE] = TOKEN_VARIABLE
     """Environment variable of the node with the service's token; unset: none is sent."""
     concurrency: int = Field(default=64, ge=1, le=4096)
     """Episodes of this node that run at once."""

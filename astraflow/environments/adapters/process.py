@@ -3,7 +3,7 @@ crashes, or needs another Python interpreter."""
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from uuid import uuid4
 
 from pydantic import Field
@@ -17,20 +17,24 @@ from astraflow.environments.adapters.worker_process import WorkerProcess, start_
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.two_player import GameTurn
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class ProcessOptions(Config):
     """Environment or game to run, and its worker processes."""
 
-    of: dict[str, Any]
+    of: Annotated[dict[str, Any], SettableBy.RECIPE]
     """Specification of the environment or game."""
     workers: int = Field(default=2, ge=1, le=256)
     """Processes."""
     episodes_per_worker: int = Field(default=1, ge=1, le=1024)
     """Episodes that a worker runs at once. With 1, an episode that hangs or crashes disturbs no other."""
-    python: str = ""
+    python: Annotated[str, SettableBy.RECIPE] = ""
     """Interpreter of the workers, in whose environment `pip install astraflow` and the environment's packages are
     installed; empty: the interpreter of the node. Workers import the plugins that `ASTRAFLOW_PLUGINS` names."""
+    variables: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
+    """Names of environment variables of the node that workers get, such as that of a key. Others with secrets do not
+    reach them."""
     start_s: float = Field(default=120.0, gt=0)
     """Time for a worker to start, in seconds."""
     begin_s: float = Field(default=60.0, gt=0)
@@ -238,6 +242,7 @@ async def _start(options: ProcessOptions, *, is_game: bool) -> WorkerProcess:
         options.of,
         is_game=is_game,
         python=options.python,
+        variables=options.variables,
         episodes=options.episodes_per_worker,
         limit_s=options.start_s,
     )

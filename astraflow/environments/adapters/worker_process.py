@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -16,12 +16,17 @@ import astraflow
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.environments.adapters.worker import MAX_LINE_BYTES
-from astraflow.runtime.service import FOLLOW_PARENT
+from astraflow.runtime.child_environment import PYTHON_VARIABLES, child_environment
 
 _STDERR_LINES = 20
 _STDERR_CHARACTERS = 500
 """Maximum length of a line of standard error in a message. Characters."""
 _PACKAGES = str(Path(astraflow.__file__).parents[1])
+_VARIABLES = (
+    "ALFWORLD_DATA", "CUDA_VISIBLE_DEVICES", "HF_HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS", "OMP_NUM_THREADS",
+    "XDG_CACHE_HOME",
+)  # fmt: skip
+"""Variables that environments use, beside those of every program."""
 _STOP_S = 5.0
 """Seconds for an idle worker to close its environments."""
 
@@ -147,10 +152,16 @@ class WorkerProcess:
 
 
 async def start_worker(
-    spec: Mapping[str, Any], *, is_game: bool, python: str, episodes: int, limit_s: float
+    spec: Mapping[str, Any],
+    *,
+    is_game: bool,
+    python: str,
+    episodes: int,
+    limit_s: float,
+    variables: Sequence[str] = (),
 ) -> WorkerProcess:
     """Starts a worker and waits until its environment works. spec: of an environment, or of a game. python:
-    interpreter; empty: this one.
+    interpreter; empty: this one. variables: names of variables of this process that it gets beside the usual ones.
 
     Raises: InvalidInput for a specification that the worker refuses; Unavailable when it does not start in time.
     """
@@ -166,7 +177,7 @@ async def start_worker(
             stderr=asyncio.subprocess.PIPE,
             limit=MAX_LINE_BYTES,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path, FOLLOW_PARENT: ""},
+            env=child_environment((*PYTHON_VARIABLES, *_VARIABLES, *variables), PYTHONPATH=path),
         )
     except OSError as problem:
         raise Unavailable(

@@ -34,16 +34,16 @@ _MAX_COMMAND_CHARS = 100_000
 class TerminalOptions(Config):
     """Location of the tasks, and the sandbox that runs them."""
 
-    path: str = ""
+    path: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """Folder of task folders, on each node."""
-    is_sample: bool = False
+    is_sample: Annotated[bool, SettableBy.AGENT] = False
     """Use the tasks that come with AstraFlow."""
-    runner: Literal["sandbox", "docker", "podman", "kubernetes"] = "sandbox"
+    runner: Annotated[Literal["sandbox", "docker", "podman", "kubernetes"], SettableBy.RECIPE] = "sandbox"
     """`sandbox` runs tasks whose Dockerfile only copies files; `docker` and `podman` build and run images with the
     program of this name; `kubernetes` runs images that tasks name in pods, with the program `kubectl`."""
     sandbox: Annotated[dict[str, Any], SettableBy.RECIPE, sandboxes] = Field(default_factory=lambda: {"kind": "local"})
     """Sandbox of the runner `sandbox`."""
-    has_network: bool = False
+    has_network: Annotated[bool, SettableBy.RECIPE] = False
     """Containers reach the network, which the tests of many published tasks need. The policy does so too."""
     namespace: Annotated[str, SettableBy.RECIPE] = ""
     """Namespace of the pods; empty: that of the node's configuration of kubectl."""
@@ -53,7 +53,7 @@ class TerminalOptions(Config):
     """Time after which the cluster ends a pod, also when its node was lost. Seconds."""
     concurrency: int = Field(default=8, ge=1, le=1024)
     """Tasks at once on a node."""
-    command_s: float = Field(default=30.0, gt=0, le=3600)
+    command_s: Annotated[float, SettableBy.AGENT] = Field(default=30.0, gt=0, le=3600)
     """Timeout of a command, in seconds; the shell is restarted then."""
     max_output_chars: int = Field(default=10_000, ge=100, le=900_000)
     """Longer output is cut in its middle. Characters."""

@@ -49,7 +49,7 @@ class FetchedModelOptions(Config):
     """Name that `astraflow fetch` takes, such as `smollm2`."""
     folder: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """Folder that was given by `--to`; empty: below ASTRAFLOW_HOME."""
-    attention: Literal["sdpa", "eager"] = "sdpa"
+    attention: Annotated[Literal["sdpa", "eager"], SettableBy.AGENT] = "sdpa"
     """Attention of transformers: torch's fused kernels, or plain matrix products (slower, for comparison)."""
 
     location_option: ClassVar[str] = "folder"

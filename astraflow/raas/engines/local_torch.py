@@ -39,7 +39,7 @@ class LocalTorchOptions(Config):
 
     device: Annotated[str, SettableBy.AGENT] = "auto"
     """`auto` (the first GPU, else the CPU), `cpu`, `cuda`, `cuda:1`."""
-    compute_dtype: ComputeDtype = "auto"
+    compute_dtype: Annotated[ComputeDtype, SettableBy.AGENT] = "auto"
     """`auto`: float32 on a CPU, bfloat16 on a GPU. Weights are upcast from the published bits exactly."""
     threads: int = Field(default=1, ge=1)
     """Threads of torch in the whole process. More than one helps only when cores are idle."""

@@ -38,7 +38,7 @@ class ScriptedFailure(AstraFlowError):
 class Distribution(Config):
     """Distribution of a non-negative amount: a duration or a length."""
 
-    kind: Literal["constant", "uniform", "exponential", "lognormal"] = "lognormal"
+    kind: Annotated[Literal["constant", "uniform", "exponential", "lognormal"], SettableBy.AGENT] = "lognormal"
     """Lognormal has a long tail, as the replies of language models do."""
     mean: float = Field(ge=0)
     spread: float = Field(default=0.5, ge=0)

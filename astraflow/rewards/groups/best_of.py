@@ -4,6 +4,7 @@ Source: arXiv:2009.01325 (best of n).
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field
 
@@ -11,6 +12,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class BestOfOptions(Config):
@@ -18,7 +20,7 @@ class BestOfOptions(Config):
 
     winners: int = Field(default=1, ge=1)
     """Members that count as best."""
-    prefers_short: bool = False
+    prefers_short: Annotated[bool, SettableBy.AGENT] = False
     """Among equal rewards, the shorter text is better; else all of them share."""
 
 

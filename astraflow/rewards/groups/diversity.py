@@ -4,7 +4,7 @@ Source: distinct n-grams, arXiv:1510.03055; rewards for diversity in groups, arX
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,12 +12,13 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import group_rewards
 from astraflow.rewards.base import GroupMember
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class DiversityOptions(Config):
     """Part of the completions that is compared."""
 
-    compares: Literal["words", "answers"] = "words"
+    compares: Annotated[Literal["words", "answers"], SettableBy.AGENT] = "words"
     """`words`: sets of word sequences of the texts; `answers`: the answers that the reward extracted."""
     words: int = Field(default=2, ge=1, le=8)
     """Length of the compared word sequences. Count."""

@@ -47,7 +47,7 @@ class PairwiseJudgeOptions(JudgeOptions):
     `WINNER: B` or `WINNER: TIE`."""
     opponents: int = Field(default=0, ge=0)
     """Members that each member is compared with, its neighbours in a circle; 0: with all others."""
-    swaps: bool = True
+    swaps: Annotated[bool, SettableBy.AGENT] = True
     """Ask about each pair in both orders, since judges favour a position; else one order, alternating."""
 
     @model_validator(mode="before")

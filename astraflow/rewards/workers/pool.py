@@ -8,6 +8,7 @@ from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, RateLimited, Unavailable
 from astraflow.rewards.workers.process import __name__ as worker_module
+from astraflow.runtime.child_environment import PYTHON_VARIABLES, child_environment
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()
@@ -20,9 +21,6 @@ MAX_REPLY_BYTES = 2**20
 
 ATTEMPTS = 3
 """Workers that a call is given to, when a worker ends by itself or is killed by something else. Count."""
-
-KEPT_VARIABLES = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV")
-"""Environment variables of a worker: none with a secret, because a worker handles texts that a policy wrote."""
 
 
 class CallKilled(Exception):
@@ -158,8 +156,8 @@ class _Worker:
 
     async def start(self) -> None:
         """Starts the process and waits until its function is imported. Raises: Unavailable."""
-        variables = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-        variables |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join(filter(None, sys.path))
+        variables = child_environment(PYTHON_VARIABLES, PYTHONPATH=path, OMP_NUM_THREADS="1")
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 self.process = await asyncio.create_subprocess_exec(

@@ -4,17 +4,30 @@ A field declares its class in its annotation, also in the options of a third-par
 
     path: Annotated[str, SettableBy.DATA_LOCATION]
 
-The class of a field applies to everything below it. A number, a switch or a closed choice without a class is `AGENT`.
-Everything else without a class is `RECIPE`: unreviewed text settings cannot be overridden. `astraflow run --set` is not
-limited, since the local user owns the machine.
+The class of a field applies to everything below it. A number without a class is `AGENT`, unless its name speaks of
+reach or isolation (`speaks_of_reach`). Everything else without a class is `RECIPE`, switches and closed choices too:
+what was not reviewed cannot be overridden. `astraflow run --set` is not limited, since the local user owns the machine.
 """
 
+import re
 from collections.abc import Sequence
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
+
+_REACH = frozenset((
+    "access", "account", "address", "admin", "allow", "authority", "bind", "capability", "cgroup", "command",
+    "container", "credential", "device", "docker", "domain", "egress", "endpoint", "env", "environment",
+    "expose", "gid", "host", "image", "ingress", "insecure", "ip", "isolation", "listen", "mode",
+    "mount", "namespace", "network", "path", "pid", "pids", "port", "ports", "private", "privilege",
+    "privileged", "program", "proxy", "public", "python", "reach", "remote", "role", "root", "runner",
+    "runtime", "sandbox", "secret", "security", "shared", "shell", "socket", "ssh", "ssl", "sudo", "syscall",
+    "tls", "trust", "trusted", "uid", "umask", "unsafe", "untrusted", "uri", "url", "user", "verify", "volume",
+    "weak",
+))  # fmt: skip
+"""Words of names of settings that say what a process reaches, as whom it runs, or what contains it."""
 
 
 class SettableBy(Enum):
@@ -50,7 +63,16 @@ def settable_by(model: Any, path: Sequence[str]) -> SettableBy:
     declared, inside = _walked(model, path)
     if declared is not None:
         return declared
-    return SettableBy.AGENT if _is_closed(inside) else SettableBy.RECIPE
+    return SettableBy.AGENT if _is_number(inside) and not any(map(speaks_of_reach, path)) else SettableBy.RECIPE
+
+
+def speaks_of_reach(name: str) -> bool:
+    """Returns whether the name of a setting speaks of reach or isolation.
+
+    >>> [name for name in ("proxy_port", "user_id", "hasNetwork", "max_tokens", "reports") if speaks_of_reach(name)]
+    ['proxy_port', 'user_id', 'hasNetwork']
+    """
+    return not _REACH.isdisjoint(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name))
 
 
 def declared_class(model: Any, path: Sequence[str]) -> SettableBy | None:
@@ -84,13 +106,11 @@ def _required(annotation: Any) -> Any:
     return inner[0] if NoneType in get_args(annotation) and len(inner) == 1 else annotation
 
 
-def _is_closed(annotation: Any) -> bool:
-    """Returns whether all values are numbers, switches or members of a closed choice."""
+def _is_number(annotation: Any) -> bool:
+    """Returns whether all values are numbers; a switch is none."""
     origin = get_origin(annotation)
-    if origin is Literal:
-        return True
     if origin is Annotated:
-        return _is_closed(get_args(annotation)[0])
+        return _is_number(get_args(annotation)[0])
     if origin in (Union, UnionType, tuple):
-        return all(_is_closed(argument) for argument in get_args(annotation) if argument is not ...)
-    return isinstance(annotation, type) and issubclass(annotation, bool | int | float | Enum | NoneType)
+        return all(_is_number(argument) for argument in get_args(annotation) if argument is not ...)
+    return isinstance(annotation, type) and issubclass(annotation, int | float | NoneType) and annotation is not bool

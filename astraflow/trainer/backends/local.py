@@ -58,9 +58,9 @@ _RANDOM = "random.safetensors"
 class LocalOptions(OptimizerOptions):
     """Optimizer, precision, and the amount of data per forward pass."""
 
-    weights_dtype: WeightsDtype = "bfloat16"
+    weights_dtype: Annotated[WeightsDtype, SettableBy.AGENT] = "bfloat16"
     """Element type that weights are rounded to and published in; the optimizer stores them in float32."""
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    compute_dtype: Annotated[Literal["auto", "float32", "bfloat16"], SettableBy.AGENT] = "auto"
     """`auto`: float32 on a CPU, bfloat16 on a GPU."""
     device: Annotated[str, SettableBy.AGENT] = "auto"
     """`auto` (the first GPU, else the CPU), `cpu`, `cuda`, `cuda:1`."""
@@ -71,15 +71,15 @@ class LocalOptions(OptimizerOptions):
     micro_batch_tokens: int = Field(default=16_384, ge=1)
     """Tokens of one forward and backward pass; a single longer row is a pass of its own. Bounds memory, does not change
     results."""
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Annotated[Literal["none", "selective", "full"], SettableBy.AGENT] = "none"
     """Activations that the backward pass computes again instead of keeping them. `selective`: norms and activation
     functions, which compiled blocks do without this option; `full`: everything but the input of each block, which costs
     a quarter of the speed."""
-    compile_blocks: bool = False
+    compile_blocks: Annotated[bool, SettableBy.AGENT] = False
     """Compiles the blocks of the model, what the output head does to logits, and the update of 8-bit moments, with
     torch.compile: 1.5 times as fast on an H200, with two thirds of the memory, after 15 to 60 seconds at the first
     step. Needs a C compiler and the headers of Python on the host."""
-    float8: bool = False
+    float8: Annotated[bool, SettableBy.AGENT] = False
     """Computes the matrix products of the model's blocks in float8 (e4m3, gradients e5m2). Engines compute in
     `weights_dtype`, so their logprobs differ more from the trainer's. With 1.7 billion parameters it was no faster on
     an H200 (1.61 s a step instead of 1.55 s); larger models were not measured."""

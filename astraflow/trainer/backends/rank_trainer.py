@@ -61,9 +61,9 @@ class FsdpOptions(LocalOptions):
     sequence_ranks: int = Field(default=1, ge=1)
     """Ranks that compute one pack together (Ulysses), for rows that are too long for one device. Divides the number of
     query heads."""
-    cpu_offload: bool = False
+    cpu_offload: Annotated[bool, SettableBy.AGENT] = False
     """Store weights, gradients and optimizer state in the host's memory, and only gathered layers on the GPU."""
-    gradient_sync: Literal["last_pack", "each_pack"] = "last_pack"
+    gradient_sync: Annotated[Literal["last_pack", "each_pack"], SettableBy.AGENT] = "last_pack"
     """When gradients are summed over the ranks. `last_pack`: once per update, which is faster, but each rank stores the
     whole gradient (4 bytes per parameter). `each_pack`: each rank stores its shard only."""
     rank_timeout_s: float = Field(default=300.0, gt=0)

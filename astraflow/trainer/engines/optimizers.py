@@ -11,6 +11,7 @@ from torch.distributed import ProcessGroup, all_reduce
 from torch.distributed.tensor import DTensor
 
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.trainer.engines.base import UpdateResult
 from astraflow.trainer.engines.update_rules import AdamW, Muon, chunks, local_shard, with_sharding
 
@@ -20,12 +21,12 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 class OptimizerOptions(Config):
     """Optimizer, its learning-rate schedule, and the precision of its state."""
 
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Annotated[Literal["adamw", "muon"], SettableBy.AGENT] = "adamw"
     """`muon`: matrices by Muon, the rest (embeddings, output head, vectors) by AdamW, both with the same learning
     rate."""
     learning_rate: float = Field(default=1e-6, gt=0)
     """Highest learning rate, after the warm-up."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Annotated[Literal["constant", "linear", "cosine"], SettableBy.AGENT] = "constant"
     """Course of the learning rate after the warm-up. `linear` and `cosine` need `decay_steps`."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps over which the learning rate grows to its value."""
@@ -39,7 +40,7 @@ class OptimizerOptions(Config):
     """Term of the denominator of AdamW that avoids divisions by zero."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Not applied to norms and biases."""
-    moments_dtype: Literal["float32", "bfloat16", "uint8"] = "float32"
+    moments_dtype: Annotated[Literal["float32", "bfloat16", "uint8"], SettableBy.AGENT] = "float32"
     """Element type in which the moments are stored: bfloat16 saves 4 bytes per parameter, `uint8` (AdamW only; codes
     with a scale for each 256 elements of a row) saves 6. They are computed in float32."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)

@@ -1,5 +1,12 @@
 """Messages between the ranks of a trainer: JSON and named arrays over a socket. Bytes that arrive are parsed, never
-executed: torch's own object collectives use pickle."""
+executed: torch's own object collectives use pickle.
+
+Both sides of a new connection prove that they have the secret of the ranks, which is never sent:
+
+    first rank ──store──► address, nonce A, proof(address, A)
+    rank n     ─────────► n, nonce B, proof(n, A, B)
+    first rank ─────────► proof(B)
+"""
 
 import contextlib
 import hmac
@@ -131,11 +138,16 @@ class _Form:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def has_token(greeting: Mapping[str, Any], token: str) -> bool:
-    """Returns whether the greeting has the secret that ranks read from the store."""
-    sent = greeting.get("token")
+def proof_of(secret: bytes, *claims: object) -> str:
+    """Returns what only a process with the secret of the ranks can compute of these claims."""
+    return hmac.digest(secret, json.dumps(claims).encode(), "sha256").hex()
+
+
+def is_proof(sent: object, secret: bytes, *claims: object) -> bool:
+    """Returns whether a value that arrived is the proof of these claims."""
+    expected = proof_of(secret, *claims)
     # JSON may hold lone surrogates; text that is not ASCII cannot be compared in constant time.
-    return isinstance(sent, str) and hmac.compare_digest(sent.encode(errors="surrogatepass"), token.encode())
+    return isinstance(sent, str) and hmac.compare_digest(sent.encode(errors="surrogatepass"), expected.encode())
 
 
 def _parse(head: bytes) -> tuple[dict[str, Any], dict[str, _Form]]:

@@ -24,7 +24,7 @@ from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.launch import LaunchedRanks, RankPlace, take_launched
 from astraflow.trainer.ranks.link import EXIT_WAIT_S, RankLink, accept_ranks, check_place
 from astraflow.trainer.ranks.process import BEAT_S, JOIN_TIMEOUT_S
-from astraflow.trainer.ranks.rendezvous import join_process_group, open_store, rank_device, serve_store
+from astraflow.trainer.ranks.rendezvous import join_process_group, open_store, rank_device
 
 T = TypeVar("T")
 log = get_logger()
@@ -75,8 +75,7 @@ class Crew:
             launched = launched or LaunchedRanks.launch(
                 ranks=ranks, threads=threads, command=command or launch.RANK_COMMAND
             )
-            store = serve_store(launched.place, launched.listener, timeout_s=timeout_s)
-            crew = cls(launched.place, store, timeout_s=timeout_s)
+            crew = cls(launched.place, open_store(launched.place, timeout_s=timeout_s), timeout_s=timeout_s)
             crew._processes = launched.processes
         else:
             check_place(first_rank, ranks)

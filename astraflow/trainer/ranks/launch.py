@@ -1,12 +1,14 @@
 """Launch of the ranks of one host. Imports no torch, so that the other ranks start before the first imports it."""
 
+import hashlib
 import os
-import socket
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 from astraflow.contract.errors import InvalidInput
@@ -16,6 +18,11 @@ LOOPBACK = "127.0.0.1"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 PARENT = "ASTRAFLOW_RANK_PARENT"
 """Environment variable: process id of the trainer that started the rank and whose end the kernel makes the rank's."""
+SECRET, SECRET_FILE = "ASTRAFLOW_RANKS_SECRET", "ASTRAFLOW_RANKS_SECRET_FILE"
+"""Environment variables: secret of the ranks of one trainer, or the file of it. The trainer sets the first one for the
+ranks that it starts; a scheduler's job sets one of them for all ranks."""
+STORE = "ASTRAFLOW_RANKS_STORE"
+"""Environment variable: file of the ranks' store, for ranks that the trainer starts itself."""
 RANK_COMMAND = (sys.executable, "-m", "astraflow.cli", "serve", "trainer-rank")
 """Command of a rank that the trainer starts itself."""
 DEFAULT_RANKS, DEFAULT_THREADS = 2, 1
@@ -35,10 +42,16 @@ class RankPlace:
     address: str
     """Host of the first rank."""
     port: int
+    """Port of the ranks' store there; 0 with a store in a file."""
+    store_file: str = ""
+    """File of the ranks' store, which only processes of the trainer's user can open; empty for a store on a port."""
+    secret: bytes = field(repr=False)
+    """With which the ranks prove to each other that they belong to one trainer. It is never sent."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self | None:
-        """Reads RANK, WORLD_SIZE, LOCAL_RANK (0 if absent), MASTER_ADDR and MASTER_PORT; None without RANK.
+        """Reads RANK, WORLD_SIZE, LOCAL_RANK (0 if absent), MASTER_ADDR and MASTER_PORT or the file of the store, and
+        the secret of the ranks; None without RANK.
 
         Raises: InvalidInput when a variable is missing or is not a number in its range.
         """
@@ -50,12 +63,15 @@ class RankPlace:
                 rank=int(values["RANK"]),
                 ranks=int(values["WORLD_SIZE"]),
                 local_rank=int(values.get("LOCAL_RANK", "0")),
-                address=values["MASTER_ADDR"],
-                port=int(values["MASTER_PORT"]),
+                address=LOOPBACK if STORE in values else values["MASTER_ADDR"],
+                port=0 if STORE in values else int(values["MASTER_PORT"]),
+                store_file=values.get(STORE, ""),
+                secret=_read_secret(values),
             )
         except (KeyError, ValueError) as problem:
             raise _bad_environment(f"{problem!r}") from problem
-        if not 0 <= rank_place.rank < rank_place.ranks or rank_place.local_rank < 0 or not 0 < rank_place.port < 2**16:
+        is_port_valid = rank_place.store_file or 0 < rank_place.port < 2**16
+        if not 0 <= rank_place.rank < rank_place.ranks or rank_place.local_rank < 0 or not is_port_valid:
             raise _bad_environment(f"rank {rank_place.rank} of {rank_place.ranks}, port {rank_place.port}")
         return rank_place
 
@@ -71,8 +87,8 @@ class RankPlace:
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(self.ranks),
-            "MASTER_ADDR": self.address,
-            "MASTER_PORT": str(self.port),
+            STORE: self.store_file,
+            SECRET: self.secret.decode(),
         }
 
 
@@ -84,16 +100,25 @@ class LaunchedRanks:
     """Place of the first rank."""
     threads: int
     """CPU threads of torch in each."""
-    listener: socket.socket
-    """Socket on which the first rank must serve the ranks' store. The other ranks may connect before it answers."""
+    store_descriptor: int
+    """Of the ranks' store: a file in memory without a name, which other users cannot open. It stays open until this
+    process ends: torch opens the path again at each use, also when it frees the store, and would find another file."""
     processes: dict[int, subprocess.Popen[bytes]]
     """By rank."""
 
     @classmethod
     def launch(cls, *, ranks: int, threads: int, command: Sequence[str]) -> Self:
         """Starts the processes, each in its own session."""
-        listener = socket.create_server((LOOPBACK, 0))
-        first_rank = RankPlace(rank=0, ranks=ranks, local_rank=0, address=LOOPBACK, port=listener.getsockname()[1])
+        descriptor = os.memfd_create("astraflow-ranks")
+        first_rank = RankPlace(
+            rank=0,
+            ranks=ranks,
+            local_rank=0,
+            address=LOOPBACK,
+            port=0,
+            store_file=f"/proc/{os.getpid()}/fd/{descriptor}",
+            secret=secrets.token_hex(32).encode(),
+        )
         environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(threads)}
         environment.pop(FOLLOW_PARENT, None)  # its standard input is not a pipe
         processes = {
@@ -105,14 +130,14 @@ class LaunchedRanks:
             )
             for rank in range(1, ranks)
         }
-        return cls(place=first_rank, threads=threads, listener=listener, processes=processes)
+        return cls(place=first_rank, threads=threads, store_descriptor=descriptor, processes=processes)
 
     def close(self) -> None:
-        """Kills the processes."""
-        self.listener.close()
+        """Kills the processes. Call it only while no store is open here."""
         for process in self.processes.values():
             process.kill()
             process.wait()
+        os.close(self.store_descriptor)
 
 
 _early: list[LaunchedRanks] = []
@@ -158,6 +183,27 @@ def take_launched(*, ranks: int, threads: int) -> LaunchedRanks | None:
         return launched
     launched.close()
     return None
+
+
+def _read_secret(values: Mapping[str, str]) -> bytes:
+    """Returns the secret of the ranks; of a file a digest. Raises: InvalidInput."""
+    if text := values.get(SECRET, "").strip():
+        return text.encode()
+    if not (path := values.get(SECRET_FILE, "")):
+        raise InvalidInput(
+            f"cannot join the ranks of a trainer: {SECRET} and {SECRET_FILE} are not set, so that ranks could not "
+            "recognize each other; set one of them to the same random text, or to a file of it that only you can read, "
+            "for all ranks (openssl rand -hex 32)",
+            code="trainer.no_ranks_secret",
+        )
+    try:
+        content = Path(path).read_bytes()
+    except OSError as problem:
+        raise InvalidInput(
+            f"cannot read the secret of the ranks from {path!r}: {problem.strerror}; check {SECRET_FILE}",
+            code="trainer.no_ranks_secret",
+        ) from problem
+    return hashlib.sha256(b"astraflow ranks\0" + content).hexdigest().encode()
 
 
 def _bad_environment(cause: str) -> InvalidInput:

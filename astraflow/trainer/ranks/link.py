@@ -1,8 +1,10 @@
 """Connections of the first rank to the others, over which they get commands."""
 
+import queue
 import secrets
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,16 +13,16 @@ from torch._C._distributed_c10d import Store  # torch.distributed does not decla
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.runtime.logs import get_logger
-from astraflow.trainer.ranks.channel import Channel, Message, has_token
+from astraflow.trainer.ranks.channel import Channel, Message, is_proof, proof_of
 from astraflow.trainer.ranks.launch import LOOPBACK, RankPlace
-from astraflow.trainer.ranks.process import CONTROL, JOIN_TIMEOUT_S, TOKEN
+from astraflow.trainer.ranks.process import CONTROL, JOIN_TIMEOUT_S
 
 log = get_logger()
 
 EXIT_WAIT_S = 2.0
 """Time for the exit code of a rank whose connection has closed."""
 _GREETING_S = 5.0
-"""Time in which a new connection must have sent its rank and the ranks' secret."""
+"""Time in which a new connection must have sent its rank and the proof of the ranks' secret."""
 
 
 @dataclass(kw_only=True)
@@ -67,43 +69,53 @@ def accept_ranks(
 
     Raises: Unavailable when a rank exits or does not connect in time.
     """
-    token = secrets.token_hex(16)
+    nonce = secrets.token_hex(16)
     links: dict[int, RankLink] = {}
+    greeted: queue.SimpleQueue[tuple[int, Channel]] = queue.SimpleQueue()
     with socket.create_server((LOOPBACK if rank_place.address == LOOPBACK else "", 0)) as listener:
         listener.settimeout(0.2)
-        store.set(TOKEN, token)
-        store.set(CONTROL, f"{rank_place.address}:{listener.getsockname()[1]}")
+        target = f"{rank_place.address}:{listener.getsockname()[1]}"
+        store.set(CONTROL, f"{target} {nonce} {proof_of(rank_place.secret, 'control', target, nonce)}")
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         while missing := set(range(1, rank_place.ranks)) - links.keys():
             _check_started(missing, processes, deadline)
             try:
                 connection, _ = listener.accept()
             except (TimeoutError, ConnectionAbortedError):
-                continue
-            if (greeted := _greet(connection, token, missing)) is not None:
-                number, channel = greeted
+                pass
+            else:  # in a thread, since strangers that send nothing must not hold up the ranks
+                threading.Thread(target=_greet, args=(connection, nonce, rank_place, greeted), daemon=True).start()
+            while not greeted.empty():
+                number, channel = greeted.get()
+                if number in links:
+                    log.warning("connection_refused", rank=number)
+                    channel.close()
+                    continue
                 links[number] = RankLink(
                     number=number, channel=channel, process=processes.get(number), heard_at=time.monotonic()
                 )
     return [links[number] for number in sorted(links)]
 
 
-def _greet(connection: socket.socket, token: str, missing: set[int]) -> tuple[int, Channel] | None:
-    """Returns the number of a rank that sends the ranks' secret; closes any other connection."""
+def _greet(
+    connection: socket.socket, nonce: str, rank_place: RankPlace, greeted: queue.SimpleQueue[tuple[int, Channel]]
+) -> None:
+    """Hands over the connection of a rank that proves to have the ranks' secret; closes any other connection."""
     channel = Channel(connection)
     try:
         greeting = channel.receive_greeting(timeout_s=_GREETING_S)
-        number = greeting.get("rank")
-        if not has_token(greeting, token):
+        number, rank_nonce = greeting.get("rank"), greeting.get("nonce")
+        if not is_proof(greeting.get("proof"), rank_place.secret, "rank", number, nonce, rank_nonce):
             log.warning("connection_refused", problem="it does not have the secret of the ranks")
-        elif isinstance(number, int) and number in missing:
-            return number, channel
+        elif isinstance(number, int) and 0 < number < rank_place.ranks:
+            channel.send(Message(facts={"proof": proof_of(rank_place.secret, "first", rank_nonce)}))
+            greeted.put((number, channel))
+            return
         else:
             log.warning("connection_refused", rank=number)
     except AstraFlowError as problem:
         log.warning("connection_refused", problem=str(problem))
     channel.close()
-    return None
 
 
 def _check_started(missing: set[int], processes: Mapping[int, subprocess.Popen[bytes]], deadline: float) -> None:

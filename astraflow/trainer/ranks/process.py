@@ -3,6 +3,7 @@
 import ctypes
 import os
 import queue
+import secrets
 import signal
 import socket
 import sys
@@ -16,14 +17,14 @@ from torch._C._distributed_c10d import Store  # torch.distributed does not decla
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import EXIT_FAILED, make_files_private
-from astraflow.trainer.ranks.channel import Channel, Message
-from astraflow.trainer.ranks.launch import PARENT, RankPlace
+from astraflow.trainer.ranks.channel import Channel, Message, is_proof, proof_of
+from astraflow.trainer.ranks.launch import PARENT, SECRET, RankPlace
 from astraflow.trainer.ranks.rendezvous import join_process_group, open_store, rank_device
 
 log = get_logger()
 
-CONTROL, TOKEN = "astraflow-control", "astraflow-token"
-"""Keys of the ranks' store: address and secret of the first rank's control connections."""
+CONTROL = "astraflow-control"
+"""Key of the ranks' store: address of the first rank's control connections, nonce, and proof of both."""
 JOIN_TIMEOUT_S = 300.0
 """Time in which a rank must reach the first rank; a scheduler may start ranks minutes apart. Seconds."""
 BEAT_S = 0.5
@@ -154,19 +155,39 @@ def encode_error(problem: Exception) -> dict[str, object]:
 
 
 def _connect(store: Store, rank_place: RankPlace) -> Channel:
-    """Connects to the first rank's control port."""
-    address, _, port = store.get(CONTROL).decode().rpartition(":")
+    """Connects to the first rank's control port. Raises: Unavailable; InvalidInput for a port of another process."""
+    secret = rank_place.secret
+    target, nonce, proof = (*store.get(CONTROL).decode(errors="replace").split(), "", "", "")[:3]
+    if not is_proof(proof, secret, "control", target, nonce):
+        raise _foreign("the address in the ranks' store is not signed with the secret of the ranks")
+    address, _, port = target.rpartition(":")
     try:
         connection = socket.create_connection((address, int(port)), timeout=JOIN_TIMEOUT_S)
     except OSError as problem:
         raise Unavailable(
-            f"cannot reach the first rank's control port at {address}:{port}: {problem}; allow connections between the "
-            "ranks' hosts",
+            f"cannot reach the first rank's control port at {target}: {problem}; allow connections between the ranks' "
+            "hosts",
             code="trainer.first_rank_unreachable",
         ) from problem
-    channel = Channel(connection)
-    channel.send(Message(facts={"rank": rank_place.rank, "token": store.get(TOKEN).decode()}))
+    channel, own_nonce = Channel(connection), secrets.token_hex(16)
+    own_proof = proof_of(secret, "rank", rank_place.rank, nonce, own_nonce)
+    try:
+        channel.send(Message(facts={"rank": rank_place.rank, "nonce": own_nonce, "proof": own_proof}))
+        answer = channel.receive_greeting(timeout_s=JOIN_TIMEOUT_S)
+        if not is_proof(answer.get("proof"), secret, "first", own_nonce):
+            raise _foreign(f"the process at {target} does not have the secret of the ranks")
+    except AstraFlowError:
+        channel.close()
+        raise
     return channel
+
+
+def _foreign(cause: str) -> InvalidInput:
+    return InvalidInput(
+        f"cannot join the ranks of a trainer: {cause}; give all ranks the same {SECRET}, and a network that only they "
+        "reach",
+        code="trainer.foreign_first_rank",
+    )
 
 
 def _die_with_parent() -> None:

@@ -1,12 +1,16 @@
 """Meeting of the ranks of a trainer: their store, and torch's process groups."""
 
 import os
-import socket
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed does not declare them
+from torch._C._distributed_c10d import (  # torch.distributed does not declare them
+    FileStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.http.hosts import is_loopback
@@ -16,23 +20,13 @@ _ATTEMPT, _AGENT_STORE = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_S
 """Set by torchrun: the number of its restarts, which share a store; whether it runs the store itself."""
 
 
-def serve_store(rank_place: RankPlace, listener: socket.socket, *, timeout_s: float) -> Store:
-    """Returns the ranks' store, which the first rank runs on this socket."""
-    store = TCPStore(
-        rank_place.address,
-        rank_place.port,
-        world_size=rank_place.ranks,
-        is_master=True,
-        timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
-    return _for_attempt(store)
-
-
 def open_store(rank_place: RankPlace, *, timeout_s: float) -> Store:
-    """Connects to the ranks' store, which the first rank or torchrun runs. Raises: Unavailable when it does not
-    answer."""
+    """Opens the ranks' store: a file of the trainer that started them, else a server of the first rank or of torchrun.
+    Raises: Unavailable when the server does not answer."""
+    if rank_place.store_file:
+        file_store = FileStore(rank_place.store_file)
+        file_store.set_timeout(timedelta(seconds=timeout_s))
+        return file_store
     is_agents = os.environ.get(_AGENT_STORE) == "True"
     try:
         store = TCPStore(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Probe, SharedFile, Transfer, TransferKind
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import TRANSIENT, retry
 from astraflow.runtime.tracing import span
@@ -43,7 +44,7 @@ Result = TypeVar("Result")
 class PublishConfig(Config):
     """Options of a publisher."""
 
-    is_shared: bool = True
+    is_shared: Annotated[bool, SettableBy.RECIPE] = True
     """Write versions to shared memory, which a store and readers on the same host map without a copy."""
     codec_threads: int = Field(default=1, ge=1)
     """Threads that hash and encode a version during the next step."""

@@ -17,7 +17,7 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.shared_memory import SharedBuffer
+from astraflow.weights.shared_memory import MEMORY_FOLDER, SharedBuffer
 from astraflow.weights.tensors import Buffer, VerifiedWeights, has_same_layout, tensor_bits, verify
 from astraflow.weights.transfer.transfer_application import Changes
 
@@ -106,7 +106,7 @@ class _Memory:
     def __init__(self, manifest: Manifest) -> None:
         longest = _LENGTH_BYTES + len(_header(manifest)) + _VERSION_DIGITS
         self._header_bytes = -(-longest // _PAGE_BYTES) * _PAGE_BYTES
-        self._buffer = SharedBuffer(self._header_bytes + manifest.size_bytes)
+        self._buffer = SharedBuffer(self._header_bytes + manifest.size_bytes, folder=MEMORY_FOLDER)
 
     @property
     def path(self) -> str:

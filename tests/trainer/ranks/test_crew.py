@@ -1,5 +1,6 @@
 """The crew joins real processes by gloo, carries commands and answers, and names the rank that is lost or hangs."""
 
+import gc
 import os
 import signal
 import socket
@@ -19,7 +20,8 @@ from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput,
 from astraflow.runtime import logs
 from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.crew import Crew
-from astraflow.trainer.ranks.launch import RankPlace
+from astraflow.trainer.ranks.launch import SECRET, LaunchedRanks, RankPlace
+from astraflow.trainer.ranks.rendezvous import open_store
 from tests.fakes.forking import ForkingProgram
 from tests.trainer.ranks.crew_rank import Work
 
@@ -288,7 +290,12 @@ def test_ranks_started_by_a_scheduler_join_by_their_environment(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    variables = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        SECRET: "of both",
+    }
     other = subprocess.Popen(forked, env={**os.environ, **variables, "RANK": "1"}, stderr=subprocess.PIPE)
     try:
         code, out, error = run_trainer(
@@ -331,10 +338,27 @@ with launch.launched_early({{"kind": "fsdp", "ranks": 2}}):
 
 
 def test_a_number_of_ranks_other_than_the_recipes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+    place = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in {**place, SECRET: "of all"}.items():
         monkeypatch.setenv(name, value)
 
     with pytest.raises(InvalidInput) as caught:
         Crew.start(ranks=2, device="cpu", timeout_s=5, threads=1)
 
     assert caught.value.code == "trainer.bad_rank_environment"
+
+
+def test_a_store_that_is_freed_after_its_ranks_ended_writes_into_no_other_file(tmp_path: Path) -> None:
+    launched = LaunchedRanks.launch(ranks=2, threads=1, command=(sys.executable, "-IS", "-c", "input()"))
+    store = open_store(launched.place, timeout_s=5.0)
+    store.set("key", "value")
+    crew = Crew(launched.place, store, timeout_s=5.0)
+    crew._processes = launched.processes
+    crew.close(is_failed=True)
+    files = [(tmp_path / str(number)).open("w+b") for number in range(50)]  # they take the numbers of closed files
+    assert store.get("key") == b"value"
+    del crew, store
+    gc.collect()
+    assert [file.read() for file in files] == [b""] * 50
+    for file in files:
+        file.close()

@@ -6,11 +6,21 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.ranks import launch
-from astraflow.trainer.ranks.launch import VISIBLE_GPUS, LaunchedRanks, launched_early, select_gpus, take_launched
+from astraflow.trainer.ranks.launch import (
+    SECRET,
+    SECRET_FILE,
+    VISIBLE_GPUS,
+    LaunchedRanks,
+    RankPlace,
+    launched_early,
+    select_gpus,
+    take_launched,
+)
 from tests.errors import raises_code
 
 SLEEPS = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
@@ -51,7 +61,10 @@ def test_ranks_start_with_their_places_and_are_taken_once(kind: str) -> None:
             "WORLD_SIZE": "3",
             "OMP_NUM_THREADS": "2",
         }
-        assert variables["MASTER_PORT"] == str(launched.listener.getsockname()[1])
+        place = RankPlace.from_environment(variables)
+        assert place is not None
+        assert (place.store_file, place.secret) == (launched.place.store_file, launched.place.secret)
+        assert launched.place.secret.decode() not in Path(f"/proc/{launched.processes[2].pid}/cmdline").read_text()
     finally:
         launched.close()
 
@@ -116,3 +129,61 @@ def test_a_gpu_that_is_not_visible_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(VISIBLE_GPUS, "4,5")
     with raises_code(InvalidInput, "trainer.gpu_not_visible", "GPU 2"):
         select_gpus({"kind": "fsdp", "gpus": (0, 2)})
+
+
+READS_THE_STORE = """
+import os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+for path in sys.argv[1:]:
+    try:
+        open(path, "rb").read()
+    except PermissionError:
+        print("refused")
+"""
+
+
+@pytest.mark.needs("root")
+def test_another_user_can_read_neither_the_store_nor_the_secret() -> None:
+    launched = LaunchedRanks.launch(ranks=2, threads=1, command=SLEEPS)
+    try:
+        paths = [
+            launched.place.store_file,
+            f"/proc/{launched.processes[1].pid}/environ",
+            f"/proc/{os.getpid()}/environ",
+        ]
+        attack = subprocess.run([sys.executable, "-IS", "-c", READS_THE_STORE, *paths], capture_output=True, check=True)
+        assert attack.stdout.split() == [b"refused"] * 3
+    finally:
+        launched.close()
+
+
+def test_no_port_of_the_ranks_that_a_trainer_starts_is_open() -> None:
+    before = len(psutil.Process().net_connections())
+    launched = LaunchedRanks.launch(ranks=2, threads=1, command=SLEEPS)
+    try:
+        assert len(psutil.Process().net_connections()) == before
+    finally:
+        launched.close()
+
+
+PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
+
+
+def test_ranks_of_a_scheduler_need_a_secret_of_their_own(tmp_path: Path) -> None:
+    with raises_code(InvalidInput, "trainer.no_ranks_secret"):
+        RankPlace.from_environment(PLACE)
+    with raises_code(InvalidInput, "trainer.no_ranks_secret"):
+        RankPlace.from_environment({**PLACE, SECRET: " "})
+    with raises_code(InvalidInput, "trainer.no_ranks_secret", "No such file"):
+        RankPlace.from_environment({**PLACE, SECRET_FILE: str(tmp_path / "absent")})
+    (tmp_path / "secret").write_bytes(b"\x00key")
+    places = [
+        RankPlace.from_environment({**PLACE, **variables})
+        for variables in ({SECRET: "abc\n"}, {SECRET_FILE: str(tmp_path / "secret")})
+    ]
+    assert [place and (place.address, place.port, place.store_file) for place in places] == [("host", 29500, "")] * 2
+    assert places[0] is not None
+    assert places[1] is not None
+    assert places[0].secret == b"abc"
+    assert len(places[1].secret) == 64, "a digest, and not the content"
+    assert "abc" not in repr(places[0])

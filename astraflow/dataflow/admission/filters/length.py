@@ -1,7 +1,7 @@
 """Drops groups with truncated, too short or too long trajectories. (Overlong filtering, DAPO, arXiv:2503.14476)"""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class LengthOptions(Config):
@@ -20,7 +21,7 @@ class LengthOptions(Config):
     """Minimum of model-written tokens in a trajectory."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Maximum of model-written tokens in a trajectory; None: only the length limit of generation applies."""
-    allows_truncated: bool = False
+    allows_truncated: Annotated[bool, SettableBy.AGENT] = False
     """Accept trajectories that ended at their length limit."""
     max_share: float = Field(default=0.5, ge=0, lt=1)
     """A group is dropped when a larger share of its trajectories has a length that is not accepted."""

@@ -1,7 +1,7 @@
 """Epochs over the data: every prompt once before any is repeated."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
@@ -9,12 +9,13 @@ from astraflow.dataflow.issuing.epochs import EpochOrder
 from astraflow.dataflow.issuing.selection import Rewards
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class SequentialOptions(Config):
     """Options of the selector `sequential`."""
 
-    is_shuffled: bool = True
+    is_shuffled: Annotated[bool, SettableBy.AGENT] = True
     """Shuffle each epoch by the seed; False keeps the order of the data."""
 
 

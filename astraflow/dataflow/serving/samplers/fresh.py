@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
-from typing import Any
+from typing import Annotated, Any
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.serving.buffer import BufferedGroup, GroupOrder, sort_key
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class FreshOptions(Config):
     """Options of the sampler `fresh`."""
 
-    order: GroupOrder = "deadline"
+    order: Annotated[GroupOrder, SettableBy.AGENT] = "deadline"
     """`deadline`: oldest admissible version first; `fifo`: oldest arrival first; `freshest`: newest version first."""
 
 

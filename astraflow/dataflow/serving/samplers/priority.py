@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -13,6 +13,7 @@ from astraflow.dataflow.admission.conditions import Conditions
 from astraflow.dataflow.serving.buffer import BufferedGroup
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 
 class PriorityRule(Conditions):
@@ -25,7 +26,7 @@ class PriorityRule(Conditions):
 class PriorityOptions(Config):
     """Options of the sampler `priority`."""
 
-    by: Literal["spread", "reward", "rules"] = "spread"
+    by: Annotated[Literal["spread", "reward", "rules"], SettableBy.AGENT] = "spread"
     """`spread`: largest standard deviation of rewards, where group-relative advantages are largest before they are
     normalised; `reward`: highest mean reward; `rules`: the first of `rules` whose conditions hold."""
     rules: tuple[PriorityRule, ...] = Field(default=(), max_length=16)

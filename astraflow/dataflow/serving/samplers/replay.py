@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from heapq import nlargest
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.serving.buffer import BufferedGroup, GroupOrder, sort_key
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.setting_permissions import SettableBy
 
 _OLDEST = 64
 """Age in versions beyond which the weight stays constant: further halvings would end at 0."""
@@ -23,10 +24,10 @@ class ReplayOptions(Config):
 
     ratio: float = Field(default=0.3, gt=0, lt=1)
     """Largest share of a batch; smaller while too few trained groups are within the staleness bound."""
-    weighting: Literal["recency", "reward", "uniform"] = "recency"
+    weighting: Annotated[Literal["recency", "reward", "uniform"], SettableBy.AGENT] = "recency"
     """Property that raises the probability of a trained group: low age in versions, high mean reward (in which each
     role of the policy has the same weight), or none."""
-    order: GroupOrder = "deadline"
+    order: Annotated[GroupOrder, SettableBy.AGENT] = "deadline"
     """Order of fresh groups: see the sampler `fresh`."""
 
 

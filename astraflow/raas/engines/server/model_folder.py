@@ -18,7 +18,7 @@ from astraflow.raas.engines.server.adapter_folder import write_adapter
 from astraflow.raas.engines.server.patch_file import write_patch
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.shared_memory import CREATION_GRACE_S, SHARED_FOLDER
+from astraflow.weights.shared_memory import CREATION_GRACE_S, MEMORY_FOLDER
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.safetensors_file import SafetensorsFile
 
@@ -112,7 +112,7 @@ class ModelFolder:
 def remove_unused_folders() -> int:
     """Removes folders of this user that no process holds, left over from killed nodes; returns their number."""
     removed = 0
-    for folder in SHARED_FOLDER.glob(f"{_PREFIX}*"):
+    for folder in MEMORY_FOLDER.glob(f"{_PREFIX}*"):
         try:
             removed += _remove_if_unused(folder)
         except FileNotFoundError:  # its owner, or another node, has just removed it
@@ -124,7 +124,7 @@ def remove_unused_folders() -> int:
 
 def _create_locked_folder(stack: ExitStack) -> Path:
     """Returns a new folder. `stack` holds its lock, whose file gets its name only when it is locked."""
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=SHARED_FOLDER))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=MEMORY_FOLDER))
     partial = folder / f".{_LOCK}"
     stack.enter_context(exclusive_lock(partial, refusal=_in_use(folder)))
     partial.rename(folder / _LOCK)

@@ -52,9 +52,9 @@ class OpenAITokensOptions(Config):
     key_variable: Annotated[str, SettableBy.RECIPE] = Field(default="", pattern=r"^(ASTRAFLOW_ENGINE_KEY[A-Z0-9_]*)?$")
     """Name of the environment variable of the node with the server's key, `ASTRAFLOW_ENGINE_KEY` or a name that begins
     so: a run chooses the name and the address, and must not read other secrets of a node. Empty: no key."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"], SettableBy.AGENT] = "bfloat16"
     """Type of the served weights: the probe is exact in float32, and allows for rounding otherwise."""
-    processed_logprobs: bool = False
+    processed_logprobs: Annotated[bool, SettableBy.AGENT] = False
     """The server returns logprobs after temperature, top-p and the like (vLLM: `--logprobs-mode processed_logprobs`).
     Without it, requests with a temperature other than 1 or a truncated distribution are refused."""
     refresh_timeout_s: float = Field(default=120.0, ge=0)

@@ -22,9 +22,9 @@ class ServerOptions(Config):
     """Devices over which each layer is split."""
     pipeline_parallel: int = Field(default=1, ge=1)
     """Devices over which the layers are distributed."""
-    expert_parallel: bool = False
+    expert_parallel: Annotated[bool, SettableBy.AGENT] = False
     """Distributes whole experts over the devices instead of splitting each."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], SettableBy.AGENT] = "auto"
     """Type of the served weights; `auto`: float32 on a CPU, the type of the model on a GPU."""
     context_tokens: int = Field(default=0, ge=0)
     """Maximum tokens of prompt and answer; 0: the maximum of the model."""
@@ -36,19 +36,19 @@ class ServerOptions(Config):
     """Share of a GPU's memory for weights and key-value cache."""
     threads: int = Field(default=1, ge=1)
     """OpenMP threads of a server on a CPU. All processes on the machine must share the cores: one thread each."""
-    patch: Literal["auto", "off"] = "auto"
+    patch: Annotated[Literal["auto", "off"], SettableBy.AGENT] = "auto"
     """`auto`: writes changed elements into the served weights where engine and model support it, otherwise reloads all
     weights. `off`: always reloads."""
     patch_check_every: int = Field(default=50, ge=1)
     """Compares checksums of the patched weights with a reload once in this many versions, and after an alarm of the
     probe."""
-    lora: bool = False
+    lora: Annotated[bool, SettableBy.AGENT] = False
     """Serves low-rank adapters without merging them: the base stays loaded, a version is megabytes, and requests in
     flight are sent again with their tokens. False: the node adds them to the base weights, which every model and
     quantisation supports."""
-    return_routes: bool = False
+    return_routes: Annotated[bool, SettableBy.AGENT] = False
     """Lets requests ask for the experts of each token (models with a mixture of experts)."""
-    deterministic: bool = False
+    deterministic: Annotated[bool, SettableBy.AGENT] = False
     """Uses batch-invariant kernels where the engine has them; slower."""
     arguments: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
     """Further command line arguments of the server."""

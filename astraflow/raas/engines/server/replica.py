@@ -31,6 +31,7 @@ from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.process import ServerProcess
+from astraflow.runtime.child_environment import child_environment
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 
@@ -46,17 +47,7 @@ MISSES_WHILE_GENERATING = 6
 _PROBE_TOKENS = np.array([1, 2, 3], dtype=np.int32)
 _ERROR = re.compile(r"\b\w*(Error|Exception)\b")
 _LONGEST_ERROR = 200
-_PASSED_VARIABLES = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "HF_HOME",
-    "TORCHINDUCTOR_CACHE_DIR",
-)
+_PASSED_VARIABLES = ("CUDA_HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR")
 
 
 class ServerLost(Unavailable):
@@ -172,7 +163,7 @@ class Replica:
             key=key,
             devices=self._devices(),
         )
-        inherited = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
+        inherited = child_environment(_PASSED_VARIABLES)
         began_at = self._clock.now()
         self._starts.append(began_at)
         # By default in the temporary folder, which ends with the server.

@@ -71,6 +71,7 @@ class VllmDialect:
             "--generation-config": "vllm",
             "--enable-scale-out": None,
             "--disable-uvicorn-access-log": None,
+            "--middleware": "astraflow_key.RequiresKey",
             "--worker-extension-cls": "astraflow_vllm.WeightLoader",
             # Logprobs of the distribution that was sampled; the default is the one before temperature and top-p.
             "--logprobs-mode": "processed_logprobs",
@@ -88,7 +89,7 @@ class VllmDialect:
         if options.lora:
             flags |= {"--enable-lora": None, "--max-lora-rank": str(MAX_RANK)}
         variables = {
-            "VLLM_API_KEY": key,
+            "ASTRAFLOW_SERVER_KEY": key,
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(SERVER_KEEPS_OPEN_S),
             "HF_HUB_OFFLINE": "1",
             "PYTHONUNBUFFERED": "1",

@@ -44,7 +44,7 @@ class S3Options(Config):
     """Region; `AWS_REGION` when absent."""
     endpoint: Annotated[str | None, SettableBy.RECIPE] = None
     """`http(s)://HOST[:PORT]` of a service other than Amazon's; `AWS_ENDPOINT_URL` when absent."""
-    take_over: bool = False
+    take_over: Annotated[bool, SettableBy.RECIPE] = False
     """Take the prefix over from another store, after its machine was lost."""
     retry_s: float = Field(default=10.0, ge=0)
     """Time for retries of a failed request before the store reports the bucket as unreachable."""

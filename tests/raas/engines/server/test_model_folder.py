@@ -52,7 +52,7 @@ def test_the_next_engine_removes_the_folder_of_a_killed_process(holder: tuple[su
 
 
 def test_a_folder_without_a_lock_is_removed_when_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_folder, "SHARED_FOLDER", tmp_path)
+    monkeypatch.setattr(model_folder, "MEMORY_FOLDER", tmp_path)
     young, old, other = (tmp_path / name for name in ("astraflow-engine-a", "astraflow-engine-b", "another"))
     for folder in (young, old, other):
         folder.mkdir()
@@ -65,7 +65,7 @@ def test_a_folder_without_a_lock_is_removed_when_it_is_old(tmp_path: Path, monke
 
 
 def test_symbolic_links_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_folder, "SHARED_FOLDER", tmp_path / "shared")
+    monkeypatch.setattr(model_folder, "MEMORY_FOLDER", tmp_path / "shared")
     target = tmp_path / "target"
     (tmp_path / "shared").mkdir()
     target.mkdir()
@@ -79,7 +79,7 @@ def test_a_model_that_cannot_be_written_leaves_no_folder(tmp_path: Path, monkeyp
     def fail(_: object) -> None:
         raise ValueError("no such model")
 
-    monkeypatch.setattr(model_folder, "SHARED_FOLDER", tmp_path)
+    monkeypatch.setattr(model_folder, "MEMORY_FOLDER", tmp_path)
     monkeypatch.setattr(models, "build", fail)
     with pytest.raises(ValueError, match="no such model"):
         ModelFolder(make_torch.TINY)

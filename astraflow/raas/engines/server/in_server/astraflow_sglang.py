@@ -2,7 +2,7 @@
 
     ASTRAFLOW_SERVER_KEY=<key> python astraflow_sglang.py <arguments of sglang.launch_server>
 
-The key is in the environment, because all users of a machine see command lines.
+All routes need the key (`astraflow_key.py`).
 
 The custom weight loader `astraflow_sglang.apply` (`--custom-weight-loader`) takes one tensor whose name is the payload:
 `load:PATH` loads a safetensors file and learns the placements of its elements, `patch:PATH` writes changed elements.
@@ -23,6 +23,7 @@ from typing import Any
 
 import astraflow_cpu_attention
 import torch
+from astraflow_key import RequiresKey
 from astraflow_placements import CannotPatch, Placements
 
 if not hasattr(torch.ops.torchvision, "nms"):
@@ -78,12 +79,12 @@ def main() -> None:
     from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args
 
-    _add_route()
-    arguments = prepare_server_args([*sys.argv[1:], "--api-key", os.environ.pop("ASTRAFLOW_SERVER_KEY")])
-    run_server(arguments)
+    _extend_app()
+    run_server(prepare_server_args(sys.argv[1:]))
 
 
-def _add_route() -> None:
+def _extend_app() -> None:
+    """Adds the route that updates weights, and demands the key on every route."""
     from fastapi import Request
     from fastapi.responses import JSONResponse
     from sglang.srt.entrypoints.http_server import app, get_global_state
@@ -93,6 +94,8 @@ def _add_route() -> None:
         EndWeightUpdateReqInput,
         UpdateWeightsFromTensorReqInput,
     )
+
+    app.add_middleware(RequiresKey)
 
     @app.post("/astraflow/update")
     async def update(request: Request) -> JSONResponse:

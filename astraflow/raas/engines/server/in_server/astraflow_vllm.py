@@ -1,6 +1,6 @@
 """Launcher and worker extension inside vLLM's environment.
 
-    VLLM_API_KEY=<key> python astraflow_vllm.py <arguments of vllm.entrypoints.openai.api_server>
+    ASTRAFLOW_SERVER_KEY=<key> python astraflow_vllm.py <arguments of vllm.entrypoints.openai.api_server>
 
 The extension (`--worker-extension-cls astraflow_vllm.WeightLoader`) runs in every worker and is called through
 `POST /collective_rpc`; `self` is the worker.

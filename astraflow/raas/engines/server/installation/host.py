@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from astraflow.raas.engines.server.installation.releases import CPU, CUDA, EngineRelease
-from astraflow.weights.shared_memory import SHARED_FOLDER
+from astraflow.weights.shared_memory import MEMORY_FOLDER
 
 _MIN_SHARED_BYTES = 256 * 2**20
 """Free shared memory that a small model needs; a container has 64 MiB by default."""
@@ -54,7 +54,7 @@ def this_host() -> Host:
         machine=platform.machine(),
         cpu_flags=_cpu_flags(),
         memory_bytes=psutil.virtual_memory().available,
-        shared_bytes=psutil.disk_usage(str(SHARED_FOLDER)).free if SHARED_FOLDER.is_dir() else 0,
+        shared_bytes=psutil.disk_usage(str(MEMORY_FOLDER)).free if MEMORY_FOLDER.is_dir() else 0,
         python=sys.version_info[:2],
         gpus=gpus,
         driver=driver,
@@ -87,7 +87,7 @@ def obstacles(release: EngineRelease, host: Host) -> list[str]:
         reasons.append("no NVIDIA GPU: nvidia-smi is missing or lists none")
     if host.shared_bytes < _MIN_SHARED_BYTES:
         reasons.append(
-            f"{SHARED_FOLDER} has {host.shared_bytes / 2**20:.0f} MiB free for staged weights "
+            f"{MEMORY_FOLDER} has {host.shared_bytes / 2**20:.0f} MiB free for staged weights "
             "(a container: --shm-size=2g)"
         )
     return reasons

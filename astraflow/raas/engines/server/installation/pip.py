@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull, Unavailable
+from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, StorageFull, Unavailable
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.installation.releases import EngineRelease
 from astraflow.runtime.folders.run_folders import home
@@ -29,15 +29,19 @@ def pip_steps(release: EngineRelease) -> list[PipStep]:
     file = str(release.requirements)
     if not release.is_complete:
         return [PipStep(title=f"installing {release.title} and its requirements", arguments=("--requirement", file))]
-    pins = [line for line in release.requirements.read_text().splitlines() if line and not line.startswith("#")]
-    torch = [pin for pin in pins if pin.startswith("torch==")]
-    steps = [PipStep(title=f"installing {pin}", arguments=("--constraint", file, pin)) for pin in torch]
-    rest = PipStep(
-        title=f"installing {release.title}: {len(pins)} packages",
-        arguments=("--no-deps", "--requirement", file),
-        packages=len(pins),
+    pinned = PipStep(
+        title=f"installing {release.title}: {len(_pins(release.requirements))} packages",
+        arguments=("--no-deps", "--require-hashes", "--requirement", file),
+        packages=len(_pins(release.requirements)),
     )
-    return [*steps, rest]
+    if release.builds is None:
+        return [pinned]
+    title = f"installing {', '.join(_pins(release.builds))}"
+    return [pinned, PipStep(title=title, arguments=("--requirement", str(release.builds)))]
+
+
+def _pins(file: Path) -> list[str]:
+    return [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
 
 
 def run_pip(
@@ -102,6 +106,12 @@ def _pip_error(release: EngineRelease, lines: Sequence[str], log_file: Path) -> 
                 "configuration, or give a folder with wheels by --wheels and set PIP_NO_INDEX=1; then run the command "
                 "again: it continues",
                 code="engine.install_no_index",
+            )
+        case PipProblem.WRONG_HASH:
+            return CorruptData(
+                f"cannot install {release.title}: a package differs from the one that was tested: "
+                f"{error_lines(lines)}; use an index that has the same files. Log: {log_file}",
+                code="engine.install_wrong_hash",
             )
         case PipProblem.NO_PACKAGE:
             return InvalidInput(

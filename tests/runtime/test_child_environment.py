@@ -1,0 +1,197 @@
+"""Child processes that run code of others get no secret of their parent, and every start of a child is classified."""
+
+import ast
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow.agents.programs.callables import _ForkServer
+from astraflow.environments.adapters.worker_process import start_worker
+from astraflow.rewards.workers.pool import _Worker
+from astraflow.runtime.child_environment import child_environment
+from astraflow.runtime.pip import run_logged
+from astraflow.tools.mcp_servers import McpOptions, _client
+from maintainer.fleet.providers.local_process.machine_folders import MachineFolders
+
+ROOT = Path(__file__).parents[2]
+
+MINIMAL = "gets a minimal environment"
+SECRETS = (
+    "ASTRAFLOW_TOKEN", "ASTRAFLOW_TOKEN_FILE", "ASTRAFLOW_RANKS_SECRET", "ASTRAFLOW_FLEET_TOKEN", "ASTRAFLOW_JUDGE_KEY",
+    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET", "GOOGLE_APPLICATION_CREDENTIALS", "HF_TOKEN",
+    "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "PGPASSWORD", "KUBECONFIG", "WANDB_API_KEY", "SSH_AUTH_SOCK",
+    "NETRC", "DATABASE_URL",
+)  # fmt: skip
+CANARY = "canary-of-a-secret"
+
+STARTS = {
+    "astraflow/agents/programs/callables.py": MINIMAL,
+    "astraflow/environments/adapters/worker_process.py": MINIMAL,
+    "astraflow/raas/engines/server/process.py": "environment of the caller, which is minimal",
+    "astraflow/raas/engines/server/replica.py": MINIMAL,
+    "astraflow/rewards/workers/pool.py": MINIMAL,
+    "astraflow/runtime/pip.py": MINIMAL,
+    "astraflow/sandbox/isolation.py": "an empty environment",
+    "astraflow/sandbox/worker.py": "a constant environment",
+    "astraflow/tools/mcp_servers.py": MINIMAL,
+    "maintainer/fleet/providers/local_process/machine_folders.py": MINIMAL,
+    "maintainer/fleet/providers/local_process/machine.py": "its own environment, which is minimal",
+    "astraflow/cli/child_process.py": "services of the run, of the same user and code",
+    "astraflow/cli/inspection/archive_viewer.py": "the viewer that the user installed, without the tokens",
+    "astraflow/cli/page/page_programs.py": "the same command line",
+    "astraflow/cli/recipes/fleet_form.py": "the same command line",
+    "astraflow/cli/run_directory.py": "git",
+    "astraflow/cli/services/roles.py": "the same process, as another command of ours",
+    "astraflow/environments/container_engine.py": "client of a container engine; containers get no variable",
+    "astraflow/raas/engines/server/guardian.py": "its own environment, which is minimal",
+    "astraflow/raas/engines/server/installation/host.py": "nvidia-smi",
+    "astraflow/trainer/ranks/launch.py": "ranks of the same trainer",
+    "maintainer/fleet/providers/slurm/provider.py": "clients of Slurm; jobs get the named variables",
+    "web/database/migration_process.py": "the same command line",
+    "web/launcher/cli_process.py": "the same command line, without the tokens of the page",
+    "web/launcher/launcher.py": "runs of the same user, without the tokens of the page",
+}
+"""Modules that start programs, and what these get."""
+
+_STARTING = frozenset(
+    {"create_subprocess_exec", "create_subprocess_shell", "Popen", "check_output", "check_call", "posix_spawn"}
+    | {"posix_spawnp", "execve", "execvp", "execvpe", "StdioServerParameters"}
+)
+
+
+def starts_programs(path: Path) -> bool:
+    """Returns whether a module starts programs. Forks of a process keep its environment, and are not meant."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name.rpartition(".")[2] in _STARTING or name == "subprocess.run":
+                return True
+            if any(ast.unparse(argument) == "subprocess.Popen" for argument in node.args):
+                return True
+    return False
+
+
+def test_every_module_that_starts_programs_says_what_they_get() -> None:
+    modules = {
+        str(path.relative_to(ROOT))
+        for package in ("astraflow", "maintainer", "web")
+        for path in (ROOT / package).rglob("*.py")
+        if not {"inside", "in_server"} & set(path.parts) and starts_programs(path)
+    }
+    minimal = {module for module, reason in STARTS.items() if reason == MINIMAL}
+    assert modules | {"astraflow/raas/engines/server/replica.py"} == STARTS.keys()
+    assert {module for module in STARTS if "child_environment(" in (ROOT / module).read_text()} - minimal == {
+        "web/launcher/cli_process.py",
+        "web/launcher/launcher.py",
+    }, "their function of this name withholds the tokens of the page"
+    assert all("child_environment(" in (ROOT / module).read_text() for module in minimal)
+
+
+class Started(Exception):
+    """A child process would have been started."""
+
+
+@pytest.fixture
+def environments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
+    """Environments of the children that were to be started; the parent has secrets."""
+    seen: list[dict[str, str]] = []
+
+    def record(*arguments: Any, env: dict[str, str] | None = None, **options: Any) -> Any:
+        seen.append(dict(os.environ if env is None else env))
+        raise Started
+
+    def spawn(path: str, arguments: list[str], environment: dict[str, str], **options: Any) -> int:
+        return int(record(env=environment))
+
+    for name in SECRETS:
+        monkeypatch.setenv(name, CANARY)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", record)
+    monkeypatch.setattr(subprocess, "Popen", record)
+    monkeypatch.setattr(os, "posix_spawn", spawn)
+    yield seen
+
+
+def start_environment() -> Coroutine[Any, Any, Any]:
+    return start_worker({"kind": "textcraft"}, is_game=False, python="", episodes=1, limit_s=1.0)
+
+
+def start_agents() -> Coroutine[Any, Any, Any]:
+    return _ForkServer(()).start()
+
+
+def start_reward() -> Coroutine[Any, Any, Any]:
+    return _Worker(("-c", "pass")).start()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("start", [start_environment, start_agents, start_reward])
+async def test_workers_get_no_secret_of_the_node(
+    start: Callable[[], Coroutine[Any, Any, Any]], environments: list[dict[str, str]]
+) -> None:
+    with pytest.raises(Started):
+        await start()
+    (environment,) = environments
+    assert "PATH" in environment
+    assert CANARY not in environment.values()
+
+
+@pytest.mark.anyio
+async def test_workers_get_the_variables_that_the_recipe_names(environments: list[dict[str, str]]) -> None:
+    with pytest.raises(Started):
+        await start_worker(
+            {"kind": "x"}, is_game=False, python="", episodes=1, limit_s=1.0, variables=("HF_TOKEN", "ABSENT_ONE")
+        )
+    (environment,) = environments
+    assert {name for name, value in environment.items() if value == CANARY} == {"HF_TOKEN"}
+    assert "ABSENT_ONE" not in environment
+
+
+def test_pip_gets_its_options_and_no_secret(
+    environments: list[dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example/simple")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    with pytest.raises(Started):
+        run_logged(["pip"], tmp_path / "log", on_line=print)
+    (environment,) = environments
+    assert environment["PIP_INDEX_URL"] == "https://index.example/simple"
+    assert CANARY not in environment.values()
+    assert "PYTHONPATH" not in environment
+
+
+def test_a_local_machine_gets_its_join_token_and_no_secret(environments: list[dict[str, str]], tmp_path: Path) -> None:
+    machines = MachineFolders(tmp_path, grace_s=1.0, retention_s=1.0)
+    machines.make("one", {})
+    with pytest.raises(Started):
+        machines.start("one", token="its join token")
+    (environment,) = environments
+    assert environment["ASTRAFLOW_TOKEN"] == "its join token"
+    assert CANARY not in environment.values()
+
+
+@pytest.mark.anyio
+async def test_an_mcp_server_gets_the_named_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    mcp = pytest.importorskip("mcp")
+    seen: list[dict[str, str]] = []
+    monkeypatch.setattr(mcp, "StdioServerParameters", lambda *, command, args, env: seen.append(env))
+    monkeypatch.setattr(mcp, "Client", lambda server: server)
+    for name in SECRETS:
+        monkeypatch.setenv(name, CANARY)
+    await _client(McpOptions(command=("server",), variables=("GITHUB_TOKEN",)), AsyncExitStack())
+    assert {name for name, value in seen[0].items() if value == CANARY} == {"GITHUB_TOKEN"}
+
+
+def test_the_environment_has_what_was_added_and_named_and_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/own")
+    monkeypatch.setenv("CHOSEN", "1")
+    monkeypatch.delenv("ABSENT_ONE", raising=False)
+    environment = child_environment(("CHOSEN", "ABSENT_ONE"), PATH="/bin", ADDED="2")
+    assert environment["PATH"] == "/bin"
+    assert (environment["TMPDIR"], environment["CHOSEN"], environment["ADDED"]) == ("/own", "1", "2")
+    assert "ABSENT_ONE" not in environment
