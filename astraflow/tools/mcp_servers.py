@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -18,7 +18,7 @@ from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
 from astraflow.tools import tool_sources
-from astraflow.tools.base import TOOL_NAME, Tool, ToolError
+from astraflow.tools.base import PARAMETER_NAME, TOOL_NAME, Tool, ToolError
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -285,7 +285,22 @@ def _checked(listed: "ListedTool") -> Tool:
         raise _unusable(f"the description or the schema of the tool {name!r} is too long for a prompt")
     if not isinstance(schema.get("properties", {}), Mapping):
         raise _unusable(f"the schema of the tool {name!r} has no named arguments")
+    wrong = next((key for key in _argument_names(schema) if PARAMETER_NAME.fullmatch(key) is None), None)
+    if wrong is not None:
+        raise _unusable(f"the tool {name!r} has an argument {wrong[:80]!r}, a name that policies cannot write")
     return Tool(name=name, description=description, parameters=schema, call=_not_connected)
+
+
+def _argument_names(schema: Any) -> Iterator[str]:
+    """Yields the names of arguments and of their parts, at any depth of a schema."""
+    for key, value in schema.items() if isinstance(schema, dict) else ():
+        if key in ("properties", "$defs", "definitions") and isinstance(value, dict):
+            yield from value
+            for inner in value.values():
+                yield from _argument_names(inner)
+        elif key not in ("enum", "const", "default", "examples"):
+            for inner in value if isinstance(value, list) else [value]:
+                yield from _argument_names(inner)
 
 
 async def _not_connected(arguments: Mapping[str, Json]) -> str:

@@ -1,6 +1,7 @@
 """Texts that spell special tokens, with tokenizers of several kinds; and texts as the model wrote them."""
 
 import string
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def tokenizer(kind: str) -> HuggingFaceTokenizer:
     elif kind == "merged":  # letters merge to the text of a special token
         steps = ["<", "</", "</s", "</s>"]
         vocab |= {piece: len(vocab) + index for index, piece in enumerate(steps[1:3])}
-        merges = [(step, after.removeprefix(step)) for step, after in zip(steps, steps[1:], strict=False)]
+        merges = [(step, after.removeprefix(step)) for step, after in pairwise(steps)]
         core.model = models.BPE(vocab=vocab, merges=merges, unk_token="<unk>")
     core.add_tokens(
         [
