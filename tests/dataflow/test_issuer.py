@@ -8,19 +8,22 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, PromptId, TaskId, Version
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.dataflow.issuing.issuer import Issuer
+from astraflow.dataflow.evaluation.rounds import EvaluationRequest, EvaluationRounds, Round
+from astraflow.dataflow.issuing.issuer import MAX_UNUSABLE, Issuer
 from astraflow.dataflow.issuing.selection import Rewards, Selector
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.datasets import datasets
 from tests import make
 from tests.dataflow.running import config, opened
 from tests.datasets import tables
+from tests.errors import raises_code
 
 
 class Listening:
@@ -189,3 +192,63 @@ async def test_a_renamed_flow_starts_with_the_new_data(tmp_path: Path) -> None:
     tables.write_jsonl(path, tables.ROWS[1:])
     async with opened(tmp_path, reading(path, flow="train-2")) as (renamed, _):
         assert renamed.flows[FlowId("train-2")].issue().id == "train-2:0"
+
+
+class Holes:
+    """Dataset whose even rows are unusable."""
+
+    size, fingerprint = 10, "holes"
+
+    def prompt(self, index: int) -> Prompt:
+        if index % 2 == 0:
+            raise InvalidInput(f"cannot use row {index}: no answer; correct it", code="dataset.wrong_field")
+        return Prompt(id=PromptId(f"row:{index}"), fields={"question": "q", "answer": "a"})
+
+
+class Counting(Listening):
+    """Selects all rows in turn."""
+
+    def __init__(self, start: int = 0, step: int = 1) -> None:
+        super().__init__()
+        self.next, self.step = start, step
+
+    def select(self) -> int:
+        self.next += self.step
+        return (self.next - self.step) % 10
+
+
+def holes(selector: Selector) -> Issuer:
+    slot_plugins: SlotPlugins[Selector] = SlotPlugins(
+        PluginSlot.SELECTOR, [{"kind": "counting"}], lambda spec: selector
+    )
+    return Issuer(FlowId("train"), Holes(), slot_plugins, group_size=2)
+
+
+def test_rows_that_cannot_be_used_are_left_out_and_counted() -> None:
+    source = holes(Counting())
+
+    groups = [source.next_group() for _ in range(3)]
+
+    assert [(group.id, group.prompt.id, group.prompt_index) for group in groups] == [
+        ("train:0", "row:1", 1), ("train:1", "row:3", 3), ("train:2", "row:5", 5),
+    ]  # fmt: skip
+    assert source.unusable == [f"cannot use row {index}: no answer; correct it" for index in (0, 2, 4)]
+
+
+def test_a_dataset_without_usable_rows_is_refused() -> None:
+    source = holes(Counting(step=2))
+
+    with raises_code(InvalidInput, "dataset.wrong_field"):
+        source.next_group()
+    assert len(source.unusable) == MAX_UNUSABLE
+
+
+def test_an_evaluation_takes_other_rows_in_place_of_unusable_ones() -> None:
+    rounds = EvaluationRounds(FlowId("test"), Holes(), prompts=3, samples=1, seed=0)
+    rounds.begin(Round(number=1, request=EvaluationRequest(versions={}, actor="me", reason="", requested_at=0.0), started_at=0.0))
+
+    issued = [rounds.next_group() for _ in range(3)]
+
+    assert not rounds.has_more
+    assert [group.prompt_index for group in issued] == [0, 1, 2]
+    assert all(group.prompt.id in ("row:1", "row:3", "row:5", "row:7", "row:9") for group in issued)

@@ -165,6 +165,13 @@ EVENT_KINDS = (
         meaning="A batch was delivered to its trainer again, because it was not reported as trained.",
     ),
     EventKind(
+        name="prompt_unusable",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="flow",
+        meaning="A row of the flow's dataset is no prompt, and was left out. The message has the row and the cause.",
+        plural="unusable prompts",
+    ),
+    EventKind(
         name="flow_failing",
         topics=(_LEARNING, _PROBLEMS),
         subject="flow",
