@@ -182,7 +182,7 @@ class _Connection:
         async def call(arguments: Mapping[str, Json]) -> str:
             return await self._call(client, listed.name, arguments)
 
-        return replace(_checked(listed), call=call, timeout_s=self._options.call_s)
+        return replace(checked_tool(listed), call=call, timeout_s=self._options.call_s)
 
     async def _call(self, client: "Client", name: str, arguments: Mapping[str, Json]) -> str:
         from mcp.shared.exceptions import MCPError
@@ -275,7 +275,7 @@ async def _listed(client: "Client") -> list["ListedTool"]:
     raise _unusable(f"it lists more than {MAX_TOOLS} tools, or pages without end")
 
 
-def _checked(listed: "ListedTool") -> Tool:
+def checked_tool(listed: "ListedTool") -> Tool:
     """Returns the tool without its call. Raises: InvalidInput for an unusable name, description or schema."""
     name, description = listed.name, listed.description or listed.name
     schema: dict[str, Any] = dict(listed.input_schema)
