@@ -17,9 +17,9 @@ from astraflow.datasets.tables.base import RequiredFields, fingerprint_of
 from astraflow.datasets.tables.columns import check_values, chosen_columns, json_row
 from astraflow.datasets.tables.optional_imports import import_optional
 
-CHECKED_BYTES = 2**29
-"""Decoded size of the row groups of local files that are checked at opening. Later rows are checked when they are read.
-"""
+CHECKED_BYTES = 2**31
+"""Size of the row groups of local files, without compression, that are checked at opening. Later rows are checked when
+they are read."""
 _FOOTERS_AT_ONCE = 16
 """Files whose footers are read concurrently: reading is dominated by waiting for the remote side. Count."""
 
