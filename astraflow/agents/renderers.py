@@ -160,7 +160,7 @@ class TemplateRenderer:
 
 def _split_reasoning(text: str, *, begins_thinking: bool) -> tuple[str | None, str]:
     """Returns the thought (None without one) and the rest of the text."""
-    end = thought_end(text)
+    end = thought_end(text, begins_thinking=begins_thinking)
     if end < 0 and not begins_thinking and not text.lstrip().startswith(THOUGHT_BEGIN):
         return None, text
     thought, rest = (text[:end], text[end + len(THOUGHT_END) :]) if end >= 0 else (text, "")

@@ -170,7 +170,9 @@ class HuggingFaceTokenizer:
         except InvalidInput:
             turns = ""
         added = {str(token): (index, token) for index, token in self._tokenizer.added_tokens_decoder.items()}
-        ids = {text: index for text, (index, token) in added.items() if text and (token.special or text in turns)}
+        ids = {
+            text: index for text, (index, token) in added.items() if len(text) > 1 and (token.special or text in turns)
+        }
         return ControlTokens(self._tokenizer.backend_tokenizer, ids)
 
     @cached_property

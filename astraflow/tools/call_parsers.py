@@ -54,9 +54,12 @@ def call_spans(text: str, form: CallFormat, tools: Sequence[Tool]) -> list[CallS
     return _scanned(text, form, tools, may_begin_in_thought=False).spans
 
 
-def thought_end(text: str) -> int:
-    """Returns the place of the first end of a thought that is not inside a call of the form `hermes`; -1 without."""
-    return _scanned(text, CallFormat.HERMES, ()).first_end
+def thought_end(text: str, *, begins_thinking: bool = False) -> int:
+    """Returns the place of the first end of a thought that is not inside a call of the form `hermes`; -1 without.
+
+    begins_thinking: the text surely begins inside a thought.
+    """
+    return _scanned(text, CallFormat.HERMES, (), is_thought=begins_thinking).first_end
 
 
 def ends_inside_call(text: str, form: CallFormat, tools: Sequence[Tool]) -> bool:
@@ -84,8 +87,18 @@ class _Turn:
     """Place after the last thought."""
 
 
-def _scanned(text: str, form: CallFormat, tools: Sequence[Tool], *, may_begin_in_thought: bool = True) -> _Turn:
-    """Returns the calls of a text. A template may begin a thought, so that only its end is in the text."""
+def _scanned(
+    text: str,
+    form: CallFormat,
+    tools: Sequence[Tool],
+    *,
+    may_begin_in_thought: bool = True,
+    is_thought: bool = False,
+) -> _Turn:
+    """Returns the calls of a text. A template may begin a thought, so that only its end is in the text.
+
+    is_thought: it surely did. A thought that surely began ends inside what only looks like a call.
+    """
     reader = _reader(text, form, tools)
     pattern = re.compile(f"{reader.opening.pattern}|(?P<thought></?think>)", reader.opening.flags)
     turn, strays = _Turn(), list[CallSpan]()
@@ -94,18 +107,22 @@ def _scanned(text: str, form: CallFormat, tools: Sequence[Tool], *, may_begin_in
     while match := pattern.search(text, position):
         if match["thought"] is None:
             span = reader.read(match)
+            end = text.find(THOUGHT_END, span.begin, span.end) if is_thought else -1
+            if end >= 0 and (form is CallFormat.XML or not span.is_readable):
+                position = end
+                continue
             (turn.spans if span.calls else strays).append(span)
             position = max(span.end, match.end())
             continue
         position = match.end()
         if match["thought"] == THOUGHT_BEGIN:
-            begin, is_open = len(turn.spans), True
+            begin, is_open, is_thought = len(turn.spans), True, True
         elif is_open:
             turn.first_end = match.start() if turn.first_end < 0 else turn.first_end
             turn.in_thoughts += turn.spans[begin:]
             del turn.spans[begin:]
             strays.clear()
-            turn.thoughts_end, is_open = position, False
+            turn.thoughts_end, is_open, is_thought = position, False, False
     if strays and not turn.spans:
         turn.spans = [unreadable(strays[0].begin, strays[0].end, "A closing tag of a call has no opening tag.")]
     return turn
@@ -206,6 +223,9 @@ class _TagCalls:
         end = text.index(tag, start)
         following = text.find(f"<{name}>", end)
         last = text.rfind(tag, start, following if following >= 0 else len(text))
+        _, thought, answer = text[start:end].partition(THOUGHT_END)
+        if thought and f"<{name}>" in answer:  # a thought that the template began only mentions the tag
+            return CallSpan(begin=begin, end=start, calls=())
         if last != end:  # of two ends, either may be the argument's; a part of it must not be executed
             return unreadable(begin, last + len(tag), f"A call has {tag} twice, so that its end is unclear.")
         if end - start > MAX_CALL_CHARACTERS:

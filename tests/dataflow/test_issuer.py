@@ -245,7 +245,9 @@ def test_a_dataset_without_usable_rows_is_refused() -> None:
 
 def test_an_evaluation_takes_other_rows_in_place_of_unusable_ones() -> None:
     rounds = EvaluationRounds(FlowId("test"), Holes(), prompts=3, samples=1, seed=0)
-    rounds.begin(Round(number=1, request=EvaluationRequest(versions={}, actor="me", reason="", requested_at=0.0), started_at=0.0))
+    rounds.begin(
+        Round(number=1, request=EvaluationRequest(versions={}, actor="me", reason="", requested_at=0.0), started_at=0.0)
+    )
 
     issued = [rounds.next_group() for _ in range(3)]
 

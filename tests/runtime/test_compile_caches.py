@@ -70,6 +70,18 @@ def test_the_cache_of_the_user_is_replaced_where_another_user_created_it(cache: 
     assert private_cache_variables({})[USER_CACHE] == str(cache)
 
 
+def test_a_user_without_a_home_gets_new_folders(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.delenv("ASTRAFLOW_HOME")
+    monkeypatch.setattr(Path, "home", unknown)
+    used = private_cache_variables({})["TRITON_CACHE_DIR"]
+
+    assert Path(used).parent.name.startswith("astraflow-compiled-")
+    assert mode(used) == mode(Path(used).parent) == 0o700
+
+
 def test_a_folder_without_rights_or_of_a_file_is_not_private(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

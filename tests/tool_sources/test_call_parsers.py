@@ -68,6 +68,7 @@ def parsed(text: str, form: str) -> list[tuple[str, Any] | None]:
         ),
         ('<think>I write <tool_call> now.</think><tool_call>{"name": "x"}</tool_call>', [("x", {})]),
         ('<think><tool_call>{"name": "x", "arguments": {"a": "</think>"}}</tool_call></think>done', []),
+        ('<think>as <tool_call>{"name": "x</think><tool_call>{"name": "y"}</tool_call>', [("y", {})]),
         ('<tool_call>{"name": "x"}</tool_call></think>', [None]),
         ('<think><tool_call>{"name": "x"}</tool_call></think>\n', [None]),
         ('a thought <tool_call>{"name": "x"}</tool_call></think> The answer', []),
@@ -101,6 +102,10 @@ def test_hermes_calls(text: str, calls: list[Any]) -> None:
         ("<access>1e999</access>", [None]),
         ("<access>1</access> 2</access>", [("access", {"page": 1})]),
         ("<think><search>a</search></think>done", []),
+        ("<think>I use <search> now.</think> <search>a</search>", [("search", {"query": "a"})]),
+        ("I use <search> now.</think> <search>a</search>", [("search", {"query": "a"})]),
+        ("<think>I close </search> now.</think> <search>a</search>", [("search", {"query": "a"})]),
+        ("<think>so</think> <search>a</search> <think>or <search> b</think> done", [("search", {"query": "a"})]),
     ],
 )
 def test_calls_by_tags(text: str, calls: list[Any]) -> None:
@@ -155,7 +160,8 @@ def test_calls_by_tags(text: str, calls: list[Any]) -> None:
         ("[search(query='</think>')]", [("search", {"query": "</think>"})]),
         ("[add(a=1, b=2]", [None]),
         ("[tools.add(a=1, b=2)]", [None]),
-        ("[serch(query='x')]", [("serch", {"query": "x"})]),
+        ("[find(query='x')]", [("find", {"query": "x"})]),
+        ("<think>a block ```tool_code\nadd(</think> ```tool_code\nadd(a=1, b=2)\n```", [("add", {"a": 1, "b": 2})]),
         ("[add(a=1, b=2), 3]", [("add", {"a": 1, "b": 2}), None]),
         ("```tool_code\n" + "x" * (MAX_CALL_CHARACTERS + 1) + "```", [None]),
     ],

@@ -44,7 +44,7 @@ def private_cache_variables(environment: Mapping[str, str]) -> dict[str, str]:
     A folder that `environment` names stays if that is true of it. Where there is no private cache folder, for instance
     because another user has created it, the folders are in a new one, which ends with this process.
     """
-    root = _private_root(home() / "compiled")
+    root = _private_root()
     variables: dict[str, str] = {}
     for name, folder in FOLDERS.items():
         given = environment.get(name, "")
@@ -55,8 +55,7 @@ def private_cache_variables(environment: Mapping[str, str]) -> dict[str, str]:
             log.warning("cache_folder_not_private", variable=name, path=given, uses=str(root / folder))
         path = root / folder
         variables[name] = str(path if is_private(path) else _new_folder())
-    user_cache = Path(environment.get(USER_CACHE) or Path.home() / ".cache")
-    return variables if is_private(user_cache) else {**variables, USER_CACHE: str(root)}
+    return variables if _has_private_cache(environment) else {**variables, USER_CACHE: str(root)}
 
 
 def is_private(folder: Path) -> bool:
@@ -64,6 +63,8 @@ def is_private(folder: Path) -> bool:
 
     Links are followed only for the folders above it, which belong to root or this user.
     """
+    if not folder.is_absolute():
+        return False
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -84,8 +85,20 @@ def _is_safe(parent: os.stat_result, owners: tuple[int, ...]) -> bool:
     return parent.st_uid in owners and not (is_open and parent.st_uid != 0)
 
 
-def _private_root(folder: Path) -> Path:
-    """Returns the folder, or a new one if it is not private."""
+def _has_private_cache(environment: Mapping[str, str]) -> bool:
+    given = environment.get(USER_CACHE)
+    try:
+        return is_private(Path(given) if given else Path.home() / ".cache")
+    except RuntimeError:  # no home
+        return False
+
+
+def _private_root() -> Path:
+    """Returns the folder in the cache, or a new one if that is not private, or the user has none."""
+    try:
+        folder = (home() / "compiled").absolute()
+    except RuntimeError:  # neither HOME nor an entry for the user
+        return _new_folder()
     if is_private(folder):
         return folder
     root = _new_folder()
