@@ -5,11 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, PromptId, TaskId, Version
 from astraflow.contract.plugins import PluginSlot
+from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Episode
@@ -21,7 +24,7 @@ from astraflow.dataflow.issuing.selection import Rewards, Selector
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.datasets import datasets
 from tests import make
-from tests.dataflow.running import config, opened
+from tests.dataflow.running import config, facts, opened, running
 from tests.datasets import tables
 from tests.errors import raises_code
 
@@ -254,3 +257,29 @@ def test_an_evaluation_takes_other_rows_in_place_of_unusable_ones() -> None:
     assert not rounds.has_more
     assert [group.prompt_index for group in issued] == [0, 1, 2]
     assert all(group.prompt.id in ("row:1", "row:3", "row:5", "row:7", "row:9") for group in issued)
+
+
+@pytest.mark.anyio
+async def test_a_run_goes_on_past_unusable_rows_and_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astraflow.datasets.tables.shards.CHECKED_BYTES", 0)
+    path = tmp_path / "rows.parquet"
+    answers = [float("nan") if index % 4 == 1 else index / 2 for index in range(40)]
+    pyarrow.parquet.write_table(pyarrow.table({"question": ["q"] * 40, "answer": answers}), path)
+    run = with_dataset(config(), {"kind": "parquet", "path": str(path)})
+
+    async with running(tmp_path / "run", run) as service:
+        node = (await service.nodes.join(facts())).node
+        tasks = (await service.nodes.lease(node, 8, wait_s=5)).tasks
+        query = EventQuery(kinds=("prompt_unusable",), limit=10)
+        while not (events := (await service.control.events(query)).events):
+            await anext(service.control.watch_report())
+
+    assert len(tasks) == 8
+    assert all(int(str(task.prompt.id).removeprefix("row:")) % 4 != 1 for task in tasks)
+    assert all(event.subject == "train-solver" and "rows.parquet, row " in event.message for event in events)
+
+
+def with_dataset(run: DataflowConfig, dataset: dict[str, Any]) -> DataflowConfig:
+    """Returns the run with another dataset for each flow."""
+    flows = {name: flow.model_copy(update={"dataset": dataset}) for name, flow in run.flows.items()}
+    return run.model_copy(update={"flows": flows})
