@@ -250,12 +250,12 @@ def test_a_class_without_a_method_that_scores_is_refused_when_it_registers() -> 
 
 @pytest.mark.parametrize("metric", ["f1", "exact_match"])
 @pytest.mark.parametrize(
-    ("reference", "completion", "reward"),
+    ("reference", "completion", "value"),
     [("The", "", 0.0), ("The", "the ", 1.0), ("The", "a", 0.0), ("?", "", 0.0), ("?", "!", 0.0), ("?", "?", 1.0)],
 )
 def test_a_reference_of_articles_or_punctuation_is_compared_as_it_is(
-    metric: str, reference: str, completion: str, reward: float
+    metric: str, reference: str, completion: str, value: float
 ) -> None:
-    prompt = Prompt(id=PromptId("p"), fields={"answer": reference})
+    reward = rewards.build({"kind": "f1", "metric": metric})
 
-    assert rewards.build({"kind": "f1", "metric": metric}).score(prompt, completion, Finish.STOP).value == reward
+    assert score(reward, prompt_of(answer=reference), completion).value == value

@@ -4,11 +4,11 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from astraflow.runtime.folders import compile_caches
 from astraflow.runtime.folders.compile_caches import FOLDERS, USER_CACHE, is_private, private_cache_variables
 
 OTHER_USER = 65534
@@ -19,7 +19,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a 
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    monkeypatch.setattr(compile_caches.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path / "cache" / "compiled"
 
 

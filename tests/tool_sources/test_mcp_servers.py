@@ -169,13 +169,14 @@ async def test_only_a_recipe_names_programs_and_addresses() -> None:
 @pytest.mark.parametrize("place", ["argument", "part", "item", "definition"])
 async def test_names_of_arguments_that_policies_cannot_write_are_refused(place: str) -> None:
     def schema(name: str) -> dict[str, Any]:
-        leaf = {"type": "object", "properties": {name: {"type": "string"}}}
-        return {
+        leaf: dict[str, Any] = {"type": "object", "properties": {name: {"type": "string"}}}
+        schemas: dict[str, dict[str, Any]] = {
             "argument": leaf,
             "part": {"properties": {"a": {"anyOf": [{"type": "null"}, leaf]}}},
             "item": {"properties": {"a": {"type": "array", "items": leaf}}},
             "definition": {"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": leaf}},
-        }[place]
+        }
+        return schemas[place]
 
     for name in ("path", "$filter", "user.name", "file-path", "\u00fc", "properties", "ids[]"):
         assert checked_tool(ListedTool(name="f", input_schema=schema(name))).parameters == schema(name)
