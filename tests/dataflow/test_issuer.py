@@ -246,16 +246,17 @@ def test_a_dataset_without_usable_rows_is_refused() -> None:
     assert len(source.unusable) == MAX_UNUSABLE
 
 
-def test_an_evaluation_takes_other_rows_in_place_of_unusable_ones() -> None:
-    rounds = EvaluationRounds(FlowId("test"), Holes(), prompts=3, samples=1, seed=0)
+@pytest.mark.parametrize("prompts", [3, 5, 10])
+def test_an_evaluation_takes_other_rows_in_place_of_unusable_ones(prompts: int) -> None:
+    rounds = EvaluationRounds(FlowId("test"), Holes(), prompts=prompts, samples=1, seed=0)
     rounds.begin(
         Round(number=1, request=EvaluationRequest(versions={}, actor="me", reason="", requested_at=0.0), started_at=0.0)
     )
 
-    issued = [rounds.next_group() for _ in range(3)]
+    issued = [rounds.next_group() for _ in range(prompts)]
 
     assert not rounds.has_more
-    assert [group.prompt_index for group in issued] == [0, 1, 2]
+    assert [group.prompt_index for group in issued] == list(range(prompts))
     assert all(group.prompt.id in ("row:1", "row:3", "row:5", "row:7", "row:9") for group in issued)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any, Self
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
@@ -92,7 +93,7 @@ class EvaluationRounds:
         """Issues the next prompt. Call only while `has_more`."""
         assert self.round is not None  # noqa: S101 (called only while `has_more`)
         index = self.round.issued_prompts
-        places = iter(range(index, self.prompts * self._dataset.size + index, self.prompts))
+        places = chain([index], count(self.prompts + index))  # a row that no prompt of the round has, if there is one
         _, prompt = usable_prompt(
             self._dataset, lambda: self._order.item(next(places) % self._dataset.size), self.unusable
         )

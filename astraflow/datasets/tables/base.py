@@ -87,7 +87,7 @@ def check_fields(row: Mapping[str, Json], required_fields: RequiredFields, where
     for field, kinds in required_fields.items():
         value = row.get(field)
         if isinstance(value, bool) or not isinstance(value, kinds):
-            state = f"is {type(value).__name__}" if field in row else "is missing"
+            state = f"is {type(plain(value)).__name__}" if field in row else "is missing"
             raise InvalidInput(
                 f"cannot use {where}: field {field!r} {state}, expected {type_names(kinds)}; choose from "
                 f"{joined_names(row)}, or correct the row",
