@@ -18,7 +18,7 @@ from astraflow.tools.call_parsers import (
     call_spans,
     thought_end,
 )
-from astraflow.tools.calls import CallFormat, CallSpan, ToolCall
+from astraflow.tools.calls import CallFormat, ToolCall
 from astraflow.workflows.components.tool_calls import written_tools
 
 
@@ -121,16 +121,12 @@ class TemplateRenderer:
         """Returns the message that a policy wrote."""
         text = self._tokenizer.decode(written)
         reasoning, content = _split_reasoning(text, begins_thinking=self._begins_thinking)
-        spans = call_spans(content, CallFormat.HERMES, ()) if tools else []
+        calls: list[FunctionCall] = []
+        content = _take_call(content, calls) if tools else content
         message = AgentMessage(
-            role=Role.ASSISTANT,
-            content=_without_calls(content, spans).strip(),
-            reasoning=reasoning,
-            function_calls=tuple(
-                _function_call(call) for span in spans for call in span.calls if isinstance(call, ToolCall)
-            ),
+            role=Role.ASSISTANT, content=content.strip(), reasoning=reasoning, function_calls=tuple(calls)
         )
-        return ParsedReply(message=message, is_malformed=not all(span.is_readable for span in spans))
+        return ParsedReply(message=message, is_malformed=bool(tools and call_spans(content, CallFormat.HERMES, ())))
 
     @cached_property
     def _has_tool_template(self) -> bool:
@@ -168,15 +164,16 @@ def _split_reasoning(text: str, *, begins_thinking: bool) -> tuple[str | None, s
     return thought or None, rest
 
 
-def _without_calls(text: str, spans: Sequence[CallSpan]) -> str:
-    """Returns the text without its calls; unreadable ones stay."""
-    readable = [span for span in spans if span.is_readable]
-    begins, ends = [0, *(span.end for span in readable)], [*(span.begin for span in readable), len(text)]
-    return "".join(text[begin:end] for begin, end in zip(begins, ends, strict=True))
-
-
-def _function_call(call: ToolCall) -> FunctionCall:
-    return FunctionCall(id="", name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False))
+def _take_call(source: str, calls: list[FunctionCall]) -> str:
+    """Appends each function call in `source` and returns the text that remains, with the unreadable ones."""
+    remaining, end = "", 0
+    for span in call_spans(source, CallFormat.HERMES, ()):
+        for call in span.calls:
+            if isinstance(call, ToolCall):  # the only one of its span
+                arguments = json.dumps(call.arguments, ensure_ascii=False)
+                calls.append(FunctionCall(id="", name=call.name, arguments=arguments))
+                remaining, end = remaining + source[end : span.begin], span.end
+    return remaining + source[end:]
 
 
 def _written(message: AgentMessage) -> str:
