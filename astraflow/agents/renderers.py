@@ -166,14 +166,16 @@ def _split_reasoning(text: str, *, begins_thinking: bool) -> tuple[str | None, s
 
 def _take_call(source: str, calls: list[FunctionCall]) -> str:
     """Appends each function call in `source` and returns the text that remains, with the unreadable ones."""
-    remaining, end = "", 0
+    remaining: list[str] = []
+    end = 0
     for span in call_spans(source, CallFormat.HERMES, ()):
         for call in span.calls:
             if isinstance(call, ToolCall):  # the only one of its span
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 calls.append(FunctionCall(id="", name=call.name, arguments=arguments))
-                remaining, end = remaining + source[end : span.begin], span.end
-    return remaining + source[end:]
+                remaining.append(source[end : span.begin])
+                end = span.end
+    return "".join([*remaining, source[end:]])
 
 
 def _written(message: AgentMessage) -> str:
