@@ -19,14 +19,16 @@ from astraflow.agents.calls import (
 from astraflow.agents.joined_calls import JoinedCalls
 from astraflow.agents.model_renderers import renderer_of
 from astraflow.agents.prompts import PolicyPrompts, Prompt
-from astraflow.agents.renderers import HERMES_CLOSE
 from astraflow.agents.sampled_calls import sampled
 from astraflow.agents.session_limits import LimitReached, SessionOptions, SessionUsage
 from astraflow.agents.traces import Reply, function_calls_with_ids
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
-from astraflow.contract.rollouts.trajectories import Trajectory
+from astraflow.contract.rollouts.trajectories import Int32Array, Trajectory
+from astraflow.tools.call_parsers import closing_strings
+from astraflow.tools.calls import CallFormat
 from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.components.tool_calls import generate_whole_calls
 
 _MIN_TOP_P = 1e-6
 """Stands for top_p 0, which engines refuse: only the most probable token is sampled."""
@@ -177,10 +179,9 @@ class PolicySession:
     async def _complete(self, number: int, call: ModelCall) -> ModelReply:
         prompts = self._prompts_of(call.options)
         prompt = await prompts.of_messages(number, call)
-        stops = call.options.stop
-        if call.tools and not call.allows_parallel_calls:
-            stops = (*stops, HERMES_CLOSE)
-        generation = await self._generation(prompts, prompt, call.options, stops)
+        ends_after_call = bool(call.tools) and not call.allows_parallel_calls
+        stops = (*call.options.stop, *(closing_strings(CallFormat.HERMES, ()) if ends_after_call else ()))
+        generation = await self._generation(prompts, prompt, call.options, stops, ends_after_call=ends_after_call)
         parsed = await prompts.parsed(prompt, generation, call)
         calls = tuple(function_calls_with_ids(parsed.message.function_calls, f"call_{number}_"))
         message = replace(parsed.message, function_calls=calls)
@@ -218,15 +219,24 @@ class PolicySession:
         client: CallOptions,
         stop_strings: Sequence[str],
         stop_tokens: tuple[int, ...] = (),
+        *,
+        ends_after_call: bool = False,
     ) -> Generation:
         """Returns the generation of a call. Raises: CallRefused at a limit; RolloutFailed."""
+
+        def generate(tokens: Int32Array, sampling: Sampling) -> Awaitable[Generation]:
+            hold_s = self._options.hold_s
+            return sampled(prompts.policy, prompts.client, prompt, tokens, sampling, hold_s=hold_s)
+
         tokens = prompt.tokens()
         try:
             self.usage.check(prompt_tokens=len(tokens))
             sampling = self._sampling(len(tokens), client, stop_strings, stop_tokens or prompts.renderer.stop_tokens)
             async with self.usage.time_limit():
-                return await sampled(
-                    prompts.policy, prompts.client, prompt, tokens, sampling, hold_s=self._options.hold_s
+                if not ends_after_call:
+                    return await generate(tokens, sampling)
+                return await generate_whole_calls(
+                    generate, prompts.client.tokenizer, tokens, sampling, form=CallFormat.HERMES
                 )
         except LimitReached as problem:
             if prompt.parent is not None:

@@ -1,7 +1,6 @@
 """Renderers: conversion of an agent program's messages to tokens for a policy, and of its tokens to a message."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,15 +10,16 @@ from astraflow.agents.calls import AgentMessage, FunctionCall, Role
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer, Message, ToolSchema
-from astraflow.tools.call_parsers import CallFormat, ToolCall, parse_calls
+from astraflow.tools.call_parsers import (
+    HERMES_CLOSE,
+    HERMES_OPEN,
+    THOUGHT_BEGIN,
+    THOUGHT_END,
+    call_spans,
+    thought_end,
+)
+from astraflow.tools.calls import CallFormat, ToolCall
 from astraflow.workflows.components.tool_calls import written_tools
-
-HERMES_CLOSE = "</tool_call>"
-"""Text that ends a function call in the form that policies write."""
-
-_MARKER = "<tool_call>"
-_CALL = re.compile(rf"{_MARKER}(?:(?!{_MARKER}).)*?{HERMES_CLOSE}", re.DOTALL)
-_THOUGHT_BEGIN, _THOUGHT_END = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,22 +122,21 @@ class TemplateRenderer:
         text = self._tokenizer.decode(written)
         reasoning, content = _split_reasoning(text, begins_thinking=self._begins_thinking)
         calls: list[FunctionCall] = []
-        if tools:
-            content = _CALL.sub(lambda match: _take_call(match[0], calls), content)
+        content = _take_call(content, calls) if tools else content
         message = AgentMessage(
             role=Role.ASSISTANT, content=content.strip(), reasoning=reasoning, function_calls=tuple(calls)
         )
-        return ParsedReply(message=message, is_malformed=bool(tools) and _MARKER in content)
+        return ParsedReply(message=message, is_malformed=bool(tools and call_spans(content, CallFormat.HERMES, ())))
 
     @cached_property
     def _has_tool_template(self) -> bool:
-        return self._tokenizer.describes_tools(_MARKER)
+        return self._tokenizer.describes_tools(HERMES_OPEN)
 
     @cached_property
     def _begins_thinking(self) -> bool:
         """True if the chat template begins an answer with the start of a thought."""
         tokens = self._tokenizer.encode_chat([{"role": "user", "content": "a"}])
-        return self._tokenizer.decode(tokens, keep_special_tokens=True).rstrip().endswith(_THOUGHT_BEGIN)
+        return self._tokenizer.decode(tokens, keep_special_tokens=True).rstrip().endswith(THOUGHT_BEGIN)
 
     def _template_messages(self, messages: Sequence[AgentMessage]) -> Iterator[Message]:
         """Yields messages for the template. Without the role `tool`, consecutive results become one user message."""
@@ -157,31 +156,35 @@ class TemplateRenderer:
 
 def _split_reasoning(text: str, *, begins_thinking: bool) -> tuple[str | None, str]:
     """Returns the thought (None without one) and the rest of the text."""
-    thought, end, rest = text.partition(_THOUGHT_END)
-    is_open = begins_thinking or thought.lstrip().startswith(_THOUGHT_BEGIN)
-    if not end and not is_open:
+    end = thought_end(text, begins_thinking=begins_thinking)
+    if end < 0 and not begins_thinking and not text.lstrip().startswith(THOUGHT_BEGIN):
         return None, text
-    thought = thought.strip().removeprefix(_THOUGHT_BEGIN).strip()
+    thought, rest = (text[:end], text[end + len(THOUGHT_END) :]) if end >= 0 else (text, "")
+    thought = thought.strip().removeprefix(THOUGHT_BEGIN).strip()
     return thought or None, rest
 
 
 def _take_call(source: str, calls: list[FunctionCall]) -> str:
-    """Appends the function call in `source` and returns the text that remains: all of it if the call is unreadable."""
-    parsed = parse_calls(source, CallFormat.HERMES, ())  # none for a call with the end of a thought in it
-    call = parsed[0] if len(parsed) == 1 else None
-    if not isinstance(call, ToolCall):
-        return source
-    calls.append(FunctionCall(id="", name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)))
-    return ""
+    """Appends each function call in `source` and returns the text that remains, with the unreadable ones."""
+    remaining: list[str] = []
+    end = 0
+    for span in call_spans(source, CallFormat.HERMES, ()):
+        for call in span.calls:
+            if isinstance(call, ToolCall):  # the only one of its span
+                arguments = json.dumps(call.arguments, ensure_ascii=False)
+                calls.append(FunctionCall(id="", name=call.name, arguments=arguments))
+                remaining.append(source[end : span.begin])
+                end = span.end
+    return "".join([*remaining, source[end:]])
 
 
 def _written(message: AgentMessage) -> str:
     """Returns an assistant message that was not sampled as the policy would have written it."""
-    thought = f"{_THOUGHT_BEGIN}\n{message.reasoning}\n{_THOUGHT_END}\n\n" if message.reasoning else ""
+    thought = f"{THOUGHT_BEGIN}\n{message.reasoning}\n{THOUGHT_END}\n\n" if message.reasoning else ""
     calls = [_written_call(call) for call in message.function_calls]
     return thought + "\n".join([*([message.content] if message.content else []), *calls])
 
 
 def _written_call(call: FunctionCall) -> str:
     name = json.dumps(call.name, ensure_ascii=False)
-    return f'{_MARKER}\n{{"name": {name}, "arguments": {call.arguments or "{}"}}}\n{HERMES_CLOSE}'
+    return f'{HERMES_OPEN}\n{{"name": {name}, "arguments": {call.arguments or "{}"}}}\n{HERMES_CLOSE}'

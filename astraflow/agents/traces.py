@@ -241,19 +241,20 @@ class TokenTree:
 
 
 def canonical_arguments(arguments: str) -> str:
-    """Returns arguments in one form: equal for clients that reorder or reformat JSON, which may write 1.0 as 1.
+    """Returns arguments in one form: equal for clients that reorder or reformat JSON, which may write 1.0 as 1, and
+    hold integers as floating-point numbers.
 
     >>> canonical_arguments('{"b": 1.0, "a": [1]}'), canonical_arguments("no JSON ")
     ('{"a":[1],"b":1}', 'no JSON')
     """
     try:
-        return _canonical(json.loads(arguments or "{}", parse_float=_number))
+        return _canonical(json.loads(arguments or "{}", parse_float=_number, parse_int=_number))
     except (ValueError, RecursionError):
         return arguments.strip()
 
 
 def _number(text: str) -> float:
-    value = float(text)
+    value = float(text)  # also for integers: clients in JavaScript and orjson round those beyond 53 and 64 bits
     return int(value) if value.is_integer() else value
 
 

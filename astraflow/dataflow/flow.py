@@ -95,6 +95,7 @@ class Flow:
         """Times from lease to result of the latest episodes."""
         self.is_paused = False
         self._issuer = issuer
+        self._unusable_prompts = 0
         self._admitter = admitter
         self._max_attempts = max_attempts
 
@@ -112,6 +113,13 @@ class Flow:
     def version(self) -> Version:
         """Newest version that every policy of the flow has reached."""
         return self._issuer.version
+
+    def take_unusable(self) -> list[str]:
+        """Returns the causes of prompts that were left out since the last call."""
+        causes = list(self._issuer.unusable)
+        self._issuer.unusable.clear()
+        self._unusable_prompts += len(causes)
+        return causes
 
     @property
     def plugin_slots(self) -> dict[PluginSlot, SlotPlugins[Any]]:
@@ -255,7 +263,8 @@ class Flow:
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the selector, the filters and the group reward, named `kind.metric`."""
         scoring = self.group_scoring.metrics() if self.group_scoring else {}
-        return {**self._issuer.metrics(), **self._admitter.metrics(), **scoring}
+        unusable = {"unusable_prompts": float(self._unusable_prompts)} if self._unusable_prompts else {}
+        return {**self._issuer.metrics(), **self._admitter.metrics(), **scoring, **unusable}
 
     def expire(self, *, now: float) -> list[tuple[TaskId, NodeId | None]]:
         """Returns tasks of expired leases to the queue; returns them with their holders."""

@@ -350,6 +350,9 @@ class Service:
             report = self.report()
             constraints = (*self._constraint_monitor.problems(report), *self._evaluation_monitor.problems(report))
             report = replace(report, problems=(*report.problems, *constraints))
+            for flow in self._run.all_flows:
+                for cause in flow.take_unusable():
+                    self._run.events.add("prompt_unusable", flow.id, cause)
             for finding in self._health_monitor.findings(report):
                 self._run.events.add(finding.kind, finding.subject, finding.message)
             self._run.events.tick()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.trajectories import Int32Array
+from astraflow.models.control_tokens import ControlTokens, Escapes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,7 +48,7 @@ class ChatTokenizer(Protocol):
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), add_generation_prompt: bool = True
     ) -> Int32Array:
         """Returns the token ids of a conversation in the model's chat format. Text of a message or of a tool that
-        spells a special token stays text, so that it cannot forge a turn.
+        spells a special token stays text, keys of tools included, so that it cannot forge a turn.
 
         tools: described to the model, if `describes_tools`. add_generation_prompt: append the start of the assistant's
         turn. Raises: InvalidInput for messages that the chat format does not allow.
@@ -93,13 +93,16 @@ class HuggingFaceTokenizer:
                 "model",
                 code="model.no_chat_template",
             )
+        if not tokenizer.is_fast:
+            raise InvalidInput(
+                f"cannot use the tokenizer of {tokenizer.name_or_path!r}: it has no tokenizer.json, without which a "
+                "text could forge special tokens; use a model with one",
+                code="model.slow_tokenizer",
+            )
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._stop_tokens = stop_tokens
         self._template_values: dict[str, Any] = dict(template_values or {})
-        special = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-        self._special_ids = special
-        self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
 
     @property
     def pretrained(self) -> PreTrainedTokenizerBase:
@@ -120,9 +123,9 @@ class HuggingFaceTokenizer:
         self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), add_generation_prompt: bool = True
     ) -> Int32Array:
         """Returns the token ids of a conversation, formatted by the tokenizer's own chat template."""
-        escaped = _Escapes(self._control, messages, tools)
-        text = self._render(escaped.messages, tools=escaped.tools, add_generation_prompt=add_generation_prompt)
-        return self._encode_escaped(text, escaped)
+        escapes = self._control.escapes(messages, tools)
+        text = self._render(messages, tools=tools, add_generation_prompt=add_generation_prompt, escapes=escapes)
+        return self._encoded(text, escapes)
 
     def encode_continuation(self, messages: Sequence[Message]) -> Int32Array:
         """Returns the token ids that the chat template puts between two answers."""
@@ -133,9 +136,9 @@ class HuggingFaceTokenizer:
                 "only appends, or a workflow with one turn",
                 code="model.template_changes_history",
             )
-        escaped = _Escapes(self._control, messages, ())
-        text = self._render([*_PROBE_TURN, *escaped.messages])
-        return self._encode_escaped(text.partition(_PROBE_ANSWER)[2], escaped)
+        escapes = self._control.escapes(messages)
+        text = self._render([*_PROBE_TURN, *messages], escapes=escapes)
+        return self._encoded(text.partition(_PROBE_ANSWER)[2], escapes)
 
     def describes_tools(self, marker: str) -> bool:
         """Returns whether the chat template describes tools and calls with this marker, and shows their results."""
@@ -149,19 +152,28 @@ class HuggingFaceTokenizer:
 
     def encode(self, text: str) -> Int32Array:
         """Returns the token ids of plain text, without special tokens."""
-        is_hostile = self._control.search(text) is not None
-        tokenizer = self._splitting if is_hostile else self._tokenizer
-        ids = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=is_hostile)
-        return np.asarray(ids, dtype=np.int32)
+        return self._control.encode(text) if self._control.spells(text) else self._encoded(text, None)
 
     def decode(self, ids: Int32Array, *, keep_special_tokens: bool = False) -> str:
-        """Returns the text of the ids."""
-        return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=not keep_special_tokens))
+        """Returns the text of the ids as the model wrote it, whatever the tokenizer's configuration says about
+        spaces."""
+        text = self._tokenizer.decode(
+            ids.tolist(), skip_special_tokens=not keep_special_tokens, clean_up_tokenization_spaces=False
+        )
+        return str(text)
 
     @cached_property
-    def _splitting(self) -> PreTrainedTokenizerBase:
-        """Copy that splits special tokens: to switch that changes a tokenizer, which other threads may be using."""
-        return copy.deepcopy(self._tokenizer)
+    def _control(self) -> ControlTokens:
+        """Special tokens, and added tokens with which the chat template separates turns."""
+        try:
+            turns = self._render([*_PROBE_TURN, *_PROBE_TURN[:1]], add_generation_prompt=False)
+        except InvalidInput:
+            turns = ""
+        added = {str(token): (index, token) for index, token in self._tokenizer.added_tokens_decoder.items()}
+        ids = {
+            text: index for text, (index, token) in added.items() if len(text) > 1 and (token.special or text in turns)
+        }
+        return ControlTokens(self._tokenizer.backend_tokenizer, ids)
 
     @cached_property
     def _keeps_history(self) -> bool:
@@ -173,14 +185,20 @@ class HuggingFaceTokenizer:
         return second.startswith(first + _PROBE_ANSWER) and third.startswith(second + _PROBE_ANSWER)
 
     def _render(
-        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSchema] = (),
+        add_generation_prompt: bool = True,
+        escapes: Escapes | None = None,
     ) -> str:
         from jinja2 import TemplateError
 
+        escaped = escapes.escaped if escapes else dict
         try:
             text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[dict(tool) for tool in tools] or None,
+                [escaped(message) for message in messages],
+                tools=[escaped(tool) for tool in tools] or None,
                 add_generation_prompt=add_generation_prompt,
                 tokenize=False,
                 **self._template_values,
@@ -193,19 +211,12 @@ class HuggingFaceTokenizer:
             ) from problem
         return str(text)
 
-    def _encode_escaped(self, text: str, escaped: _Escapes) -> Int32Array:
+    def _encoded(self, text: str, escapes: Escapes | None) -> Int32Array:
         """Returns the ids of text from the chat template. Only the template's own special tokens become special."""
-        if not escaped.originals:
-            ids = self._tokenizer.encode(text, add_special_tokens=False)
-            return np.asarray(ids, dtype=np.int32)
-        pieces: list[Int32Array] = []
-        end = 0
-        for match in self._control.finditer(text):
-            pieces += [self.encode(escaped.restored(text[end : match.start()]))] if match.start() > end else []
-            pieces.append(np.array([self._special_ids[match[0]]], dtype=np.int32))
-            end = match.end()
-        pieces += [self.encode(escaped.restored(text[end:]))] if end < len(text) else []
-        return np.concatenate(pieces)
+        if escapes is not None:
+            return self._control.encode(text, escapes)
+        ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
+        return np.asarray(ids, dtype=np.int32)
 
 
 _PROBE_ANSWER, _PROBE_RESULT = "AnswerProbe", "ResultProbe"
@@ -213,51 +224,6 @@ _PROBE_TURN: tuple[Message, ...] = (
     {"role": "user", "content": "QuestionProbe"},
     {"role": "assistant", "content": _PROBE_ANSWER},
 )
-
-
-class _Escapes:
-    """Messages and tools in which placeholders replace text that spells a special token."""
-
-    def __init__(self, control: re.Pattern[str], messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
-        self._control = control
-        self.originals: list[str] = []
-        """Replaced texts; empty when none spells a special token."""
-        copies = [[dict(message) for message in messages], [dict(tool) for tool in tools]]
-        self._mark = ""
-        if any(control.search(text) for text in _texts(copies)):
-            used = set().union(*map(set, _texts(copies)))
-            self._mark = next(chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in used)
-        self.messages: list[Message] = [{key: self._escape(text) for key, text in item.items()} for item in messages]
-        self.tools: list[ToolSchema] = [{key: self._escape_all(value) for key, value in tool.items()} for tool in tools]
-
-    def restored(self, text: str) -> str:
-        """Returns text from the chat template with the originals."""
-        pieces = text.split(self._mark)
-        pieces[1::2] = [self.originals[int(index)] for index in pieces[1::2]]
-        return "".join(pieces)
-
-    def _escape(self, text: str) -> str:
-        return self._control.sub(self._placeholder, text)
-
-    def _placeholder(self, match: re.Match[str]) -> str:
-        self.originals.append(match[0])
-        return f"{self._mark}{len(self.originals) - 1}{self._mark}"
-
-    def _escape_all(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._escape(value)
-        if isinstance(value, list):
-            return [self._escape_all(item) for item in value]
-        return {key: self._escape_all(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yields the texts in a JSON value, without the keys of objects."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
 
 
 def char_vocab_size(words: Sequence[str] = ()) -> int:

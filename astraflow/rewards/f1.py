@@ -44,7 +44,7 @@ class F1Options(Config):
 class F1:
     """Returns `(1 - w) * match(reference) + w * max(match(form) for all forms)`, in 0 to 1.
 
-    Texts are compared without case, punctuation and articles.
+    Texts are compared without case, punctuation and articles; a reference of nothing else only without case.
     """
 
     def __init__(self, options: F1Options) -> None:
@@ -56,11 +56,10 @@ class F1:
         answer = last_tagged(completion, self._options.tag) if self._options.tag else completion
         if answer is None or len(answer) > self._options.max_answer_chars:
             return Score(value=0.0)
-        answer_words = normalized_words(answer)
-        first = self._match(normalized_words(reference), answer_words)
-        best = max([first, *(self._match(normalized_words(other), answer_words) for other in others)])
+        first = self._match(reference, answer)
+        best = max([first, *(self._match(other, answer) for other in others)])
         weight = self._options.augmented_weight
-        return Score(value=(1 - weight) * first + weight * best, answer=answer_words)
+        return Score(value=(1 - weight) * first + weight * best, answer=normalized_words(answer))
 
     def _answers(self, prompt: Prompt) -> list[str]:
         listed = prompt.fields.get(self._options.answers_field)
@@ -74,8 +73,11 @@ class F1:
             )
         return [str(item) for item in listed]
 
-    def _match(self, answer: str, candidate: str) -> float:
-        return float(answer == candidate) if self._options.metric == "exact_match" else word_f1(answer, candidate)
+    def _match(self, reference: str, answer: str) -> float:
+        wanted, words = normalized_words(reference), normalized_words(answer)
+        if not wanted:  # "The", "A" and "?" are answers, too
+            return float(reference.strip().lower() == answer.strip().lower())
+        return float(wanted == words) if self._options.metric == "exact_match" else word_f1(wanted, words)
 
 
 def normalized_words(text: str) -> str:

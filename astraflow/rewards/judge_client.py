@@ -14,7 +14,7 @@ from pydantic import Field
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.rollouts.failures import RolloutFailed
-from astraflow.contract.rollouts.generation import Sampling
+from astraflow.contract.rollouts.generation import Finish, Sampling
 from astraflow.rewards.base import JudgePolicy
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config.base import Config
@@ -154,7 +154,8 @@ class JudgeClient:
         except (RolloutFailed, TimeoutError) as problem:
             raise self._unavailable(str(problem) or type(problem).__name__) from problem
         self.counts["tokens"] += len(tokens) + len(generation.tokens)
-        return policy.tokenizer.decode(generation.tokens)
+        # Of a reply that the limit cuts, the last line may be a part of a number, or what the judge quotes.
+        return "" if generation.finish is Finish.LENGTH else policy.tokenizer.decode(generation.tokens)
 
     async def _reply_of_server(self, prompt: str, temperature: float) -> str:
         body = {
@@ -191,17 +192,18 @@ class JudgeClient:
             return response.status_code, bytes(content)
 
     def _read(self, content: bytes) -> str:
-        """Returns the text of a reply and counts its tokens; a malformed reply is an empty text."""
+        """Returns the text of a reply and counts its tokens; a malformed or cut reply is an empty text."""
         try:
             message = json.loads(content)
-            text = message["choices"][0]["message"]["content"]
+            choice = message["choices"][0]
+            text = choice["message"]["content"]
             used = (message.get("usage") or {}).get("total_tokens", 0)
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self.counts["malformed_replies"] += 1
             return ""
         if isinstance(used, int):
             self.counts["tokens"] += max(0, used)
-        return text if isinstance(text, str) else ""
+        return text if isinstance(text, str) and choice.get("finish_reason") != "length" else ""
 
     def _check_budget(self) -> None:
         for name, limit in (("calls", self._options.max_calls), ("tokens", self._options.max_tokens)):

@@ -21,6 +21,7 @@ from astraflow.contract.errors import (
     ProtocolMismatch,
     UnknownPolicy,
 )
+from astraflow.runtime.folders.compile_caches import use_private_caches
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.memory import minimize_memory_use, prepare_for_large_messages
 
@@ -101,7 +102,8 @@ def run_process(
 ) -> int:
     """Runs `main(stop)` to its end and returns an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
 
-    Files that it creates are readable by their owner only. has_large_messages: the process receives tensors or many
+    Files that it creates are readable by their owner only, and code that libraries compile is kept where no other user
+    can write (`use_private_caches`). has_large_messages: the process receives tensors or many
     rollouts and retains memory for reuse; otherwise it retains little. may_complete: exit code 0 means complete, so
     that a supervisor does not restart it; a signal before that gives 128 plus its number, as in a shell.
 
@@ -110,6 +112,7 @@ def run_process(
     code = 0
     signals: list[int] = []
     make_files_private()
+    use_private_caches()
     if has_large_messages:
         prepare_for_large_messages()
     else:

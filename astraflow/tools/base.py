@@ -12,6 +12,8 @@ from astraflow.contract.values import Json
 
 TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
 """Names that all call formats can write."""
+PARAMETER_NAME = re.compile(r"[\w$@.:/\[\]-]{1,64}")
+"""Names of parameters: one word, so that a chat template that writes them between tags or quotes shows nothing else."""
 
 
 class ToolError(AstraFlowError):

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -19,7 +19,7 @@ from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
 from astraflow.tools import tool_sources
-from astraflow.tools.base import TOOL_NAME, Tool, ToolError
+from astraflow.tools.base import PARAMETER_NAME, TOOL_NAME, Tool, ToolError
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -183,7 +183,7 @@ class _Connection:
         async def call(arguments: Mapping[str, Json]) -> str:
             return await self._call(client, listed.name, arguments)
 
-        return replace(_checked(listed), call=call, timeout_s=self._options.call_s)
+        return replace(checked_tool(listed), call=call, timeout_s=self._options.call_s)
 
     async def _call(self, client: "Client", name: str, arguments: Mapping[str, Json]) -> str:
         from mcp.shared.exceptions import MCPError
@@ -277,7 +277,7 @@ async def _listed(client: "Client") -> list["ListedTool"]:
     raise _unusable(f"it lists more than {MAX_TOOLS} tools, or pages without end")
 
 
-def _checked(listed: "ListedTool") -> Tool:
+def checked_tool(listed: "ListedTool") -> Tool:
     """Returns the tool without its call. Raises: InvalidInput for an unusable name, description or schema."""
     name, description = listed.name, listed.description or listed.name
     schema: dict[str, Any] = dict(listed.input_schema)
@@ -287,7 +287,22 @@ def _checked(listed: "ListedTool") -> Tool:
         raise _unusable(f"the description or the schema of the tool {name!r} is too long for a prompt")
     if not isinstance(schema.get("properties", {}), Mapping):
         raise _unusable(f"the schema of the tool {name!r} has no named arguments")
+    wrong = next((key for key in _argument_names(schema) if PARAMETER_NAME.fullmatch(key) is None), None)
+    if wrong is not None:
+        raise _unusable(f"the tool {name!r} has an argument {wrong[:80]!r}, a name that policies cannot write")
     return Tool(name=name, description=description, parameters=schema, call=_not_connected)
+
+
+def _argument_names(schema: Any) -> Iterator[str]:
+    """Yields the names of arguments and of their parts, at any depth of a schema."""
+    for key, value in schema.items() if isinstance(schema, dict) else ():
+        if key in ("properties", "$defs", "definitions") and isinstance(value, dict):
+            yield from value
+            for inner in value.values():
+                yield from _argument_names(inner)
+        elif key not in ("enum", "const", "default", "examples"):
+            for inner in value if isinstance(value, list) else [value]:
+                yield from _argument_names(inner)
 
 
 async def _not_connected(arguments: Mapping[str, Json]) -> str:

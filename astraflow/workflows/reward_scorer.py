@@ -42,8 +42,8 @@ class RewardScorer:
             ) from problem
         if not score.is_finite:
             raise RolloutFailed(
-                f"cannot use the score {score.value} of a completion: it or one of its terms is not finite; return "
-                "finite numbers",
+                f"cannot use the score {score.value} of a completion for the prompt {prompt.id!r}: it or one of its "
+                "terms is not finite; return finite numbers",
                 boundary=Boundary.REWARD,
                 code="rollout.non_finite_reward",
             )

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -18,16 +19,22 @@ from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import start_managed
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool
-from astraflow.tools.call_parsers import CallFormat, ParsedCall, closing_strings, parse_calls
+from astraflow.tools.call_parsers import HERMES_OPEN, closing_strings, parse_calls
+from astraflow.tools.calls import CallFormat, ParsedCall
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient, episode_seed
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions, Turn, shortened
-from astraflow.workflows.components.tool_calls import ToolCalls, open_tools, schema_of, written_tools
+from astraflow.workflows.components.tool_calls import (
+    ToolCalls,
+    generate_whole_calls,
+    open_tools,
+    schema_of,
+    written_tools,
+)
 from astraflow.workflows.reward_scorer import RewardScorer
 
 _SPEAKER = "tool"
-_HERMES_MARKER = "<tool_call>"
 MAX_COUNTED_TOOLS = 32
 """Tools with a metric of their own in an episode: those that were called most."""
 
@@ -112,11 +119,12 @@ class _Episode:
     def __init__(self, options: ToolUseOptions, tools: Sequence[Tool], client: PolicyClient, prompt: Prompt) -> None:
         self._options = options
         self._tools = tools
+        self._client = client
         self._prompt = prompt
         self._calls = ToolCalls(tools, max_per_turn=options.max_calls_per_turn)
         self._turns: list[Turn] = []
         is_hermes = options.call_format is CallFormat.HERMES
-        self._has_template = is_hermes and client.tokenizer.describes_tools(_HERMES_MARKER)
+        self._has_template = is_hermes and client.tokenizer.describes_tools(HERMES_OPEN)
         self._conversation = Conversation(
             PolicyId(options.policy),
             client,
@@ -130,9 +138,8 @@ class _Episode:
     async def run(self) -> Ending:
         """Runs the turns; returns the reason for their end."""
         options, conversation = self._options, self._conversation
-        stops = closing_strings(options.call_format, self._tools) if options.stop_after_call else ()
         while True:
-            turn = await conversation.answer(stops)
+            turn = await self._turn()
             self._turns.append(turn)
             calls = parse_calls(turn.text, options.call_format, self._tools)
             if not calls:
@@ -147,6 +154,19 @@ class _Episode:
                 return ending
             if not conversation.append(self._result_messages(texts), speaker=_SPEAKER):
                 return Ending.CONTEXT
+
+    async def _turn(self) -> Turn:
+        options = self._options
+        if not options.stop_after_call:
+            return await self._conversation.answer()
+        generate = partial(
+            generate_whole_calls,
+            self._client.generate,
+            self._client.tokenizer,
+            form=options.call_format,
+            tools=self._tools,
+        )
+        return await self._conversation.answer(closing_strings(options.call_format, self._tools), generate=generate)
 
     async def trajectory(self, ending: Ending, scorer: RewardScorer) -> Trajectory:
         """Returns the scored trajectory. Raises: RolloutFailed at the boundary `reward`."""

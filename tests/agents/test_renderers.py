@@ -1,6 +1,7 @@
 """Renderers of chat templates and of the package `renderers`: whole prompts, bridges, and what policies wrote."""
 
 import asyncio
+import json
 
 import numpy as np
 import pytest
@@ -98,13 +99,24 @@ def test_thoughts_and_function_calls_are_parsed(
     assert [function_call.name for function_call in message.function_calls] == calls
 
 
-def test_a_call_with_the_end_of_a_thought_in_it_is_unreadable() -> None:
+@pytest.mark.parametrize("thought", ["", "<think>x</think>"])
+@pytest.mark.parametrize("value", ["</think>", "<think>", "</tool_call>", "<tool_call>", "<tool_call>{}</tool_call>"])
+def test_tags_in_a_text_of_a_call_belong_to_the_text(thought: str, value: str) -> None:
     source = ByteTokenizer()
-    call_text = '<tool_call>{"name": "add", "arguments": {"a": "</think>"}}</tool_call>'
-    parsed = TemplateRenderer(source).parse(EMPTY, source.encode(f"<think>x</think>{call_text}"), (ADD,))
+    call_text = f'<tool_call>{{"name": "add", "arguments": {{"a": "{value}"}}}}</tool_call>'
+    parsed = TemplateRenderer(source).parse(EMPTY, source.encode(f"{thought}Now {call_text} done"), (ADD,))
     message = parsed.message
-    assert (message.reasoning, message.content, message.function_calls) == ("x", call_text, ())
-    assert parsed.is_malformed
+    assert (message.reasoning, message.content) == ("x" if thought else None, "Now  done")
+    assert [json.loads(call.arguments) for call in message.function_calls] == [{"a": value}]
+    assert not parsed.is_malformed
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
+def test_a_call_with_a_number_that_is_no_json_stays_text(number: str) -> None:
+    source = ByteTokenizer()
+    call_text = f'<tool_call>{{"name": "add", "arguments": {{"a": {number}}}}}</tool_call>'
+    parsed = TemplateRenderer(source).parse(EMPTY, source.encode(call_text), (ADD,))
+    assert (parsed.message.content, parsed.message.function_calls, parsed.is_malformed) == (call_text, (), True)
 
 
 def test_a_template_that_begins_with_a_thought_makes_text_without_an_end_a_thought() -> None:

@@ -5,22 +5,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, PromptId, TaskId, Version
 from astraflow.contract.plugins import PluginSlot
+from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.rollouts.failures import Boundary, Failure
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.dataflow.issuing.issuer import Issuer
+from astraflow.dataflow.evaluation.rounds import EvaluationRequest, EvaluationRounds, Round
+from astraflow.dataflow.issuing.issuer import MAX_UNUSABLE, Issuer
 from astraflow.dataflow.issuing.selection import Rewards, Selector
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.datasets import datasets
 from tests import make
-from tests.dataflow.running import config, opened
+from tests.dataflow.running import config, facts, opened, running
 from tests.datasets import tables
+from tests.errors import raises_code
 
 
 class Listening:
@@ -189,3 +195,92 @@ async def test_a_renamed_flow_starts_with_the_new_data(tmp_path: Path) -> None:
     tables.write_jsonl(path, tables.ROWS[1:])
     async with opened(tmp_path, reading(path, flow="train-2")) as (renamed, _):
         assert renamed.flows[FlowId("train-2")].issue().id == "train-2:0"
+
+
+class Holes:
+    """Dataset whose even rows are unusable."""
+
+    size, fingerprint = 10, "holes"
+
+    def prompt(self, index: int) -> Prompt:
+        if index % 2 == 0:
+            raise InvalidInput(f"cannot use row {index}: no answer; correct it", code="dataset.wrong_field")
+        return Prompt(id=PromptId(f"row:{index}"), fields={"question": "q", "answer": "a"})
+
+
+class Counting(Listening):
+    """Selects all rows in turn."""
+
+    def __init__(self, start: int = 0, step: int = 1) -> None:
+        super().__init__()
+        self.next, self.step = start, step
+
+    def select(self) -> int:
+        self.next += self.step
+        return (self.next - self.step) % 10
+
+
+def holes(selector: Selector) -> Issuer:
+    slot_plugins: SlotPlugins[Selector] = SlotPlugins(
+        PluginSlot.SELECTOR, [{"kind": "counting"}], lambda spec: selector
+    )
+    return Issuer(FlowId("train"), Holes(), slot_plugins, group_size=2)
+
+
+def test_rows_that_cannot_be_used_are_left_out_and_counted() -> None:
+    source = holes(Counting())
+
+    groups = [source.next_group() for _ in range(3)]
+
+    assert [(group.id, group.prompt.id, group.prompt_index) for group in groups] == [
+        ("train:0", "row:1", 1), ("train:1", "row:3", 3), ("train:2", "row:5", 5),
+    ]  # fmt: skip
+    assert source.unusable == [f"cannot use row {index}: no answer; correct it" for index in (0, 2, 4)]
+
+
+def test_a_dataset_without_usable_rows_is_refused() -> None:
+    source = holes(Counting(step=2))
+
+    with raises_code(InvalidInput, "dataset.wrong_field"):
+        source.next_group()
+    assert len(source.unusable) == MAX_UNUSABLE
+
+
+@pytest.mark.parametrize("prompts", [3, 5, 10])
+def test_an_evaluation_takes_other_rows_in_place_of_unusable_ones(prompts: int) -> None:
+    rounds = EvaluationRounds(FlowId("test"), Holes(), prompts=prompts, samples=1, seed=0)
+    rounds.begin(
+        Round(number=1, request=EvaluationRequest(versions={}, actor="me", reason="", requested_at=0.0), started_at=0.0)
+    )
+
+    issued = [rounds.next_group() for _ in range(prompts)]
+
+    assert not rounds.has_more
+    assert [group.prompt_index for group in issued] == list(range(prompts))
+    assert all(group.prompt.id in ("row:1", "row:3", "row:5", "row:7", "row:9") for group in issued)
+
+
+@pytest.mark.anyio
+async def test_a_run_goes_on_past_unusable_rows_and_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astraflow.datasets.tables.shards.CHECKED_BYTES", 0)
+    path = tmp_path / "rows.parquet"
+    answers = [float("nan") if index % 4 == 1 else index / 2 for index in range(40)]
+    pyarrow.parquet.write_table(pyarrow.table({"question": ["q"] * 40, "answer": answers}), path)
+    run = with_dataset(config(), {"kind": "parquet", "path": str(path)})
+
+    async with running(tmp_path / "run", run) as service:
+        node = (await service.nodes.join(facts())).node
+        tasks = (await service.nodes.lease(node, 8, wait_s=5)).tasks
+        query = EventQuery(kinds=("prompt_unusable",), limit=10)
+        while not (events := (await service.control.events(query)).events):
+            await anext(service.control.watch_report())
+
+    assert len(tasks) == 8
+    assert all(int(str(task.prompt.id).removeprefix("row:")) % 4 != 1 for task in tasks)
+    assert all(event.subject == "train-solver" and "rows.parquet, row " in event.message for event in events)
+
+
+def with_dataset(run: DataflowConfig, dataset: dict[str, Any]) -> DataflowConfig:
+    """Returns the run with another dataset for each flow."""
+    flows = {name: flow.model_copy(update={"dataset": dataset}) for name, flow in run.flows.items()}
+    return run.model_copy(update={"flows": flows})

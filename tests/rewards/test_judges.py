@@ -306,3 +306,17 @@ async def test_the_question_is_needed() -> None:
 def test_a_policy_of_the_run_cannot_compare_and_what_can_is_named() -> None:
     with raises_code(InvalidInput, "config.invalid", "base_url", "llm_judge"):
         group_rewards.build({"kind": "pairwise_judge", "policy": "judge"})
+
+
+@pytest.mark.anyio
+async def test_a_reply_that_the_limit_cuts_is_no_verdict() -> None:
+    cut = {"choices": [{"message": {"content": "It ends with\nSCORE: 1"}, "finish_reason": "length"}]}
+    async with judging(attempts=2) as (reward, server):
+        server.faults.append(lambda: web.json_response(cut))
+        assert await verdict(reward) == pytest.approx(0.7)
+        assert reward.client.counts["unreadable_verdicts"] == 1
+    policy = FakePolicy("SCORE: 10")
+    judge = rewards.build({"kind": "llm_judge", "policy": "judge", "max_reply_tokens": 8, "attempts": 1})
+    assert isinstance(judge, LlmJudge)
+    with raises_code(JudgeFailed, "judge.unreadable_verdict"):
+        await judge.verdict(make.prompt(), "an answer", policy)

@@ -246,3 +246,16 @@ def test_a_class_without_a_method_that_scores_is_refused_when_it_registers() -> 
         with raises_code(InvalidInput, "reward.no_score", "'test_unscored'", plugin.__name__):
             rewards.register("test_unscored", options=NoOptions)(plugin)
     assert "test_unscored" not in rewards.kinds()
+
+
+@pytest.mark.parametrize("metric", ["f1", "exact_match"])
+@pytest.mark.parametrize(
+    ("reference", "completion", "value"),
+    [("The", "", 0.0), ("The", "the ", 1.0), ("The", "a", 0.0), ("?", "", 0.0), ("?", "!", 0.0), ("?", "?", 1.0)],
+)
+def test_a_reference_of_articles_or_punctuation_is_compared_as_it_is(
+    metric: str, reference: str, completion: str, value: float
+) -> None:
+    reward = rewards.build({"kind": "f1", "metric": metric})
+
+    assert score(reward, prompt_of(answer=reference), completion).value == value

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
-from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.spans import Author
 from astraflow.contract.rollouts.tasks import Prompt
-from astraflow.contract.rollouts.trajectories import Ending, Trajectory
+from astraflow.contract.rollouts.trajectories import Ending, Int32Array, Trajectory
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
@@ -252,3 +253,31 @@ async def test_unusable_options_are_refused() -> None:
         workflows.build({"kind": "tool_use", "tools": []})
     with raises_code(InvalidInput, "plugin.unknown_kind"):
         workflows.build({"kind": "tool_use", "tools": [{"kind": "calculate"}]})
+
+
+@pytest.mark.anyio
+async def test_a_closing_string_inside_a_text_of_a_call_does_not_end_the_turn() -> None:
+    class Stopping(FakePolicy):
+        """Ends at the closing string, as an engine does."""
+
+        async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
+            generation = await super().generate(prompt, sampling)
+            if "</tool_call>" not in self.tokenizer.decode(generation.tokens):
+                return generation
+            return replace(
+                generation,
+                tokens=generation.tokens[:-1],
+                logprobs=generation.logprobs[:-1],
+                spans=(replace(generation.spans[0], length=len(generation.tokens) - 1),),
+            )
+
+    policy = Stopping(
+        '<tool_call>{"name": "note", "arguments": {"text": "a </tool_call>', ' b"}}</tool_call>', call("say"), "dcba"
+    )
+    (trajectory,) = await workflows.build(spec(stop_after_call=True)).run(make.task(), {SOLVER: policy}, SCORER)
+
+    assert policy.asked(1).endswith("a </tool_call>")
+    assert "a </tool_call> b\n</tool_response>" in policy.asked(3)
+    assert (trajectory.reward, trajectory.metrics["turns"], trajectory.metrics["malformed"]) == (1.0, 3, 0)
+    first, second = (sampling.max_new_tokens for sampling in policy.samplings[:2])
+    assert first - second == len('<tool_call>{"name": "note", "arguments": {"text": "a </tool_call>')

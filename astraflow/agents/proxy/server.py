@@ -13,6 +13,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.agent_calls import AgentCall
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.http.guard import BrowserGuard
 from astraflow.runtime.http.server import listening, serving_http, url_of
 
 _HOST = "127.0.0.1"
@@ -107,7 +108,8 @@ class AgentProxy:
             app = ProxyApp(
                 self._sessions, self._clock, first_byte_s=options.first_byte_s, keep_alive_s=options.keep_alive_s
             )
-            serving = serving_http(app, listener, http=BoundedConnection, ws="none", timeout_keep_alive=_IDLE_S)
+            guard = BrowserGuard(app, checks_host=False, needs_json=False)  # each request needs a session's secret
+            serving = serving_http(guard, listener, http=BoundedConnection, ws="none", timeout_keep_alive=_IDLE_S)
             await stack.enter_async_context(serving)
             stack.push_async_callback(self._sessions.end_all)
             self._stack = stack.pop_all()

@@ -189,6 +189,13 @@ EVENT_KINDS = (
         plural="batches set aside",
     ),
     EventKind(
+        name="prompt_unusable",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="flow",
+        meaning="A row of the flow's dataset is no prompt, and was left out. The message has the row and the cause.",
+        plural="unusable prompts",
+    ),
+    EventKind(
         name="flow_failing",
         topics=(_LEARNING, _PROBLEMS),
         subject="flow",

@@ -15,6 +15,8 @@ from astraflow.contract.reports.report import Report
 from astraflow.dataflow.endpoint_config import MetricsEndpoint
 from astraflow.dataflow.endpoints.openmetrics import DiskSpace, ReportCollector
 from astraflow.dataflow.history.losses import Losses
+from astraflow.runtime.http.guard import BrowserGuard
+from astraflow.runtime.http.hosts import is_loopback
 from astraflow.runtime.http.server import listening, serving_http, url_of
 
 PATH = "/metrics"
@@ -31,7 +33,9 @@ async def serving_metrics(
     Raises: InvalidInput.
     """
     with listening(endpoint.host, endpoint.port) as listener:
-        async with serving_http(_MetricsApp(report, endpoint.token, losses, directory), listener):
+        app = _MetricsApp(report, endpoint.token, losses, directory)
+        checks_host = not endpoint.token and is_loopback(endpoint.host)
+        async with serving_http(BrowserGuard(app, checks_host=checks_host, needs_json=False), listener):
             yield f"{url_of(listener, endpoint.host)}{PATH}"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any, Self
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
@@ -9,7 +10,7 @@ from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.evaluation.scores import Sample
 from astraflow.dataflow.issuing.groups import OpenGroup
-from astraflow.dataflow.issuing.issuer import check_dataset_unchanged
+from astraflow.dataflow.issuing.issuer import check_dataset_unchanged, usable_prompt
 from astraflow.dataflow.storage.prompt_rows import PromptRows, RowProvider
 from astraflow.datasets.base import Dataset
 from astraflow.datasets.shuffle import Shuffle
@@ -68,6 +69,8 @@ class EvaluationRounds:
         """Groups issued in all rounds; the ordinal of the next group."""
         self.version = Version(0)
         """Unused: each round pins its own versions."""
+        self.unusable: list[str] = []
+        """Causes of prompts in whose place others were issued, and which were not reported yet."""
         self.slot_plugins = None
         self.round: Round | None = None
 
@@ -90,10 +93,14 @@ class EvaluationRounds:
         """Issues the next prompt. Call only while `has_more`."""
         assert self.round is not None  # noqa: S101 (called only while `has_more`)
         index = self.round.issued_prompts
+        places = chain([index], count(self.prompts + index))  # a row that no prompt of the round has, if there is one
+        _, prompt = usable_prompt(
+            self._dataset, lambda: self._order.item(next(places) % self._dataset.size), self.unusable
+        )
         group = OpenGroup(
             id=GroupId(f"{self._flow}:{self.issued}"),
             flow=self._flow,
-            prompt=self._dataset.prompt(self._order.item(index)),
+            prompt=prompt,
             prompt_index=index,
             size=self.samples,
             pinned=self.round.request.versions,

@@ -1,11 +1,12 @@
 """Sources of a flow's groups. For training, a selector chooses the prompts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from astraflow.contract.batches import stretches
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
+from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories, base_role_of
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
@@ -16,6 +17,9 @@ from astraflow.datasets.base import Dataset
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()
+
+MAX_UNUSABLE = 100
+"""Prompts in a row that may be unusable; then it is the dataset that cannot be used. Count."""
 
 
 class GroupSource(Protocol):
@@ -32,6 +36,9 @@ class GroupSource(Protocol):
     @property
     def slot_plugins(self) -> SlotPlugins[Selector] | None:
         """Slot of the plugin that chooses prompts, None if it cannot be changed."""
+
+    unusable: list[str]
+    """Causes of prompts that were left out, because their rows cannot be used; the flow empties it."""
 
     def next_group(self) -> OpenGroup:
         """Issues one group."""
@@ -69,14 +76,16 @@ class Issuer:
         """Number of groups issued since the run began; the ordinal of the next group."""
         self.version = Version(0)
         """Newest version that every policy of the flow has reached."""
+        self.unusable: list[str] = []
+        """Causes of prompts that were left out and not reported yet."""
 
     def next_group(self) -> OpenGroup:
         """Issues one group of the prompt that the selector chooses."""
-        index = self._selector.select()
+        index, prompt = usable_prompt(self._dataset, self._selector.select, self.unusable)
         group = OpenGroup(
             id=GroupId(f"{self._flow}:{self.issued}"),
             flow=self._flow,
-            prompt=self._dataset.prompt(index),
+            prompt=prompt,
             prompt_index=index,
             size=self._group_size,
         )
@@ -125,6 +134,22 @@ class Issuer:
     @property
     def _selector(self) -> Selector:
         return self.slot_plugins.first_plugin[1]
+
+
+def usable_prompt(dataset: Dataset, select: Callable[[], int], unusable: list[str]) -> tuple[int, Prompt]:
+    """Returns the first selected prompt that can be used, with its index: a row that no check at the start has read may
+    be unusable.
+
+    unusable: gets the causes of those that are left out. Raises: InvalidInput after `MAX_UNUSABLE` of them.
+    """
+    for _ in range(MAX_UNUSABLE):
+        index = select()
+        try:
+            return index, dataset.prompt(index)
+        except InvalidInput as problem:
+            unusable.append(str(problem))
+            cause = problem
+    raise cause
 
 
 def check_dataset_unchanged(flow: FlowId, *, saved_fingerprint: str, current_fingerprint: str) -> None:

@@ -7,7 +7,7 @@ from pydantic import Field
 from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER, QUESTION, check_index
-from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields
+from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields, plain, value_text
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 
@@ -18,7 +18,8 @@ class RowOptions(Config):
     question_field: Annotated[str, SettableBy.AGENT] = QUESTION
     """Field with the question: text."""
     answer_field: Annotated[str, SettableBy.AGENT] = ANSWER
-    """Field with the answer: text or a number."""
+    """Field with the answer: text or a number, which becomes text as it is written in the file; from Parquet and Arrow
+    files without an exponent."""
     fields: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
     """Further fields for workflow and reward; all when empty. Every task carries them over the wire."""
     limit: int = Field(default=0, ge=0)
@@ -52,6 +53,8 @@ class RowPrompts:
         check_index(index, self.size)
         row, options = self._table.row(index), self._options
         check_fields(row, options.required_fields, self._table.where(index))
-        selected = {field: value for field, value in row.items() if not options.fields or field in options.fields}
-        texts = {QUESTION: str(row[options.question_field]), ANSWER: str(row[options.answer_field])}
+        selected = {
+            field: plain(value) for field, value in row.items() if not options.fields or field in options.fields
+        }
+        texts = {QUESTION: str(row[options.question_field]), ANSWER: value_text(row[options.answer_field])}
         return Prompt(id=PromptId(self._table.key(index)), fields={**selected, **texts})

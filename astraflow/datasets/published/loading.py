@@ -13,7 +13,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index, path_remedy
 from astraflow.datasets.tables.arrow import ArrowTable, DatasetSource
-from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields
+from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields, plain
 from astraflow.datasets.tables.lines import LineTable
 from astraflow.datasets.tables.shards import ShardTable
 from astraflow.runtime.config.base import Config, suggest_name
@@ -99,7 +99,10 @@ class PublishedPrompts:
         check_index(index, self.size)
         row, where = self._table.row(index), self._table.where(index)
         check_fields(row, self._required_fields, where)
-        return Prompt(id=PromptId(f"{self._prefix}:{self._table.key(index)}"), fields=self._read(row, where))
+        return Prompt(
+            id=PromptId(f"{self._prefix}:{self._table.key(index)}"),
+            fields={name: plain(value) for name, value in self._read(row, where).items()},
+        )
 
 
 def check_set_name(name: str, known: Collection[str]) -> str:

@@ -19,7 +19,7 @@ from astraflow.datasets.published.loading import (
     check_set_name,
     fill_template,
 )
-from astraflow.datasets.tables.base import RequiredFields
+from astraflow.datasets.tables.base import RequiredFields, value_text
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.folders.data_root import RemoteSource
 
@@ -154,6 +154,6 @@ def _answer(value: Json, where: str) -> str:
         value = value.get("ground_truth")
     if not isinstance(value, str | int | float):
         raise InvalidInput(f"cannot read {where}: the row has no answer; correct the row", code="dataset.no_answer")
-    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else value_text(value)
     boxed = _BOXED.match(text)
     return boxed[1] if boxed else text

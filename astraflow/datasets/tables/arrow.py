@@ -2,21 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index, path_remedy
-from astraflow.datasets.tables.base import RequiredFields, as_json, fingerprint_of
-from astraflow.datasets.tables.columns import chosen_columns
+from astraflow.datasets.tables.base import RequiredFields, fingerprint_of
+from astraflow.datasets.tables.columns import check_values, chosen_columns, json_row
 from astraflow.datasets.tables.optional_imports import import_optional
+from astraflow.datasets.tables.shards import CHECKED_BYTES
 
 _BUILDERS = frozenset({"arrow", "cache", "csv", "json", "parquet", "text"})
 """Accepted builders. The library also has builders for archives, some of which can contain pickles."""
 
 _FORMATS = {".arrow": "arrow", ".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
+_CHECKED_AT_ONCE = 10_000
+"""Rows that are checked at once when the table is opened. Count."""
 _SAMPLED = 64
 """Rows in the fingerprint, evenly spaced over the table. Count."""
 
@@ -40,7 +44,7 @@ class ArrowTable:
     """Rows of one split. They stay on disk, in any number."""
 
     def __init__(self, origin: DatasetSource, required_fields: RequiredFields, *, fields: Sequence[str] = ()) -> None:
-        dataset = _loaded(origin)
+        dataset = _loaded(origin, [name for name, kinds in required_fields.items() if {str, float} <= set(kinds)])
         self._path = origin.path
         columns = chosen_columns(dataset.features.arrow_schema, required_fields, fields, origin.path)
         self._rows = dataset.select_columns(columns).with_format("arrow")
@@ -58,6 +62,21 @@ class ArrowTable:
                     code="dataset.missing_values",
                 )
 
+        self._check_rows(required_fields)
+
+    def _check_rows(self, required_fields: RequiredFields) -> None:
+        """Checks the first rows, up to `CHECKED_BYTES`. Raises: InvalidInput with the first unusable row."""
+        checked_bytes = 0
+        for first in range(0, self.size, _CHECKED_AT_ONCE):
+            rows = self._rows[first : first + _CHECKED_AT_ONCE]
+            check_values(rows, required_fields, partial(self._where_in, first))
+            checked_bytes += rows.nbytes
+            if checked_bytes > CHECKED_BYTES:
+                return
+
+    def _where_in(self, first: int, index: int) -> str:
+        return self.where(first + index)
+
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the columns, the number of rows, their bytes and a sample of rows."""
@@ -67,8 +86,7 @@ class ArrowTable:
     def row(self, index: int) -> dict[str, Json]:
         """Returns row number `index` of the split."""
         check_index(index, self.size)
-        values = self._rows[index].to_pylist()[0]
-        return {name: as_json(value, f"{self.where(index)}: column {name!r}") for name, value in values.items()}
+        return json_row(self._rows[index], self.where(index))
 
     def where(self, index: int) -> str:
         """Returns dataset and row, for messages."""
@@ -79,8 +97,11 @@ class ArrowTable:
         return f"row:{index}"
 
 
-def _loaded(origin: DatasetSource) -> Any:
-    """Loads a `datasets.Dataset`. Raises: InvalidInput with a remedy."""
+def _loaded(origin: DatasetSource, written: Sequence[str]) -> Any:
+    """Loads a `datasets.Dataset`. written: columns of a CSV file that stay text as it is written.
+
+    Raises: InvalidInput with a remedy.
+    """
     library = import_optional("datasets")
     library.disable_progress_bars()  # a service writes logs
     local_path = Path(origin.path).expanduser()
@@ -88,7 +109,7 @@ def _loaded(origin: DatasetSource) -> Any:
     try:
         if any(path.is_file() for path in saved_as):
             return _split_of(library.load_from_disk(str(local_path)), origin)
-        return _built(library, origin, local_path)
+        return _built(library, origin, local_path, written)
     except ConnectionError as problem:
         raise InvalidInput(_unreachable(origin), code="dataset.hub_unreachable") from problem
     except import_optional("huggingface_hub.errors").HfHubHTTPError as problem:
@@ -118,8 +139,9 @@ def _split_of(loaded: Any, origin: DatasetSource) -> Any:
     return loaded[origin.split]
 
 
-def _built(library: Any, origin: DatasetSource, local_path: Path) -> Any:
-    builder = library.load_dataset_builder(cache_dir=origin.cache or None, **_arguments(origin, local_path))
+def _built(library: Any, origin: DatasetSource, local_path: Path, written: Sequence[str]) -> Any:
+    arguments = {"cache_dir": origin.cache or None, **_arguments(origin, local_path)}
+    builder = library.load_dataset_builder(**arguments)
     kind = type(builder).__module__.split(".")[2]
     if kind not in _BUILDERS:
         raise InvalidInput(
@@ -127,8 +149,15 @@ def _built(library: Any, origin: DatasetSource, local_path: Path) -> Any:
             f"{', '.join(sorted(_BUILDERS))}",
             code="dataset.unknown_format",
         )
+    if kind == "csv":
+        builder = library.load_dataset_builder(**arguments, converters=dict.fromkeys(written, _cell_text))
     builder.download_and_prepare()
     return builder.as_dataset(split=origin.split)
+
+
+def _cell_text(text: str) -> str | None:
+    """Returns a cell of a CSV file as it is written, None for an empty one."""
+    return text or None
 
 
 def _arguments(origin: DatasetSource, local_path: Path) -> dict[str, Any]:

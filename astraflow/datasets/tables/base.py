@@ -16,7 +16,23 @@ from astraflow.datasets.base import check_index
 RequiredFields: TypeAlias = Mapping[str, tuple[type, ...]]
 """Fields that every row must have, and the accepted types of their values: `str`, `int`, `float`, `list`, `dict`."""
 
+_SMALLEST_FIXED, _LARGEST_FIXED = 1e-20, 1e22
+"""Numbers from binary files become text without an exponent in this range."""
 _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
+
+
+class WrittenNumber(float):
+    """Number of a text file, which becomes text as it is written there: `0.00001`, not `1e-05`."""
+
+    text: str
+
+    def __new__(cls, text: str) -> "WrittenNumber":
+        """Raises: ValueError for a number that is too large."""
+        number = super().__new__(cls, text)
+        if not math.isfinite(number):
+            raise ValueError(f"the number {text[:20]} is too large")
+        number.text = text
+        return number
 
 
 class Table(Protocol):
@@ -71,12 +87,38 @@ def check_fields(row: Mapping[str, Json], required_fields: RequiredFields, where
     for field, kinds in required_fields.items():
         value = row.get(field)
         if isinstance(value, bool) or not isinstance(value, kinds):
-            state = f"is {type(value).__name__}" if field in row else "is missing"
+            state = f"is {type(plain(value)).__name__}" if field in row else "is missing"
             raise InvalidInput(
                 f"cannot use {where}: field {field!r} {state}, expected {type_names(kinds)}; choose from "
                 f"{joined_names(row)}, or correct the row",
                 code="dataset.wrong_field",
             )
+
+
+def value_text(value: Json) -> str:
+    """Returns a text or a number as text, numbers as they are written in a file or else without an exponent.
+
+    >>> value_text(1e-05), value_text(2.5), value_text(7), value_text(1e300)
+    ('0.00001', '2.5', '7', '1e+300')
+    """
+    if isinstance(value, WrittenNumber):
+        return value.text
+    if isinstance(value, float) and (value == 0 or _SMALLEST_FIXED <= abs(value) < _LARGEST_FIXED):
+        return f"{Decimal(repr(value)):f}"
+    return str(value)
+
+
+def plain(value: Json) -> Json:
+    """Returns a JSON value whose numbers are of Python's own types."""
+    match value:
+        case WrittenNumber():
+            return float(value)
+        case dict():
+            return {key: plain(inner) for key, inner in value.items()}
+        case list():
+            return [plain(inner) for inner in value]
+        case _:
+            return value
 
 
 def type_names(kinds: tuple[type, ...]) -> str:

@@ -1,10 +1,13 @@
-"""Checks of an Arrow schema's columns before rows are read from it."""
+"""Checks of an Arrow schema's columns, and of the values in them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from astraflow.contract.errors import InvalidInput
-from astraflow.datasets.tables.base import RequiredFields, joined_names, type_names
+from astraflow.contract.values import Json
+from astraflow.datasets.tables.base import RequiredFields, as_json, joined_names, type_names
 from astraflow.datasets.tables.optional_imports import import_optional
 
 
@@ -14,6 +17,14 @@ def chosen_columns(schema: Any, required_fields: RequiredFields, fields: Sequenc
     Raises: InvalidInput when a column is missing, has a type other than the required one, or has values without a JSON
     form.
     """
+    columns = [name for name in schema.names if not fields or name in fields or name in required_fields]
+    repeated = sorted({name for name in columns if columns.count(name) > 1})
+    if repeated:
+        raise InvalidInput(
+            f"cannot read {where}: it has several columns {repeated[0]!r}; rename all but one, or choose other columns "
+            "with `fields`",
+            code="dataset.repeated_column",
+        )
     for field in (*required_fields, *fields):
         if field not in schema.names:
             raise InvalidInput(
@@ -27,13 +38,12 @@ def chosen_columns(schema: Any, required_fields: RequiredFields, fields: Sequenc
                 f"cannot read {where}: column {field!r} is {kind}, expected {type_names(kinds)}; choose another column",
                 code="dataset.wrong_field",
             )
-    columns = [name for name in schema.names if not fields or name in fields or name in required_fields]
     for name in columns:
-        if _has_bytes(schema.field(name).type):
+        if unusable := _without_json_form(schema.field(name).type):
             others = joined_names(set(columns) - {name})
             raise InvalidInput(
-                f"cannot read {where}: column {name!r} contains bytes, which have no JSON form; choose other columns "
-                f"with `fields`: {others}",
+                f"cannot read {where}: column {name!r} contains {unusable}, which have no JSON form; choose other "
+                f"columns with `fields`: {others}",
                 code="dataset.wrong_field",
             )
     return columns
@@ -44,7 +54,7 @@ def _python_type(kind: Any) -> type | None:
     types = import_optional("pyarrow").types
     if types.is_dictionary(kind):
         return _python_type(kind.value_type)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) or types.is_decimal(kind):
         return str
     if types.is_integer(kind):
         return int
@@ -55,10 +65,87 @@ def _python_type(kind: Any) -> type | None:
     return list if types.is_list(kind) or types.is_large_list(kind) else None
 
 
-def _has_bytes(kind: Any) -> bool:
+def _without_json_form(kind: Any) -> str:
+    """Returns the values of a type that have no JSON form, as a noun; empty if all have one."""
     types = import_optional("pyarrow").types
-    is_bytes = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
-    return any(test(kind) for test in is_bytes) or any(_has_bytes(inner) for inner in _inner_types(kind))
+    if any(test(kind) for test in (types.is_binary, types.is_large_binary, types.is_binary_view)):
+        return "bytes"
+    if types.is_fixed_size_binary(kind):
+        return "bytes"
+    if types.is_duration(kind) or types.is_interval(kind):
+        return "durations"
+    if types.is_union(kind):
+        return "unions of types"
+    names = [kind.field(index).name for index in range(kind.num_fields)] if types.is_struct(kind) else []
+    if len(names) != len(set(names)):
+        return "objects with a field twice"
+    return next(filter(None, map(_without_json_form, _inner_types(kind))), "")
+
+
+def check_values(rows: Any, required_fields: RequiredFields, where: Callable[[int], str]) -> None:
+    """Checks that rows have usable values: those of required fields exist and are finite, and all can be converted.
+
+    rows: `pyarrow.Table`. where: location of a row of it. Raises: InvalidInput with the first unusable row.
+    """
+    arrow, compute = import_optional("pyarrow"), import_optional("pyarrow.compute")
+    for field in required_fields:
+        column = rows.column(field)
+        is_floating = arrow.types.is_floating(column.type)
+        usable = compute.is_finite(column) if is_floating else compute.is_valid(column)
+        index = compute.index(compute.fill_null(usable, False), False).as_py()
+        if index >= 0:
+            raise InvalidInput(
+                f"cannot use {where(index)}: column {field!r} has no value, or no finite one; remove such rows, "
+                "or choose another column",
+                code="dataset.missing_values",
+            )
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if not _is_convertible(column):
+            index = next(index for index in range(len(column)) if not _is_convertible(column.slice(index, 1)))
+            raise unusable_value(f"{where(index)}: column {name!r}", "a text is not UTF-8, or a date is out of range")
+
+
+def json_row(rows: Any, where: str) -> dict[str, Json]:
+    """Returns the only row of an Arrow table. Raises: InvalidInput for a value that cannot be converted."""
+    try:
+        return {
+            name: as_json(_shortest(column.to_pylist()[0], column.type), f"{where}: column {name!r}")
+            for name, column in zip(rows.column_names, rows.columns, strict=True)
+        }
+    except (import_optional("pyarrow").ArrowException, ValueError, OverflowError) as problem:
+        raise unusable_value(where, str(problem)[:200]) from problem
+
+
+def _shortest(value: Any, kind: Any) -> Any:
+    """Returns a number of half or single precision as the shortest double that stands for it: 0.1 stays 0.1."""
+    types = import_optional("pyarrow").types
+    if value is None or not (types.is_float32(kind) or types.is_float16(kind)):
+        return value
+    return float(str(np.float32(value) if types.is_float32(kind) else np.float16(value)))
+
+
+def unusable_value(where: str, cause: str) -> InvalidInput:
+    """Returns the error of a value that cannot be converted."""
+    return InvalidInput(
+        f"cannot use {where}: {cause}; correct the row, or choose other columns with `fields`",
+        code="dataset.unusable_value",
+    )
+
+
+def _is_convertible(column: Any) -> bool:
+    arrow = import_optional("pyarrow")
+    try:
+        column.validate(full=True)
+        if _has_times(column.type):
+            column.to_pylist()
+    except (arrow.ArrowException, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _has_times(kind: Any) -> bool:
+    types = import_optional("pyarrow").types
+    return types.is_temporal(kind) or any(map(_has_times, _inner_types(kind)))
 
 
 def _inner_types(kind: Any) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import weakref
 from array import array
 from pathlib import Path
@@ -14,7 +15,9 @@ from xxhash import xxh3_128
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index, path_remedy
-from astraflow.datasets.tables.base import RequiredFields, check_fields
+from astraflow.datasets.tables.base import RequiredFields, WrittenNumber, check_fields
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class LineTable:
@@ -103,7 +106,16 @@ def _opened(path: str) -> int:
 
 def _parsed(line: bytes, number: int, where: str) -> dict[str, Json]:
     try:
-        value = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), parse_constant=_refuse_constant)
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=WrittenNumber)
+        if _SURROGATE.search(text) is not None:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(
+            f"cannot read {where}: it has half of a surrogate pair (\\ud800 to \\udfff), which is no character; "
+            "correct the line",
+            code="dataset.invalid_line",
+        ) from None
     except UnicodeDecodeError as problem:
         raise InvalidInput(
             f"cannot read {where}: not UTF-8 text (byte {problem.start}); convert the file", code="dataset.invalid_line"

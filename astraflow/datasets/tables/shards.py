@@ -13,10 +13,13 @@ import numpy as np
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index, path_remedy
-from astraflow.datasets.tables.base import RequiredFields, as_json, fingerprint_of
-from astraflow.datasets.tables.columns import chosen_columns
+from astraflow.datasets.tables.base import RequiredFields, fingerprint_of
+from astraflow.datasets.tables.columns import check_values, chosen_columns, json_row
 from astraflow.datasets.tables.optional_imports import import_optional
 
+CHECKED_BYTES = 2**31
+"""Size of the row groups of local files, without compression, that are checked at opening. Later rows are checked when
+they are read."""
 _FOOTERS_AT_ONCE = 16
 """Files whose footers are read concurrently: reading is dominated by waiting for the remote side. Count."""
 
@@ -55,6 +58,7 @@ class ShardTable:
                 f"cannot use dataset {path!r}: its Parquet files have no rows; check the path", code="dataset.empty"
             )
         self._cache = RowGroupCache(cache_bytes)
+        self._check_rows(required_fields)
 
     @property
     def size(self) -> int:
@@ -70,8 +74,7 @@ class ShardTable:
         """Returns row number `index` of all files together."""
         group, within = self._locate(index)
         rows = self._cache.get(group, partial(self._read, *self._groups[group]))
-        values = rows.slice(within, 1).to_pylist()[0]
-        return {name: as_json(value, f"{self.where(index)}: column {name!r}") for name, value in values.items()}
+        return json_row(rows.slice(within, 1), self.where(index))
 
     def where(self, index: int) -> str:
         """Returns file, row group and row, for messages."""
@@ -82,6 +85,21 @@ class ShardTable:
     def key(self, index: int) -> str:
         """Returns the number of the row, counted from 0 over all files."""
         return f"row:{index}"
+
+    def _check_rows(self, required_fields: RequiredFields) -> None:
+        """Checks the rows of local files, up to `CHECKED_BYTES`. Raises: InvalidInput with the first unusable row."""
+        if "file" not in self._files.protocol:
+            return  # reading would fetch all of it; a row that is unusable is refused when it is read
+        remaining = CHECKED_BYTES
+        for number, (shard, group) in enumerate(self._groups):
+            remaining -= shard.footer.row_group(group).total_byte_size
+            if remaining < 0:
+                return
+            first = int(self._ends[number] - self.group_sizes[number])
+            check_values(self._read(shard, group), required_fields, partial(self._where_in, first))
+
+    def _where_in(self, first: int, index: int) -> str:
+        return self.where(first + index)
 
     def _locate(self, index: int) -> tuple[int, int]:
         check_index(index, self.size)

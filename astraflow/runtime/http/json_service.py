@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, Unavailable
+from astraflow.runtime.http.guard import BrowserGuard
 from astraflow.runtime.http.hosts import is_loopback
 from astraflow.runtime.http.server import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
@@ -59,10 +60,14 @@ class ServiceAddress:
 
 @asynccontextmanager
 async def serving_json(address: ServiceAddress, handlers: Mapping[str, Handler]) -> AsyncIterator[str]:
-    """Serves the handlers, by path such as `/start`; yields the URL. Raises: InvalidInput when the port is in use."""
+    """Serves the handlers, by path such as `/start`; yields the URL. Without a token, requests of web pages and bodies
+    that are not declared as JSON are refused. Raises: InvalidInput when the port is in use."""
     routes = [Route(path, _endpoint(handler, address.token), methods=["POST"]) for path, handler in handlers.items()]
     with listening(address.host, address.port) as listener:
-        async with serving_http(Starlette(routes=routes), listener):
+        is_open = not address.token
+        async with serving_http(
+            BrowserGuard(Starlette(routes=routes), checks_host=is_open, needs_json=is_open), listener
+        ):
             yield url_of(listener, address.host)
 
 

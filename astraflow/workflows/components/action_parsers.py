@@ -1,6 +1,7 @@
 """Parsers of the action in a turn: they return the action in a text, or the reason why it has none.
 
-All take time linear in the text. Text before the end of a thought (`</think>`) is not read.
+All take time linear in the text. Text before the end of a thought (`</think>`) is not read; one inside an action that
+has marks of its own (a tag, a JSON object, `Action:`) belongs to the action.
 """
 
 import json
@@ -42,12 +43,30 @@ def parse_action(text: str, form: ActionFormat, actions: Sequence[str] = ()) -> 
     >>> parse_action("Number 2 is best: 2", ActionFormat.NUMBER, ["wait", "go north"])
     'go north'
     """
-    action = _PARSERS[form](text.rpartition(THOUGHT_END)[2], actions).strip()
+    action = (_action_with_thought_end(text, form) or _PARSERS[form](_after_thought(text), actions)).strip()
     if not action:
         raise UnreadableAction("The action is empty.")
     if len(action) > MAX_ACTION_CHARACTERS:
         raise UnreadableAction(f"The action is longer than {MAX_ACTION_CHARACTERS} characters.")
     return action
+
+
+def _after_thought(text: str) -> str:
+    """Returns the text after the first end of a thought, which the policy's own later mention of it does not move."""
+    _, end, rest = text.partition(THOUGHT_END)
+    return rest if end else text
+
+
+def _action_with_thought_end(text: str, form: ActionFormat) -> str:
+    """Returns the action if it contains the end of a thought; empty for every other."""
+    is_marked = form in (ActionFormat.TAG, ActionFormat.JSON) or _LABEL.match(text.strip().rpartition("\n")[2].strip())
+    if THOUGHT_END not in text or not is_marked:
+        return ""
+    try:
+        action = _PARSERS[form](text, ())
+    except UnreadableAction:
+        return ""
+    return action if THOUGHT_END in action else ""
 
 
 def tagged_texts(text: str, tag: str) -> list[str]:

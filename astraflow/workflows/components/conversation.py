@@ -1,20 +1,24 @@
 """Conversation of one policy with tools, an environment or a user: one trajectory with the exact tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
-from astraflow.contract.rollouts.generation import Finish
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.trajectories import Ending, Int32Array
 from astraflow.models.tokenizers import Message, ToolSchema
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.components.answers import AnswerOptions
 from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
+
+Generate: TypeAlias = Callable[[Int32Array, Sampling], Awaitable[Generation]]
+"""Continues a prompt."""
 
 
 class ConversationOptions(AnswerOptions):
@@ -86,15 +90,16 @@ class Conversation:
         """Tokens that may still be added."""
         return self._options.max_context - self._size
 
-    async def answer(self, stop_strings: Sequence[str] = ()) -> Turn:
-        """Requests the next turn. stop_strings: end it, besides those of the options. Raises: RolloutFailed."""
+    async def answer(self, stop_strings: Sequence[str] = (), *, generate: Generate | None = None) -> Turn:
+        """Requests the next turn. stop_strings: end it, besides those of the options. generate: requests it instead of
+        the policy's client. Raises: RolloutFailed."""
         tokenizer = self._client.tokenizer
         sampling = self._options.sampling(
             stop_tokens=tokenizer.stop_tokens,
             max_new_tokens=min(self._options.max_new_tokens, self.room),
             stop_strings=stop_strings,
         )
-        generation = await self._client.generate(self.builder.tokens(), sampling)
+        generation = await (generate or self._client.generate)(self.builder.tokens(), sampling)
         if not len(generation.tokens):
             raise RolloutFailed(
                 "cannot continue the conversation: the engine returned no token; let it return the stop token",

@@ -1,22 +1,33 @@
-"""Tool calls of an episode: runs those of a turn at once, within limits, and counts them."""
+"""Tool calls of an episode: generates whole ones, runs those of a turn at once, within limits, and counts them."""
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TypeVar
+
+import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
+from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
 from astraflow.contract.rollouts.tasks import Prompt
-from astraflow.models.tokenizers import ToolSchema
+from astraflow.contract.rollouts.trajectories import Int32Array
+from astraflow.models.tokenizers import ChatTokenizer, ToolSchema
 from astraflow.runtime.plugins import plugin_cause
 from astraflow.runtime.tracing import span
 from astraflow.tools.base import Tool, ToolError, ToolSource
-from astraflow.tools.call_parsers import CallFormat, ParsedCall, ToolCall, UnreadableCall
+from astraflow.tools.call_parsers import closing_strings, ends_inside_call
+from astraflow.tools.calls import CallFormat, ParsedCall, ToolCall, UnreadableCall
 
 _T = TypeVar("_T")
+
+MAX_CONTINUATIONS = 16
+"""Closing strings inside the texts of a turn's calls after which the turn goes on; one more ends it. Count."""
+_STOP_TOKEN_CHARACTERS = 32
+"""Characters that the last token of a generation may have behind its stop string."""
 
 _HOW_TO_CALL: Mapping[CallFormat, str] = {
     CallFormat.HERMES: 'Call a tool with <tool_call>{"name": "...", "arguments": {...}}</tool_call>.',
@@ -60,6 +71,47 @@ def written_tools(tools: Sequence[ToolSchema], form: CallFormat) -> str:
     """Returns a description of the tools and of the form of calls, for policies whose chat template has none."""
     schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     return f"You can call these tools:\n{schemas}\n{_HOW_TO_CALL[form]} You then read the results."
+
+
+async def generate_whole_calls(
+    generate: Callable[[Int32Array, Sampling], Awaitable[Generation]],
+    tokenizer: ChatTokenizer,
+    prompt: Int32Array,
+    sampling: Sampling,
+    *,
+    form: CallFormat,
+    tools: Sequence[Tool] = (),
+) -> Generation:
+    """Returns a generation that ends after its first call: a closing string inside a text of the call is a part of the
+    text, so that the same turn is continued there.
+
+    sampling: its stop strings are the closing strings of calls, and others, which always end it. Raises: what
+    `generate` raises.
+    """
+    closing = closing_strings(form, tools)
+    others = [text for text in sampling.stop_strings if text not in closing]
+    generation = await generate(prompt, sampling)
+    for _ in range(MAX_CONTINUATIONS):
+        room = sampling.max_new_tokens - len(generation.tokens)
+        if room <= 0 or sampling.json_schema or sampling.regex or not _is_at_string(generation, sampling):
+            break
+        text = tokenizer.decode(generation.tokens)
+        end = text[-max(map(len, (*closing, *others))) - _STOP_TOKEN_CHARACTERS :] if closing else ""
+        if any(other in end for other in others) or not any(stop in end for stop in closing):
+            break
+        if not ends_inside_call(text, form, tools):
+            break
+        rest = await generate(np.concatenate([prompt, generation.tokens]), replace(sampling, max_new_tokens=room))
+        generation = joined(generation, rest)
+        if not len(rest.tokens):
+            break
+    return generation
+
+
+def _is_at_string(generation: Generation, sampling: Sampling) -> bool:
+    """Returns whether a stop string ended the generation, not a stop token."""
+    tokens = generation.tokens
+    return generation.finish is Finish.STOP and len(tokens) > 0 and int(tokens[-1]) not in sampling.stop_tokens
 
 
 class ToolCalls:

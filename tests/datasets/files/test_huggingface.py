@@ -99,6 +99,21 @@ def test_invalid_datasets_are_refused(tmp_path: Path, cache: str) -> None:
         assert caught.value.code == code
 
 
+def test_cells_of_csv_files_stay_as_they_are_written(tmp_path: Path, cache: str) -> None:
+    (tmp_path / "files").mkdir()
+    file = tmp_path / "files" / "train.csv"
+    file.write_text("question,answer,level\nq,0.00001,1\nq,1.10,2\nq,007,3\n")
+
+    for path in (file, file.parent):
+        rows = dataset(path, cache=cache)
+        assert [rows.prompt(index).fields["answer"] for index in range(3)] == ["0.00001", "1.10", "007"]
+        assert rows.prompt(2).fields["level"] == 3
+    file.write_text("question,answer\nq,1\nq,\n")
+    with pytest.raises(InvalidInput) as refused:
+        dataset(file, cache=cache)
+    assert refused.value.code == "dataset.missing_values"
+
+
 def test_archives_are_not_unpacked(tmp_path: Path, cache: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "rows.tar").write_bytes(b"")

@@ -46,6 +46,11 @@ def test_lines_become_prompts_with_all_their_fields(tmp_path: Path) -> None:
         ),
         (b'{"question": 3, "answer": "a"}\n', "line 1: field 'question' is int, expected text"),
         (b'{"question": "q", "answer": true}\n', "field 'answer' is bool"),
+        (b'{"question": "q", "answer": 1e400}\n', "line 1: not JSON: the number 1e400 is too large"),
+        (b'{"question": "q", "answer": "a", "more": [-1e999]}\n', "line 1: not JSON: the number -1e999"),
+        (b'{"question": "\\ud800", "answer": "a"}\n', "line 1: it has half of a surrogate pair"),
+        (b'{"question": "q", "answer": "a", "\\uDFFF": 1}\n', "line 1: it has half of a surrogate pair"),
+        (b'{"question": "\xed\xa0\x80", "answer": "a"}\n', "line 1: not UTF-8"),
         (b"\xff\n", "line 1: not UTF-8"),
         (b"\n\n", "is empty"),
     ],
@@ -53,6 +58,18 @@ def test_lines_become_prompts_with_all_their_fields(tmp_path: Path) -> None:
 def test_an_invalid_line_is_refused_with_its_number(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         dataset(tmp_path / "bad.jsonl", content)
+
+
+@pytest.mark.parametrize("number", ["0.00001", "1e-05", "1.10", "-0", "7", "1E5", "123456789012345678901234567890"])
+def test_the_answer_is_the_number_as_it_is_written(tmp_path: Path, number: str) -> None:
+    row = f'{{"question": "q \\ud83d\\ude00", "answer": {number}, "more": [{number}]}}\n'.encode()
+
+    prompt = dataset(tmp_path / "numbers.jsonl", row).prompt(0)
+
+    written = "0" if number == "-0" else number  # JSON has no negative whole zero in Python
+    assert prompt.fields["answer"] == written
+    assert prompt.fields["more"] == [float(number) if set(".eE") & set(number) else int(number)]
+    assert type(prompt.fields["more"][0]) in (int, float)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

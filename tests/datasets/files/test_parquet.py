@@ -1,9 +1,11 @@
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pyarrow
+import pyarrow.parquet
 import pytest
 
 from astraflow.contract.errors import InvalidInput
@@ -116,6 +118,83 @@ def test_rows_that_cannot_become_prompts_are_refused(
     with pytest.raises(InvalidInput) as caught:
         dataset(path, **options)
     assert caught.value.code == code
+
+
+def test_a_column_of_a_name_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    table = pyarrow.table([["q"], ["a"], ["b"], [1], [2]], names=["question", "answer", "answer", "x", "x"])
+    pyarrow.parquet.write_table(table, tmp_path / "twice.parquet")
+    pyarrow.parquet.write_table(table.remove_column(2), tmp_path / "more.parquet")
+
+    with raises_code(InvalidInput, "dataset.repeated_column", "'answer'"):
+        dataset(tmp_path / "twice.parquet")
+    with raises_code(InvalidInput, "dataset.repeated_column", "'x'"):
+        dataset(tmp_path / "more.parquet")
+    assert dataset(tmp_path / "more.parquet", fields=["answer"]).prompt(0).fields == {"question": "q", "answer": "a"}
+
+
+TEXTS = pyarrow.array([b"a", b"\xff", b"c"])
+UNUSABLE: dict[str, tuple[Any, str, str]] = {
+    "nulls": (pyarrow.array(["a", None, "c"]), "dataset.missing_values", "answer"),
+    "nan": (pyarrow.array([1.0, float("nan"), 2.0]), "dataset.missing_values", "answer"),
+    "infinite": (pyarrow.array([1.0, float("inf"), 2.0]), "dataset.missing_values", "answer"),
+    "no UTF-8": (
+        pyarrow.Array.from_buffers(pyarrow.string(), 3, TEXTS.buffers()), "dataset.unusable_value", "answer"
+    ),
+    "no UTF-8 in another": (
+        pyarrow.Array.from_buffers(pyarrow.string(), 3, TEXTS.buffers()), "dataset.unusable_value", "more"
+    ),
+    "date": (pyarrow.array([0, 2**62, 0], pyarrow.timestamp("us")), "dataset.unusable_value", "more"),
+    "duration": (pyarrow.array([1, 2, 3], pyarrow.duration("s")), "dataset.wrong_field", "more"),
+    "nested duration": (
+        pyarrow.array([[1], [2], [3]], pyarrow.list_(pyarrow.duration("s"))), "dataset.wrong_field", "more"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+@pytest.mark.parametrize("kind", ["parquet", "huggingface"])
+def test_unusable_values_are_found_at_opening_with_file_and_row(tmp_path: Path, kind: str, name: str) -> None:
+    column, code, field = UNUSABLE[name]
+    answers = {"answer": column} if field == "answer" else {"answer": pyarrow.array(["a"] * 3), field: column}
+    path = tmp_path / "rows.parquet"
+    table = pyarrow.table({"question": pyarrow.array(["q"] * 3), **answers})
+    pyarrow.parquet.write_table(table, path, write_statistics=False)
+
+    options = {"cache": str(tmp_path / "cache")} if kind == "huggingface" else {}
+    with pytest.raises(InvalidInput) as refused:
+        datasets.build({"kind": kind, "path": str(path), **options}, 0)
+    if kind == "huggingface" and refused.value.code == "dataset.unreadable":
+        return  # the library refuses it itself
+    assert refused.value.code == code
+    assert code == "dataset.wrong_field" or "rows.parquet, row 1" in str(refused.value) or kind == "huggingface"
+
+
+def test_a_row_beyond_the_check_is_refused_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astraflow.datasets.tables.shards.CHECKED_BYTES", 0)
+    table = pyarrow.table({"question": ["q", "q"], "answer": [float("nan"), 0.00001]})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    rows = dataset(tmp_path / "rows.parquet")
+
+    with raises_code(InvalidInput, "dataset.wrong_field", "rows.parquet, row 0"):
+        rows.prompt(0)
+    assert rows.prompt(1).fields["answer"] == "0.00001"
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (pyarrow.array([1e-05]), "0.00001"),
+        (pyarrow.array([0.1], pyarrow.float32()), "0.1"),
+        (pyarrow.array([1e300]), "1e+300"),
+        (pyarrow.array([-0.0]), "-0.0"),
+        (pyarrow.array([Decimal("1.10")]), "1.10"),
+        (pyarrow.array([2**62]), str(2**62)),
+    ],
+)
+def test_numbers_become_text_without_an_exponent(tmp_path: Path, column: Any, text: str) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"question": ["q"], "answer": column}), tmp_path / "rows.parquet")
+
+    assert dataset(tmp_path / "rows.parquet").prompt(0).fields["answer"] == text
 
 
 def test_shards_with_different_columns_are_refused(tmp_path: Path) -> None:

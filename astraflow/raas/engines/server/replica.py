@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import socket
-import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.process import ServerProcess
 from astraflow.runtime.child_environment import child_environment
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.folders.compile_caches import private_cache_variables
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()
@@ -47,7 +47,7 @@ MISSES_WHILE_GENERATING = 6
 _PROBE_TOKENS = np.array([1, 2, 3], dtype=np.int32)
 _ERROR = re.compile(r"\b\w*(Error|Exception)\b")
 _LONGEST_ERROR = 200
-_PASSED_VARIABLES = ("CUDA_HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR")
+_PASSED_VARIABLES = ("CUDA_HOME", "HF_HOME")
 
 
 class ServerLost(Unavailable):
@@ -166,9 +166,7 @@ class Replica:
         inherited = child_environment(_PASSED_VARIABLES)
         began_at = self._clock.now()
         self._starts.append(began_at)
-        # By default in the temporary folder, which ends with the server.
-        compiled = Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"
-        variables = {"TORCHINDUCTOR_CACHE_DIR": str(compiled), **inherited, **launch.variables}
+        variables = {**private_cache_variables(os.environ), **inherited, **launch.variables}
         self._process = await ServerProcess.start(launch.argv, variables, self._log_file, secret=key)
         self._client = ServerClient(f"http://127.0.0.1:{port}", key=key)
         self._lost = asyncio.get_running_loop().create_future()
