@@ -1,12 +1,14 @@
 """Program that runs a solution in the sandbox. Its text is the job's library, so it uses the standard library only.
 
-The working directory holds `solution.py`; the job's source is `main(KIND)`. The outcome is judged outside:
+The working directory holds `solution.py`, and `prompt.py` with the code that the problem gives; the job's source is
+`main(KIND)`. The outcome is judged outside:
 
     stdin   the solution runs as a program; its output is what it prints
     call    reads function and arguments from standard input, prints the value that it returns, as JSON
-    check   reads function and check from standard input, prints `passed` when the check passes. The check runs in
-            another process than the solution, which it calls over a pipe with plain values: a solution can neither
-            read the check nor change what it compares with
+    check   reads function, check and the problem's code from standard input, prints `passed` when the check passes. The
+            check runs in another process than the solution, of which it calls the function over a pipe with plain
+            values, and nothing else: other functions are those of the problem. A solution can neither read the check
+            nor change what it compares with
 """
 
 import builtins
@@ -48,8 +50,7 @@ _PR_SET_DUMPABLE = 4
 def main(kind: str) -> None:
     """Runs the solution. kind: of the test."""
     sys.set_int_max_str_digits(0)
-    with open("solution.py", encoding="utf-8") as file:  # noqa: PTH123 (as fast as possible)
-        source = file.read()
+    source = _text("solution.py")
     if kind == "stdin":
         sys.setrecursionlimit(10**6)
         load(source, "__main__")
@@ -59,12 +60,19 @@ def main(kind: str) -> None:
         _check(source)
 
 
-def load(source: str, name: str) -> dict[str, Any]:
-    """Runs a solution as a module; returns the names that it defines."""
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 (as fast as possible)
+        return file.read()
+
+
+def load(source: str, name: str, *, prompt: str = "") -> dict[str, Any]:
+    """Runs a solution as a module, after the code of the problem; returns the names that they define."""
     sys.modules[name] = module = types.ModuleType(name)
     names = vars(module)
     names["__builtins__"] = _BUILTINS  # apart from the solution's own, which the tests call
-    exec(compile(source, "solution.py", "exec"), names)  # noqa: S102
+    for file, code in (("prompt.py", prompt), ("solution.py", source)):
+        if code:
+            exec(compile(code, file, "exec"), names)  # noqa: S102
     return names
 
 
@@ -138,13 +146,16 @@ def _check(source: str) -> None:
     task = json.load(sys.stdin)
     os.close(calls[0])
     os.close(answers[1])
-    to_child, from_child = os.fdopen(calls[1], "wb"), os.fdopen(answers[0], "rb")
-    names = json.loads(from_child.readline() or b"[]")
-    functions = {name: _proxy(name, to_child, from_child) for name in names if not hasattr(builtins, name)}
-    scope: dict[str, Any] = {"__name__": "check", "__builtins__": builtins} | functions
+    verdict = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the check prints is no verdict
+    function = _proxy(task["function"], os.fdopen(calls[1], "wb"), os.fdopen(answers[0], "rb"))
+    scope: dict[str, Any] = {"__name__": "check", "__builtins__": builtins}
+    if task["prompt"]:
+        scope |= load("", "problem", prompt=task["prompt"]) | scope
+    scope[task["function"]] = function
     exec(compile(task["code"], "check.py", "exec"), scope)  # noqa: S102 (the purpose of the sandbox)
-    scope["check"](_proxy(task["function"], to_child, from_child))
-    os.write(1, b"passed\n")
+    scope["check"](function)
+    os.write(verdict, b"passed\n")
 
 
 def _proxy(name: str, to_child: BinaryIO, from_child: BinaryIO) -> Callable[..., Any]:
@@ -154,13 +165,20 @@ def _proxy(name: str, to_child: BinaryIO, from_child: BinaryIO) -> Callable[...,
         to_child.flush()
         answer = json.loads(from_child.readline() or b'{"error": ["RuntimeError", "the solution ended"]}')
         if "error" in answer:
-            kind, text = answer["error"]
-            error = getattr(builtins, kind, RuntimeError)
-            is_error = isinstance(error, type) and issubclass(error, Exception)
-            raise (error if is_error else RuntimeError)(text)
+            raise _error(*answer["error"])
         return decode(answer["value"])
 
     return call
+
+
+def _error(kind: str, text: str) -> Exception:
+    """Returns an error of the solution. One that ends a loop of the check, such as `map` over its cases, is another."""
+    error = vars(builtins).get(kind)
+    if not isinstance(error, type) or not issubclass(error, Exception):
+        return RuntimeError(text)
+    if issubclass(error, (StopIteration, StopAsyncIteration, UnicodeError)):  # the last: it takes other arguments
+        return ValueError(text) if issubclass(error, UnicodeError) else RuntimeError(text)
+    return error(text)
 
 
 def _serve(source: str, calls: tuple[int, int], answers: tuple[int, int]) -> NoReturn:
@@ -171,10 +189,7 @@ def _serve(source: str, calls: tuple[int, int], answers: tuple[int, int]) -> NoR
         for descriptor in (0, 1):
             os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
         requests, replies = os.fdopen(calls[0], "rb"), os.fdopen(answers[1], "wb")
-        names = load(source, "solution")
-        function_names = [name for name, value in names.items() if callable(value) and not name.startswith("__")]
-        replies.write(json.dumps(function_names).encode() + b"\n")
-        replies.flush()
+        names = load(source, "solution", prompt=_text("prompt.py") if "prompt.py" in os.listdir() else "")  # noqa: PTH208
         for line in requests:
             replies.write(json.dumps(_answer(names, json.loads(line))).encode() + b"\n")
             replies.flush()

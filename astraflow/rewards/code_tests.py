@@ -2,9 +2,10 @@
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
+from astraflow.rewards.code_blocks import last_python_block
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes
@@ -22,9 +24,11 @@ from astraflow.sandbox.base import Job, JobLimits, JobResult, Outcome
 from astraflow.sandbox.shared import SharedSandbox
 
 _HARNESS = Path(__file__).with_name("code_harness.py").read_text()
-_LANGUAGES = frozenset({"", "python", "python3", "py"})
-_MIN_BLOCK_CHARACTERS = 20
-"""Shorter blocks are examples of input or output, not solutions."""
+_NUMBER = re.compile(rb"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_WHOLE = re.compile(rb"-?[0-9]+")
+_NEAR_ZERO = 1e-8
+"""Difference up to which a number is correct however small the expected one is, as in the tests of APPS: rounding makes
+1e-17 of 0, of which no relative difference is small."""
 
 
 class CodeTestsOptions(Config):
@@ -51,15 +55,16 @@ class CodeTestsOptions(Config):
     processes: Annotated[int, Field(ge=2), SettableBy.OPERATOR] = 16
     """Processes and threads of a test."""
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-6
-    """Relative difference up to which a number with a decimal point is correct."""
+    """Relative difference up to which a number is correct where the expected one has a decimal point or an exponent; a
+    difference of 1e-8 is always correct there. Other numbers are compared exactly."""
 
 
 @rewards.register("code_tests", options=CodeTestsOptions)
 class CodeTests:
-    """Runs the last fenced block of Python in the completion against the problem's tests, in a sandbox.
+    """Runs the last complete block of Python in the completion against the problem's tests, in a sandbox.
 
-    A block counts from 20 characters on: shorter ones are examples. Without one the reward is 0. The expected values of
-    the tests stay outside of the sandbox. A sandbox that fails makes the reward fail, which is not a reward of 0.
+    Without one the reward is 0. The expected values of the tests stay outside of the sandbox. A sandbox that fails
+    makes the reward fail, which is not a reward of 0.
     """
 
     def __init__(self, options: CodeTestsOptions) -> None:
@@ -81,7 +86,7 @@ class CodeTests:
         `tests_crashed`, the shares that ended so. Raises: InvalidInput for unusable tests; SandboxError.
         """
         tests = self._tests(prompt)
-        code = last_python_block(completion)
+        code = last_python_block(completion, function=str(tests[0].get("function", "")))
         if not code:
             return Score(value=0.0, terms=_terms(Counter(), len(tests)))
         outcomes = await self._outcomes(code, tests, prompt)
@@ -131,43 +136,24 @@ class CodeTests:
 
 def test_job(code: str, test: Mapping[str, Any], limits: JobLimits) -> Job:
     """Returns the job that runs code for a test, whose expected values are not part of it."""
+    prompt = test.get("prompt", "")
     return Job(
         source=f"main({test['kind']!r})",
         library=_HARNESS,
         stdin=_input(test),
-        files={"solution.py": code},
+        files={"solution.py": code} | ({"prompt.py": prompt} if prompt else {}),
         limits=limits,
     )
 
 
-def last_python_block(text: str) -> str:
-    """Returns the last fenced block of Python, or without a language, of at least 20 characters; empty without one.
-
-    >>> last_python_block("```python\\nprint('the solution')\\n```\\nIt prints:\\n```\\nthe solution\\n```")
-    "print('the solution')"
-    """
-    block: list[str] | None = None
-    blocks: list[str] = []
-    is_python = False
-    for line in text.splitlines():
-        if not line.lstrip().startswith("```"):
-            if block is not None:
-                block.append(line)
-        elif block is None:
-            block, is_python = [], line.strip().strip("`").strip().lower() in _LANGUAGES
-        else:
-            blocks += ["\n".join(block)] if is_python else []
-            block = None
-    return next((code for code in reversed(blocks) if len(code.strip()) >= _MIN_BLOCK_CHARACTERS), "")
-
-
 def equal_texts(printed: str, expected: str, tolerance: float) -> bool:
-    """Returns whether two outputs have equal words, line by line, up to spaces, empty ends and the tolerance.
+    """Returns whether two outputs have equal words, line by line, up to spaces and empty ends, and up to the tolerance
+    where the expected word is a number with a decimal point or an exponent.
 
-    >>> equal_texts("1 0.3333333\\n", "1.0 0.33333333", 1e-6), equal_texts("10000000001", "10000000002", 1e-6)
+    >>> equal_texts("1 0.3333333\\n", "1.0 0.33333333", 1e-6), equal_texts("10", "0010", 1e-6)
     (True, False)
     """
-    lines, expected_lines = ([line.split() for line in text.strip().splitlines()] for text in (printed, expected))
+    lines, expected_lines = _words(printed), _words(expected)
     return len(lines) == len(expected_lines) and all(
         len(words) == len(expected_words)
         and all(_equal_words(word, other, tolerance) for word, other in zip(words, expected_words, strict=True))
@@ -176,9 +162,10 @@ def equal_texts(printed: str, expected: str, tolerance: float) -> bool:
 
 
 def equal_values(value: Any, expected: Any, tolerance: float) -> bool:
-    """Returns whether two JSON values are equal, numbers with a decimal point up to the tolerance.
+    """Returns whether two JSON values are equal, up to the tolerance where the expected one is a number with a decimal
+    point or an exponent.
 
-    >>> equal_values([1, 0.1 + 0.2], [1, 0.3], 1e-6), equal_values([1], [1, 2], 1e-6)
+    >>> equal_values([1, 0.1 + 0.2], [1, 0.3], 1e-6), equal_values(999999000.0, 999999937, 1e-6)
     (True, False)
     """
     if isinstance(value, list) and isinstance(expected, list):
@@ -189,23 +176,24 @@ def equal_values(value: Any, expected: Any, tolerance: float) -> bool:
         return value.keys() == expected.keys() and all(
             equal_values(value[key], expected[key], tolerance) for key in expected
         )
-    is_number = isinstance(value, int | float) and isinstance(expected, int | float)
-    if is_number and (isinstance(value, float) or isinstance(expected, float)):
+    if isinstance(expected, float) and isinstance(value, int | float):
         return value == expected or _is_close(value, expected, tolerance)
     return bool(value == expected)
 
 
-def _equal_words(word: str, expected: str, tolerance: float) -> bool:
-    if word == expected:
-        return True
-    try:
-        number, other = Decimal(word), Decimal(expected)
-    except InvalidOperation:
-        return False
-    if not (number.is_finite() and other.is_finite()):
-        return False
-    is_whole = "." not in expected and "e" not in expected.lower()
-    return number == other or (not is_whole and _is_close(number, other, tolerance))
+def _words(text: str) -> list[list[bytes]]:
+    """Returns the words of each line, without empty lines at both ends. Only ASCII separates words and lines."""
+    lines = [line.split() for line in text.encode(errors="surrogatepass").split(b"\n")]
+    filled = [index for index, words in enumerate(lines) if words]
+    return lines[filled[0] : filled[-1] + 1] if filled else []
+
+
+def _equal_words(word: bytes, expected: bytes, tolerance: float) -> bool:
+    """Compares numbers in the form in which programs print them; everything else, such as 007 or 1_000, as texts."""
+    if word == expected or not (_NUMBER.fullmatch(word) and _NUMBER.fullmatch(expected)):
+        return word == expected
+    number, other = Decimal(word.decode()), Decimal(expected.decode())
+    return number == other or (not _WHOLE.fullmatch(expected) and _is_close(number, other, tolerance))
 
 
 def _is_close(value: float | Decimal, expected: float | Decimal, tolerance: float) -> bool:
@@ -213,7 +201,7 @@ def _is_close(value: float | Decimal, expected: float | Decimal, tolerance: floa
         numbers = float(value), float(expected)
     except OverflowError:  # a whole number beyond the range of floats
         return False
-    return all(map(math.isfinite, numbers)) and math.isclose(*numbers, rel_tol=tolerance, abs_tol=tolerance)
+    return all(map(math.isfinite, numbers)) and math.isclose(*numbers, rel_tol=tolerance, abs_tol=_NEAR_ZERO)
 
 
 def _is_test(test: object) -> bool:
@@ -222,6 +210,8 @@ def _is_test(test: object) -> bool:
             return True
         case {"kind": "call", "function": str(), "arguments": list(), "expected": list()}:
             return True
+        case {"kind": "check", "function": str(), "code": str(), "prompt": prompt}:
+            return isinstance(prompt, str)
         case {"kind": "check", "function": str(), "code": str()}:
             return True
     return False
@@ -231,8 +221,8 @@ def _input(test: Mapping[str, Any]) -> str:
     """Returns the standard input of a test, without its expected values."""
     if test["kind"] == "stdin":
         return str(test["input"])
-    names = ("function", "arguments") if test["kind"] == "call" else ("function", "code")
-    return json.dumps({name: test[name] for name in names})
+    names = ("function", "arguments") if test["kind"] == "call" else ("function", "code", "prompt")
+    return json.dumps({name: test.get(name, "") for name in names})
 
 
 def is_correct(test: Mapping[str, Any], result: JobResult, tolerance: float) -> bool:

@@ -1,8 +1,8 @@
 """Sandbox on this machine: a pool of warm fork servers, and sessions with a fork server each."""
 
 import asyncio
+import json
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -17,7 +17,7 @@ from astraflow.sandbox.base import Command, Job, JobLimits, JobResult, Level, Ou
 from astraflow.sandbox.forwarding import forwarded
 from astraflow.sandbox.isolation import Isolation
 from astraflow.sandbox.options import LocalSandboxOptions
-from astraflow.sandbox.worker import Worker, WorkerLost
+from astraflow.sandbox.worker import Worker, WorkerLost, remove_folder
 
 log = get_logger()
 
@@ -85,26 +85,29 @@ class LocalSandbox:
         )
 
     async def close(self) -> None:
-        """Kills all workers and sessions with what they run."""
+        """Kills all workers and sessions with what they run, and removes what they left. Idempotent."""
         while not self._slots.empty():
             self._slots.get_nowait()
         self._isolation = None
-        await asyncio.gather(*(worker.close() for worker in self._workers), *self._closing)
-        self._workers.clear()
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-            self._folder = None
+        try:
+            await asyncio.gather(*(worker.close() for worker in self._workers), *self._closing)
+        finally:
+            self._workers.clear()
+            folder, self._folder = self._folder, None
+            if folder is not None:
+                await remove_folder(folder)
 
     async def run(self, job: Job) -> JobResult:
         """Runs a job; one whose worker dies is repeated on another. Raises: InvalidInput; SandboxError."""
         _check_paths(job.files)
-        content = {"source": job.source, "library": job.library, "files": dict(job.files)}
-        message = {"job": content, "limits": asdict(job.limits)}
+        message = {"kind": "job", "library": job.library, "limits": asdict(job.limits)}
         cause = ""
         for _ in range(_ATTEMPTS):
             worker = await self._acquire()
             try:
-                answer = await worker.call(message, wall_s=job.limits.wall_s, stdin=job.stdin)
+                answer = await worker.call(
+                    message, job.source, wall_s=job.limits.wall_s, files=job.files, stdin=job.stdin
+                )
             except WorkerLost as problem:
                 cause = str(problem)
                 log.warning("sandbox_worker_lost", cause=cause)
@@ -155,9 +158,9 @@ class LocalSandbox:
         )
         worker = await self._started()
         limits = JobLimits()
-        message = {"job": {"source": _PROBE, "library": "", "files": {}}, "limits": asdict(limits)}
+        message = {"kind": "job", "library": "", "limits": asdict(limits)}
         try:
-            result = result_of(await worker.call(message, wall_s=limits.wall_s, stdin=""))
+            result = result_of(await worker.call(message, _PROBE, wall_s=limits.wall_s, stdin=""))
         except (SandboxError, WorkerLost) as problem:
             self._discard(worker)
             raise SandboxError(f"a probe did not run: {problem}", code="sandbox.probe_failed") from problem
@@ -227,13 +230,21 @@ class LocalSession:
     async def execute(self, command: Command, *, timeout_s: float = 30.0) -> JobResult:
         """Runs a program until it exits. Raises: InvalidInput; SandboxError."""
         _check_paths(command.files)
-        content = asdict(command)
-        return await self._call("command", content, timeout_s, stdin=content.pop("stdin"))
+        content = json.dumps({"arguments": command.arguments, "environment": dict(command.environment)})
+        return await self._call("command", content, timeout_s, files=command.files, stdin=command.stdin)
 
-    async def _call(self, kind: str, content: object, timeout_s: float, *, stdin: str | None = None) -> JobResult:
-        message = {kind: content, "limits": asdict(self._limits) | {"wall_s": timeout_s}}
+    async def _call(
+        self,
+        kind: str,
+        text: str,
+        timeout_s: float,
+        *,
+        files: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+    ) -> JobResult:
+        message = {"kind": kind, "limits": asdict(self._limits) | {"wall_s": timeout_s}}
         try:
-            return result_of(await self._worker.call(message, wall_s=timeout_s, stdin=stdin))
+            return result_of(await self._worker.call(message, text, wall_s=timeout_s, files=files, stdin=stdin))
         except WorkerLost as problem:
             raise SandboxError(
                 f"cannot continue the session: its process was lost: {problem}; open another session",

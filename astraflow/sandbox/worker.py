@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -12,8 +11,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from astraflow.runtime.logs import get_logger
 from astraflow.sandbox.base import SandboxError
+from astraflow.sandbox.inside import folders
 from astraflow.sandbox.isolation import Start
+
+log = get_logger()
 
 _GRACE_S = 15.0
 """Time beyond a job's wall limit after which the fork server is killed."""
@@ -55,7 +58,7 @@ class Worker:
                 process = await _started_process(start, theirs)
             except BaseException:
                 ours.close()
-                shutil.rmtree(start.folder, ignore_errors=True)
+                await remove_folder(start.folder)
                 raise
             finally:
                 for end in theirs:
@@ -82,21 +85,30 @@ class Worker:
             await self.close()
             raise _not_started(str(answer["broken"]))
 
-    async def call(self, message: Mapping[str, Any], *, wall_s: float, stdin: str | None = None) -> dict[str, Any]:
-        """Sends a message and returns the answer. stdin: of the program, which the fork server does not read; None:
-        nothing. Raises: WorkerLost; the caller then closes the worker."""
+    async def call(
+        self,
+        message: Mapping[str, Any],
+        text: str,
+        *,
+        wall_s: float,
+        files: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+    ) -> dict[str, Any]:
+        """Sends a message and returns the answer. text: of the program, which with its files and its input the fork
+        server does not read. Raises: WorkerLost; the caller then closes the worker."""
+        job = _content(text, files or {})
         program_input = (stdin or "").encode(errors="replace")
-        size = None if stdin is None else len(program_input)
-        content = json.dumps({**message, "input_bytes": size}).encode()
+        sizes = {"content_bytes": len(job), "input_bytes": None if stdin is None else len(program_input)}
+        header = json.dumps({**message, **sizes}).encode()
         self.jobs += 1
         try:
-            self._writer.write(len(content).to_bytes(4, "big") + content + program_input)
+            self._writer.write(b"".join((len(header).to_bytes(4, "big"), header, job, program_input)))
             async with asyncio.timeout(wall_s + _GRACE_S):
                 await self._writer.drain()
                 answer = await self._answer()
         except (OSError, TimeoutError) as problem:
             raise WorkerLost(f"{type(problem).__name__}: {problem}") from problem
-        if "job" in message:
+        if message["kind"] == "job":
             self._groups.clear()
         return answer
 
@@ -117,7 +129,7 @@ class Worker:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
         self._groups.clear()
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await remove_folder(self._folder)
 
     async def _answer(self) -> dict[str, Any]:
         try:
@@ -128,9 +140,15 @@ class Worker:
                 answer = json.loads(await self._reader.readexactly(size))
                 if not isinstance(answer, dict):
                     raise WorkerLost("an answer that is no object")
-                if set(answer) != {"group"}:
-                    return answer
-                self._groups.add(int(answer["group"]))
+                if set(answer) == {"group"}:
+                    self._groups.add(int(answer["group"]))
+                    continue
+                sizes = answer.pop("output_bytes", ())
+                if sum(sizes) > _MAX_ANSWER_BYTES:
+                    raise WorkerLost(f"outputs of {sum(sizes)} bytes")
+                for name, size in zip(("stdout", "stderr"), sizes, strict=False):
+                    answer[name] = (await self._reader.readexactly(size)).decode(errors="replace")
+                return answer
         except (asyncio.IncompleteReadError, ValueError) as problem:
             raise WorkerLost("the fork server died") from problem
 
@@ -139,6 +157,19 @@ class Worker:
         assert self.process.stderr is not None  # noqa: S101 (a pipe)
         text = (await self.process.stderr.read(4096)).decode(errors="replace").strip()
         return text.splitlines()[-1] if text else ""
+
+
+def _content(text: str, files: Mapping[str, str]) -> bytes:
+    """Returns texts as one, after a line with their sizes."""
+    texts = [text, *(part for file in files.items() for part in file)]
+    parts = [part.encode(errors="replace") for part in texts]
+    return b"".join([" ".join(str(len(part)) for part in parts).encode(), b"\n", *parts])
+
+
+async def remove_folder(folder: Path) -> None:
+    """Removes a folder of workers that have ended, with what their jobs left; reports what cannot be removed."""
+    if not await asyncio.to_thread(folders.remove, str(folder)):
+        log.warning("sandbox_folder_left", folder=str(folder))
 
 
 async def _started_process(start: Start, theirs: Sequence[socket.socket]) -> asyncio.subprocess.Process:

@@ -11,7 +11,7 @@ from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.datasets.base import ANSWER
-from astraflow.rewards.code_tests import last_python_block
+from astraflow.rewards.code_blocks import last_python_block
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobLimits
@@ -110,7 +110,7 @@ class SolveAndTest(Team):
         is_correct = score.value >= options.correct_threshold
         tests = await self._tests(task.prompt, first, function, policies)
         cases = parse_cases(tests.text, count=options.cases, function=function) or ()
-        results = await run_cases(self._sandbox, last_python_block(first.text), cases, self._limits)
+        results = await run_cases(self._sandbox, last_python_block(first.text, function=function), cases, self._limits)
         reference_results = await run_cases(self._sandbox, reference, cases, self._limits)
         passes = all(result.passes for result in results)
         is_valid = bool(cases) and all(result.passes for result in reference_results)

@@ -12,8 +12,9 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.datasets.published.code import CODE_SETS
 from astraflow.rewards.base import Score
-from astraflow.rewards.code_tests import CodeTests, CodeTestsOptions, equal_texts, equal_values, last_python_block
+from astraflow.rewards.code_tests import CodeTests, CodeTestsOptions, equal_texts, equal_values
 from astraflow.sandbox.base import Job, JobResult, Outcome, SandboxError
 
 pytestmark = pytest.mark.anyio
@@ -102,6 +103,72 @@ async def test_a_wrong_program_fails(reward: CodeTests, tests: list[Any], code: 
     assert result.terms[f"tests_{ending}"] == 1 / len(tests), result.terms
 
 
+HELPER = 'def twice(x):\n    return 2 * x\n\ndef half(x):\n    """Returns x / 2. `twice` undoes it."""\n'
+HELPED: list[Any] = [
+    {
+        "kind": "check",
+        "function": "half",
+        "code": "def check(candidate):\n    print('checked')\n    assert all(twice(candidate(x)) == x for x in (2, 8))",
+        "prompt": HELPER,
+    }
+]
+MAPPED: list[Any] = [
+    {
+        "kind": "check",
+        "function": "add",
+        "code": "def check(candidate):\n    assert all(map(lambda x: candidate(x, 1) == x + 1, (1, 2)))\n",
+    }
+]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        HELPER + "    return x // 2",
+        "def half(x):\n    return x // 2",
+        "def half(x):\n    return next(y for y in range(x) if twice(y) == x)  # of the problem",
+        "def twice(x):\n    return 'another'\ndef half(x):\n    return x // 2",
+    ],
+)
+async def test_helpers_of_a_check_are_those_of_the_problem(reward: CodeTests, code: str) -> None:
+    assert (await score(reward, HELPED, code)).value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("tests", "code"),
+    [
+        (HELPED, "def twice(x):\n    return x\ndef half(x):\n    return x"),
+        (HELPED, "class Any(int):\n    def __rmul__(self, x): return self\n    def __eq__(self, x): return True\n"
+         "def half(x): return Any()"),
+        (HELPED, "def check(candidate): pass\ndef half(x): return 0"),
+        (MAPPED, "def add(a, b): raise StopIteration"),
+        (MAPPED, "class StopIteration(Exception): pass\ndef add(a, b): raise StopIteration('of its own')"),
+        (CHECK, "import builtins\nbuiltins.all = builtins.abs = lambda *_: True\ndef add(a, b): return 0"),
+        (CHECK, "class F(float):\n    def __eq__(self, other): return True\ndef add(a, b): return F(0)"),
+        (CHECK, "import atexit, os\natexit.register(print, 'passed')\ndef add(a, b): return os._exit(0)"),
+        (CHECK, "import threading, os\nthreading.Thread(target=lambda: os.write(1, b'passed')).start()\n"
+         "def add(a, b): return 0"),
+        (ADD, "class F(int):\n    def __eq__(self, other): return True\ndef add(a, b): return F(0)"),
+        (ADD, "import json\njson.dumps = lambda *_, **__: '[1, 3, 10]'\ndef add(a, b): return 0"),
+        (SUM, "import os; os.write(1, b'3\\n9\\n'); os._exit(0)"),
+    ],
+)  # fmt: skip
+async def test_a_solution_cannot_change_what_it_is_compared_with(
+    reward: CodeTests, tests: list[Any], code: str
+) -> None:
+    assert (await score(reward, tests, code)).value == 0.0
+
+
+async def test_published_checks_use_the_helpers_of_their_problem(reward: CodeTests) -> None:
+    by_name = {problem["task_id"]: problem for problem in problems(step=1)}
+    for number, function, helper in ((32, "find_zero", "poly"), (38, "decode_cyclic", "encode_cyclic")):
+        problem = by_name[f"HumanEval/{number}"]
+        forged = f"def {helper}(*_):\n    return 0.0\ndef {function}(x):\n    return 0.0"
+        bare = f"def {function}(x):\n    return x and 0.0"
+        assert await passed(reward, problem, [forged, bare, forged.replace("0.0", "x", 1).replace("0.0", "x")]) == 0
+        assert await passed(reward, problem, [problem["prompt"] + problem["canonical_solution"]]) == 1
+
+
 async def test_the_share_of_passed_tests_is_a_reward(share: CodeTests) -> None:
     result = await score(share, ADD, "def add(a, b):\n    return 3 or 'always three'")
     assert (result.value, result.terms["tests_passed"], result.terms["tests_failed"]) == (0.5, 0.5, 0.5)
@@ -142,17 +209,6 @@ async def test_a_sandbox_that_does_not_work_is_no_reward_of_zero() -> None:
         await score(reward, SUM, "print('not started yet')")
 
 
-def test_the_last_long_block_of_python_is_the_solution() -> None:
-    fence = "```"
-    text = f"{fence}python\nfirst = 'a long enough program'\n{fence}\n"
-    text += f"{fence}PY\nsecond = 'another long program'\n{fence}\n"
-    assert last_python_block(text).startswith("second")
-    assert last_python_block(text + f"{fence}\nshort\n{fence}\n").startswith("second")
-    assert last_python_block(text + f"{fence}cpp\nint main() {{ return 0 + 0 + 0; }}\n{fence}").startswith("second")
-    assert last_python_block(text + f"{fence}python\nthird = 'is cut at the token limit'").startswith("second")
-    assert last_python_block("no code") == ""
-
-
 @pytest.mark.parametrize(
     ("printed", "expected", "is_equal"),
     [
@@ -169,6 +225,28 @@ def test_the_last_long_block_of_python_is_the_solution() -> None:
         ("NaN", "nan", False),
         ("1e400", "2e400", False),
         ("", "0", False),
+        ("10", "0010", False),
+        ("7", "007", False),
+        ("007", "7", False),
+        ("1_0_0_0", "1000", False),
+        ("1000", "1_0_0_0", False),
+        ("+7", "7", False),
+        ("\N{ARABIC-INDIC DIGIT ONE}0", "10", False),
+        ("\N{FULLWIDTH DIGIT SEVEN}", "7", False),
+        ("0x10", "16", False),
+        ("1e3", "1000", True),
+        ("1000.0000001", "1e3", True),
+        ("-0.0", "0.0", True),
+        ("1e-17", "0.0", True),
+        ("2e-7", "1e-7", False),
+        ("0.00", "0.0000001", False),
+        ("999999000.0", "999999937", False),
+        ("1\N{IDEOGRAPHIC SPACE}2", "1 2", False),
+        ("1\x0c2\x1c3", "1 2 3", False),
+        ("1\N{LINE SEPARATOR}2", "1\n2", False),
+        ("\n\n1 2\r\n\n", "1 2", True),
+        ("1e99999999999", "1.5", False),
+        ("9" * 100_000, "1.5", False),
     ],
 )
 def test_outputs_are_compared_by_words(printed: str, expected: str, is_equal: bool) -> None:
@@ -178,7 +256,15 @@ def test_outputs_are_compared_by_words(printed: str, expected: str, is_equal: bo
 @pytest.mark.parametrize(
     ("value", "expected", "is_equal"),
     [
-        ([1, [2.0000000001, "a"]], [1, [2, "a"]], True),
+        ([1, [2.0000000001, "a"]], [1, [2.0, "a"]], True),
+        ([1, [2.0000000001, "a"]], [1, [2, "a"]], False),
+        (2.0, 2, True),
+        (999999000.0, 999999937, False),
+        (999999937.0, 999999937, True),
+        (0.3, 0.1 + 0.2, True),
+        (1e-17, 0.0, True),
+        (2e-7, 1e-7, False),
+        ("0.30", 0.3, False),
         ({"a": None}, {"a": None}, True),
         ({"a": 1}, {"b": 1}, False),
         ([1, 2], [2, 1], False),
@@ -198,7 +284,7 @@ def problems(step: int) -> list[dict[str, str]]:
 
 
 def checks_of(problem: Mapping[str, str]) -> list[Any]:
-    return [{"kind": "check", "function": problem["entry_point"], "code": problem["test"]}]
+    return CODE_SETS["humaneval"].read(problem, "a row").tests
 
 
 def mutants(problem: Mapping[str, str]) -> list[str]:

@@ -23,7 +23,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "format": {"kind": "format", "pattern": "answer", "balanced_tags": ["answer"], "required_tags": ["answer"]},
     "math_answer": {"kind": "math_answer", "limit_s": 3.0, "workers": 1},
     "overlong": {"kind": "overlong", "max_tokens": 20, "buffer_tokens": 10},
-    "reasoning_gym": {"kind": "reasoning_gym", "tag": "answer", "workers": 1},
+    "reasoning_gym": {"kind": "reasoning_gym", "tag": "answer", "sandbox": {"kind": "local", "workers": 1}},
     "rubric": {
         "kind": "rubric",
         "terms": {

@@ -84,7 +84,7 @@ def _humaneval(row: Mapping[str, Json], _where: str) -> Problem:
     function, prompt = str(row["entry_point"]), str(row["prompt"])
     return Problem(
         text=f"Write the Python function `{function}`; its docstring says what it does.",
-        tests=[{"kind": "check", "function": function, "code": str(row["test"])}],
+        tests=[{"kind": "check", "function": function, "code": str(row["test"]), "prompt": prompt}],
         starter_code=prompt,
         solution=prompt + str(row.get("canonical_solution") or ""),
         source=row.get("task_id"),

@@ -3,7 +3,8 @@
 A test is one of
     {"kind": "stdin", "input": text, "output": text}         input of a program and its expected output
     {"kind": "call", "function": name, "arguments": [...], "expected": [...]}     any of the expected values is correct
-    {"kind": "check", "function": name, "code": text}        Python that defines `check(candidate)`, which raises
+    {"kind": "check", "function": name, "code": text, "prompt": text}    Python that defines `check(candidate)`, which
+        raises, and the code that the problem gives, whose other functions the check may call (may be left out)
 """
 
 import base64

@@ -6,13 +6,15 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from . import kernel, programs, usage
+from .buffers import Buffer
 from .confinement import Confinement, Limits
-from .guardian import Launch, guard
+from .folders import exceeds
+from .guardian import REMOVAL_S, Launch, guard
 
 _TICK_S = 0.05
 _AUDIT_S = 0.25
@@ -30,26 +32,33 @@ class Broken(Exception):
     """The sandbox itself failed."""
 
 
-@dataclass
 class Output:
     """Collected output of a stream."""
 
-    descriptor: int
-    limit: int
-    content: bytearray = field(default_factory=bytearray)
-    is_cut: bool = False
-    is_open: bool = True
+    def __init__(self, descriptor: int, limit: int, buffer: Buffer) -> None:
+        """buffer: with place for the limit and a chunk."""
+        self.descriptor = descriptor
+        self.size = 0
+        self.is_cut = False
+        self.is_open = True
+        self._limit = limit
+        self._buffer = buffer
 
-    def read(self) -> None:
-        """Reads what is there; discards what exceeds the limit."""
+    @property
+    def content(self) -> memoryview:
+        """What was collected."""
+        return self._buffer.view[: self.size]
+
+    def read(self) -> bool:
+        """Reads what is there; discards what exceeds the limit. Returns whether there was anything."""
         try:
-            chunk = os.read(self.descriptor, _CHUNK_BYTES)
+            count = os.readv(self.descriptor, [self._buffer.view[self.size : self.size + _CHUNK_BYTES]])
         except BlockingIOError:
-            return
-        self.is_open = bool(chunk)
-        stored = chunk[: max(0, self.limit - len(self.content))]
-        self.content += stored
-        self.is_cut = self.is_cut or len(stored) < len(chunk)
+            return False
+        self.is_open = count > 0
+        self.is_cut = self.is_cut or self.size + count > self._limit
+        self.size = min(self.size + count, self._limit)
+        return self.is_open
 
 
 @dataclass
@@ -62,6 +71,8 @@ class Child:
     out: int
     err: int
     control: socket.socket | None
+    folder: str
+    """Working directory."""
     reports: bytearray = field(default_factory=bytearray)
     group: int = 0
     """Process group of the job, as seen from its own namespace; 0 before it is known."""
@@ -79,50 +90,57 @@ class Children:
         """host: connection to the process that receives the results; when it closes, results are discarded."""
         self._confinement = confinement
         self._host = host
+        self._buffers = [Buffer(_CHUNK_BYTES) for _ in range(2)]
+        self._folders = 0
+        self._empty_folder = ""
         self._own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if confinement.has_namespaces else -1
 
     def start(
         self,
-        program: Callable[[], NoReturn],
+        program: Callable[[str], NoReturn],
         *,
         limits: Limits,
-        stdin: int | None,
-        files: Mapping[str, str],
+        content: int | None = None,
+        stdin: int | None = None,
         is_session: bool = False,
     ) -> Child:
-        """Starts a program. stdin: descriptor of its input, which this closes; None: nothing. A session keeps its
-        working directory and gets a control socket. Raises: OSError."""
+        """Starts a program. content: descriptor of a file with what it consists of, stdin: of its input, both of which
+        this closes; None: nothing. A session keeps its working directory and gets a control socket. Raises: OSError."""
         input_file = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
         (out, job_out), (err, job_err), (status, report) = os.pipe(), os.pipe(), os.pipe()
         control, job_control = socket.socketpair() if is_session else (None, None)
         launch = Launch(
             program=program,
+            content=content,
             limits=limits,
             tasks=self._confinement.expected_tasks(),
-            files=files,
+            folder=self._folder_for(is_session=is_session),
             is_session=is_session,
             stdio=(input_file, job_out, job_err),
             report=report,
             control=job_control,
         )
         guardian = self._forked(launch)
-        for descriptor in (*launch.stdio, report):
+        for descriptor in (*launch.stdio, report, *([] if content is None else [content])):
             os.close(descriptor)
         for descriptor in (out, err, status):
             os.set_blocking(descriptor, False)
         if control and job_control:
             job_control.close()
             control.settimeout(_COMMAND_S)
-        return Child(guardian, status=status, out=out, err=err, control=control)
+        return Child(guardian, status=status, out=out, err=err, control=control, folder=launch.folder)
 
-    def wait(self, child: Child, *, limits: Limits, for_reply: bool = False) -> tuple[dict[str, Any], bool]:
-        """Collects output until the job ends, or replies; stops it at a limit. Returns the fields of a result, and
-        whether the job has ended.
+    def wait(self, child: Child, *, limits: Limits, for_reply: bool = False) -> tuple["Result", bool]:
+        """Collects output until the job ends, or replies; stops it at a limit. Returns the result, and whether the job
+        has ended.
 
         Raises: HostLeft; Broken when the guardian died without a report.
         """
         started_at = time.monotonic()
-        outputs = [Output(child.out, limits.output_bytes), Output(child.err, limits.output_bytes)]
+        for buffer in self._buffers:
+            buffer.hold(limits.output_bytes + _CHUNK_BYTES)
+        pipes = zip((child.out, child.err), self._buffers, strict=True)
+        outputs = [Output(pipe, limits.output_bytes, buffer) for pipe, buffer in pipes]
         reply, limit = self._collect(child, outputs, limits, started_at + limits.wall_s, for_reply=for_reply)
         wall_taken_s = time.monotonic() - started_at
         if reply is None:
@@ -133,28 +151,40 @@ class Children:
         outcome, status = ("", reply) if reply is not None else _ending(child.report(), limit, limits)
         if not outcome:
             outcome = "passed" if status == 0 else "memory" if status == programs.MEMORY_STATUS else "failed"
-        result = {
+        fields = {
             "outcome": outcome,
             "exit_status": status if outcome in {"passed", "failed"} else None,
-            "stdout": outputs[0].content.decode(errors="replace"),
-            "stderr": outputs[1].content.decode(errors="replace"),
             "wall_s": wall_taken_s,
             "is_output_cut": any(output.is_cut for output in outputs),
         }
-        return result, reply is None
+        return Result(fields, [output.content for output in outputs]), reply is None
 
     def kill(self, child: Child) -> None:
-        """Ends all processes of a job."""
+        """Ends all processes of a job, after its guardian has emptied its working directory."""
         _read_reports(child)
         if not self._confinement.has_namespaces:
-            child.group = child.group or int(child.report().get("group", 0))
-            if child.group and "status" not in child.report():
-                _kill(os.killpg, child.group)
+            self._await_guardian(child)
+            if child.report().get("is_emptied"):
+                self._empty_folder = child.folder
         _kill(os.kill, child.guardian)  # its death ends its namespace
         os.waitpid(child.guardian, 0)
         if not self._confinement.has_namespaces and child.group:
             _reap(child.group)
         _read_reports(child)
+
+    def _await_guardian(self, child: Child) -> None:
+        """Ends the program, and waits for the end of its guardian, which closes its reports."""
+        deadline = time.monotonic() + REMOVAL_S + _TICK_S
+        poller = select.poll()
+        poller.register(child.status, select.POLLIN)
+        is_killed = False
+        while (left_s := deadline - time.monotonic()) > 0:
+            child.group = child.group or int(child.report().get("group", 0))
+            if child.group and not is_killed and "status" not in child.report():
+                _kill(os.killpg, child.group)
+                is_killed = True
+            if poller.poll(left_s * 1000) and not _read_reports(child):
+                return
 
     def release(self, child: Child) -> None:
         """Closes the pipes of a job that has ended."""
@@ -182,7 +212,7 @@ class Children:
                 for output in outputs:
                     if descriptor == output.descriptor:
                         output.read()
-            if "status" in child.report():
+            if not {"status", "limit"}.isdisjoint(child.report()):
                 return None, ""
             now = time.monotonic()
             if now > deadline:
@@ -218,7 +248,32 @@ class Children:
             return "memory"
         if self._confinement.has_namespaces:
             return ""  # the file system has a size
-        return "disk" if usage.folder_bytes(self._confinement.folder) > self._confinement.disk_bytes else ""
+        return "disk" if self._is_full(child.folder) else ""
+
+    def _is_full(self, folder: str) -> bool:
+        """Measures a working directory, in another process: names of files are texts of the program, too."""
+        try:
+            measuring = os.fork()
+        except OSError:  # too many processes at the moment: the next measurement tells
+            return False
+        if measuring == 0:
+            status = 1
+            try:
+                status = int(exceeds(folder, size_bytes=self._confinement.disk_bytes))
+            finally:
+                os._exit(status)
+        return os.waitstatus_to_exitcode(os.waitpid(measuring, 0)[1]) == 1
+
+    def _folder_for(self, *, is_session: bool) -> str:
+        """Returns a working directory: of a job without namespaces an empty one, which its guardian empties again."""
+        if is_session or self._confinement.has_namespaces:
+            return self._confinement.folder
+        folder, self._empty_folder = self._empty_folder, ""
+        if not folder:
+            self._folders += 1
+            folder = f"{self._confinement.folder}/{self._folders}"
+            os.mkdir(folder, 0o700)
+        return folder
 
     def _processes(self, child: Child) -> Iterator[int]:
         if self._confinement.has_namespaces:
@@ -237,10 +292,25 @@ class Children:
         return guardian
 
 
-def send(host: socket.socket, message: Mapping[str, Any]) -> None:
-    """Sends a message: its length in 4 bytes, then JSON. Raises: OSError."""
-    content = json.dumps(message).encode()
-    host.sendall(len(content).to_bytes(4, "big") + content)
+@dataclass(frozen=True)
+class Result:
+    """Result of a job, without its outputs, and these."""
+
+    fields: Mapping[str, Any]
+    outputs: list[memoryview]
+
+
+def send(host: socket.socket, message: Mapping[str, Any], outputs: Sequence[memoryview] = ()) -> None:
+    """Sends a message: its length in 4 bytes, JSON, then the outputs, which it names the sizes of. Raises: OSError."""
+    sizes = {"output_bytes": [len(output) for output in outputs]} if outputs else {}
+    content = json.dumps({**message, **sizes}).encode()
+    parts = [memoryview(len(content).to_bytes(4, "big") + content), *outputs]
+    while parts:
+        sent = host.sendmsg(parts)
+        while parts and sent >= len(parts[0]):
+            sent -= len(parts.pop(0))
+        if parts:
+            parts[0] = parts[0][sent:]
 
 
 def _reply(child: Child) -> bytes:
@@ -260,6 +330,7 @@ def _ending(report: Mapping[str, Any], limit: str, limits: Limits) -> tuple[str,
     """Returns outcome and exit status of a job that ended; the outcome is empty when the exit status decides."""
     if "broken" in report:
         raise Broken(str(report["broken"]))
+    limit = limit or report.get("limit", "")
     if limit:
         return ("crashed" if limit == "disk" else limit), None
     if "status" not in report:
@@ -285,11 +356,7 @@ def _drain(outputs: list[Output]) -> None:
     """Reads what is left in the pipes, at most about as much as a pipe holds."""
     for output in outputs:
         for _ in range(32):
-            before = len(output.content)
-            if not output.is_open:
-                break
-            output.read()
-            if len(output.content) == before:
+            if not output.is_open or not output.read():
                 break
 
 

@@ -27,8 +27,8 @@ class Confinement:
     """Isolation of the jobs of one fork server."""
 
     def __init__(self, *, level: str, folder: str, readable: list[str], disk_bytes: int) -> None:
-        """level: `namespaces`, `restricted` or `none`. folder: the only place where jobs may write. readable: paths
-        that jobs may read without namespaces."""
+        """level: `namespaces`, `restricted` or `none`. folder: of all jobs, each of which may write only there; without
+        namespaces each has a folder of its own in it. readable: paths that jobs may read without namespaces."""
         self.has_namespaces = level == "namespaces"
         self.folder = folder
         self.disk_bytes = disk_bytes
@@ -58,25 +58,25 @@ class Confinement:
             self._users_tasks = (count, time.monotonic())
         return count + 1
 
-    def apply(self, limits: Limits, *, tasks: int, is_session: bool) -> None:
-        """Limits this process for good. tasks: result of `expected_tasks`. A session has no limit of processor time,
-        because its interpreters outlive many commands. Raises: OSError."""
+    def apply(self, limits: Limits, *, folder: str, tasks: int, is_session: bool) -> None:
+        """Limits this process for good. folder: the only place where it may write. tasks: result of `expected_tasks`. A
+        session has no limit of processor time, because its interpreters outlive many commands. Raises: OSError."""
         _limit_resources(limits, tasks=tasks, disk_bytes=self.disk_bytes, has_cpu_limit=not is_session)
         kernel.renounce_privileges()
         if not self._is_filtered:
             return
         if self._landlock_version:
-            kernel.restrict_paths(self._path_rules(), with_network=not self.has_namespaces)
+            kernel.restrict_paths(self._path_rules(folder), with_network=not self.has_namespaces)
         kernel.install_filter(self._filter or self._filter_program(own_pid=os.getpid()))
 
     def _filter_program(self, own_pid: int | None = None) -> bytes:
         families = filters.LOCAL_SOCKETS if self.has_namespaces else ()
         return filters.filter_program(socket_families=families, has_namespaces=self.has_namespaces, own_pid=own_pid)
 
-    def _path_rules(self) -> list[tuple[str, int]]:
+    def _path_rules(self, folder: str) -> list[tuple[str, int]]:
         devices = [(path, kernel.READ_WRITE_FILES) for path in _PIPES_AND_NULL]
         readable = ["/"] if self.has_namespaces else self._readable
-        return [*((path, kernel.READ_EXECUTE) for path in readable), *devices, (self.folder, kernel.ALL_BUT_DEVICES)]
+        return [*((path, kernel.READ_EXECUTE) for path in readable), *devices, (folder, kernel.ALL_BUT_DEVICES)]
 
 
 def _limit_resources(limits: Limits, *, tasks: int, disk_bytes: int, has_cpu_limit: bool) -> None:

@@ -1,12 +1,14 @@
 """Code of the processes that the fork server forks for a job.
 
     fork server ──► guardian, first process of the namespace ──► job
-                    mounts a working directory, waits,           limits itself, runs the program
+                    reads what the job consists of,              limits itself, runs the program
+                    makes a working directory, waits,
                     reports how the job ended
 
 None of these functions returns, because the code below them is the fork server's loop.
 """
 
+import errno
 import json
 import os
 import signal
@@ -16,8 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from . import kernel, programs
+from . import folders, kernel, programs
 from .confinement import Confinement, Limits
+
+REMOVAL_S = 8.0
+"""Timeout for the removal of a working directory. What is left is removed with the fork server."""
 
 _REPORT = 100
 """Descriptor of the guardian's pipe in the job until it is limited; above all others that are open then."""
@@ -28,11 +33,16 @@ _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTH
 class Launch:
     """A program to start, with what its process needs."""
 
-    program: Callable[[], NoReturn]
+    program: Callable[[str], NoReturn]
+    """Gets the first text of the content."""
+    content: int | None
+    """Descriptor of a file with texts, which the fork server does not read: of the program, then path and text of each
+    file. None: without."""
     limits: Limits
     tasks: int
     """Processes and threads of the job's user without the job."""
-    files: Mapping[str, str]
+    folder: str
+    """Working directory."""
     is_session: bool
     """The working directory is the fork server's, and lasts."""
     stdio: tuple[int, int, int]
@@ -42,27 +52,33 @@ class Launch:
 
 def guard(confinement: Confinement, launch: Launch) -> NoReturn:
     """Starts a job, waits for its end and reports it: JSON objects, one per line."""
+    has_own_folder = not launch.is_session and not confinement.has_namespaces
     try:
         kernel.die_with_parent(signal.SIGKILL)
-        if confinement.has_namespaces:
+        if not confinement.has_namespaces:
+            kernel.adopt_orphans()
+        else:
             kernel.unshare(kernel.CLONE_NEWNS)
             kernel.mount("proc", "/proc", is_executable=False)
             if not launch.is_session:
                 mount_folder(confinement)
-        _write_files(confinement.folder, launch.files)
-        job = os.fork()
-        if job == 0:
-            _become_job(confinement, launch)
-        _report(launch.report, {"group": job})
-        for descriptor in launch.stdio:
-            os.close(descriptor)
-        if launch.control:
-            launch.control.close()
-        code, cpu_s = _wait_for(job)
-        _report(launch.report, {"status": code, "cpu_s": cpu_s})
+        text, files = _content(launch)
+        if _has_files(confinement, launch, files):
+            job = os.fork()
+            if job == 0:
+                _become_job(confinement, launch, text)
+            _report(launch.report, {"group": job})
+            for descriptor in launch.stdio:
+                os.close(descriptor)
+            if launch.control:
+                launch.control.close()
+            code, cpu_s = _wait_for(job)
+            _report(launch.report, {"status": code, "cpu_s": cpu_s})
     except BaseException as problem:  # becomes the report
-        _report(launch.report, {"broken": repr(problem)[:500]})
+        _report(launch.report, {"broken": _cause(problem)})
     finally:
+        if has_own_folder:
+            _report(launch.report, {"is_emptied": folders.empty(launch.folder, limit_s=REMOVAL_S)})
         os._exit(0)
 
 
@@ -72,16 +88,47 @@ def mount_folder(confinement: Confinement) -> None:
     kernel.mount("tmpfs", confinement.folder, options)
 
 
-def _become_job(confinement: Confinement, launch: Launch) -> NoReturn:
+def _content(launch: Launch) -> tuple[str, list[tuple[str, bytes]]]:
+    """Returns the text of the program, and its files. The first line of the content has the sizes of its texts."""
+    if launch.content is None:
+        return "", []
+    content = os.read(launch.content, os.fstat(launch.content).st_size)
+    line, _, _ = content.partition(b"\n")
+    texts, begin = [], len(line) + 1
+    for size in map(int, line.split()):
+        texts.append(content[begin : begin + size])
+        begin += size
+    paths = [path.decode() for path in texts[1::2]]
+    return texts[0].decode(), list(zip(paths, texts[2::2], strict=True))
+
+
+def _has_files(confinement: Confinement, launch: Launch, files: list[tuple[str, bytes]]) -> bool:
+    """Writes the files of a job; returns False, and reports a full working directory, where a program prevents it.
+
+    Raises: OSError for a failure of the disk.
+    """
+    try:
+        for path, content in files:
+            folders.write(launch.folder, path, content)
+    except OSError as problem:
+        is_of_disk = problem.errno in {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+        if not confinement.has_namespaces and (is_of_disk or not launch.is_session):
+            raise
+        _report(launch.report, {"limit": "disk"})
+        return False
+    return True
+
+
+def _become_job(confinement: Confinement, launch: Launch, text: str) -> NoReturn:
     report = launch.report
     try:
         os.setsid()
         kernel.die_with_parent(signal.SIGKILL)
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # the kernel kills the job first when memory runs out
-        os.chdir(confinement.folder)
+        os.chdir(launch.folder)
         os.environ.clear()
-        os.environ.update(_ENVIRONMENT, HOME=confinement.folder, TMPDIR=confinement.folder)
+        os.environ.update(_ENVIRONMENT, HOME=launch.folder, TMPDIR=launch.folder)
         report = os.dup2(report, _REPORT, inheritable=False)
         if launch.control:
             os.dup2(launch.control.fileno(), _REPORT + 1, inheritable=False)
@@ -91,19 +138,19 @@ def _become_job(confinement: Confinement, launch: Launch) -> NoReturn:
         os.closerange(_REPORT + 2, 2**20)
         if launch.control:
             os.dup2(_REPORT + 1, programs.CONTROL, inheritable=False)
-        confinement.apply(launch.limits, tasks=launch.tasks, is_session=launch.is_session)
+        confinement.apply(launch.limits, folder=launch.folder, tasks=launch.tasks, is_session=launch.is_session)
     except BaseException as problem:  # becomes the report
-        _report(report, {"broken": repr(problem)[:500]})
+        _report(report, {"broken": _cause(problem)})
         os._exit(1)
     try:
         os.closerange(_REPORT, _REPORT + 2)
-        launch.program()
+        launch.program(text)
     finally:
         os._exit(1)
 
 
 def _wait_for(job: int) -> tuple[int, float]:
-    """Waits for a process, also as the parent of orphans, and ends the rest of its process group.
+    """Waits for a process, also as the parent of orphans, and ends and awaits the rest of its process group.
 
     Returns its exit status or negative signal, and CPU seconds.
     """
@@ -113,16 +160,16 @@ def _wait_for(job: int) -> tuple[int, float]:
             with suppress(ProcessLookupError):
                 os.killpg(job, signal.SIGKILL)  # before the wait below frees the number of the group
             _, status, usage = os.wait4(job, 0)
+            with suppress(ChildProcessError):
+                while True:
+                    os.waitpid(-job, 0)
             return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
         os.waitpid(ended.si_pid if ended else -1, 0)
 
 
-def _write_files(folder: str, files: Mapping[str, str]) -> None:
-    for path, text in files.items():
-        target = os.path.join(folder, path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
+def _cause(problem: BaseException) -> str:
+    """Returns a failure without the texts of a job, because the fork server reads it."""
+    return f"{type(problem).__name__}: {problem.strerror if isinstance(problem, OSError) else ''}"
 
 
 def _report(descriptor: int, content: Mapping[str, object]) -> None:

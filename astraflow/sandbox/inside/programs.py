@@ -3,6 +3,7 @@
 import ast
 import atexit
 import builtins
+import json
 import linecache
 import os
 import shlex
@@ -29,7 +30,7 @@ def names_of(library: str) -> dict[str, Any]:
     return names
 
 
-def run_source(source: str, names: Mapping[str, Any]) -> NoReturn:
+def run_source(source: str, *, names: Mapping[str, Any]) -> NoReturn:
     """Runs a program as `__main__`, then ends the process. names: of its library."""
     module = _main_module()
     vars(module).update({name: value for name, value in names.items() if not name.startswith("__")})
@@ -53,7 +54,7 @@ def end(status: int) -> NoReturn:
         os._exit(status & 0xFF)
 
 
-def serve_python() -> NoReturn:
+def serve_python(_: str) -> NoReturn:
     """Runs the statements that arrive, in one namespace; prints the value of a last expression."""
     names = vars(_main_module())
     control = socket.socket(fileno=CONTROL)
@@ -72,16 +73,18 @@ def serve_python() -> NoReturn:
     os._exit(0)
 
 
-def serve_shell() -> NoReturn:
+def serve_shell(_: str) -> NoReturn:
     """Replaces the process by a shell that reads its commands from `CONTROL`."""
     os.dup2(CONTROL, 0)
     os.set_inheritable(CONTROL, True)
     os.execv(_SHELL, [_SHELL, "--noprofile", "--norc"])  # noqa: S606 (a shell is what sessions offer)
 
 
-def run_command(arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replaces the process by a program, as a shell would find it."""
-    os.environ.update(environment)
+def run_command(command: str) -> NoReturn:
+    """Replaces the process by a program, as a shell would find it. command: `arguments` and `environment`, as JSON."""
+    content = json.loads(command)
+    arguments: list[str] = content["arguments"]
+    os.environ.update(content["environment"])
     try:
         os.execvp(arguments[0], arguments)  # noqa: S606 (no shell)
     except OSError as problem:

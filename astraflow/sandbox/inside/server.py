@@ -1,19 +1,20 @@
 """Loop of the fork server: takes messages from the host, runs jobs, answers.
 
-A message is its length in 4 bytes, then JSON: `{"job": ...}`, `{"shell": ...}`, `{"python": ...}` or
-`{"command": ...}`, then as many bytes as its `input_bytes` says, the standard input of the program. The answer holds
-the fields of a result, or `broken` with the reason.
+A message is its length in 4 bytes, then JSON: `kind` (job, command, shell or python), `limits`, for a job `library`,
+then as many bytes as `content_bytes` says, then as many as `input_bytes` says, the standard input of the program. The
+content is a line with the sizes of its texts, and these: source, command or statements, then path and text of each
+file. The answer holds the fields of a result, then as many bytes as its two `output_bytes` say, or it holds `broken`
+with the reason.
 
-The input goes into a file, and never into memory of the fork server, of which every job is a copy: a check that a
-reward passes as input would be in reach of the solution, which is a fork of the process that reads the check.
+Source, files, input and outputs of a job go through files and through memory that forks do not get, because every job
+is a copy of the fork server: a later job would find what an earlier one printed, and a solution the check that a reward
+passes as input. A fork server of a session reads the texts for its interpreters, and serves nothing else.
 """
 
 import gc
 import importlib
 import json
-import mmap
 import os
-import shutil
 import socket
 import sys
 from contextlib import suppress
@@ -21,11 +22,13 @@ from functools import partial
 from typing import Any
 
 from . import kernel, programs
-from .children import Broken, Child, Children, HostLeft, send
+from .buffers import Buffer
+from .children import Broken, Child, Children, HostLeft, Result, send
 from .confinement import Confinement, Limits
 from .guardian import mount_folder
 
 _MAX_LIBRARIES = 8
+_BUFFER_BYTES = 2**16
 
 
 def main() -> None:
@@ -42,9 +45,10 @@ def main() -> None:
         send(host, {"broken": f"{type(problem).__name__}: {problem}"})
         return
     send(host, {"ready": True})
+    buffer = Buffer(_BUFFER_BYTES)
     try:
-        while (message := _received(host)) is not None:
-            send(host, server.answer(message))
+        while (message := _received(host, buffer)) is not None:
+            server.answer(message)
     except (HostLeft, ConnectionError):
         return
     finally:
@@ -54,38 +58,37 @@ def main() -> None:
 class Server:
     """Answers messages, one at a time."""
 
-    def __init__(self, children: Children, confinement: Confinement) -> None:
+    def __init__(self, children: Children, host: socket.socket) -> None:
         self._children = children
-        self._confinement = confinement
+        self._host = host
         self._interpreters: dict[str, Child] = {}
         self._libraries: dict[str, dict[str, Any]] = {}
 
-    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Runs what a message asks for. Raises: HostLeft."""
-        limits, stdin = Limits(**message["limits"]), message["input"]
+    def answer(self, message: dict[str, Any]) -> None:
+        """Runs what a message asks for, and sends the result. Raises: HostLeft, OSError when the host left."""
+        limits, kind = Limits(**message["limits"]), message["kind"]
+        content, stdin = message["content"], message["input"]
         try:
-            if "job" in message:
-                return self._run(message["job"], limits, stdin)
-            if "command" in message:
-                return self._execute(message["command"], limits, stdin)
-            kind = "shell" if "shell" in message else "python"
-            return self._interpret(kind, message[kind], limits)
+            if kind == "job":
+                result = self._run(message["library"], content, limits, stdin)
+            elif kind == "command":
+                result = self._execute(content, limits, stdin)
+            else:
+                result = self._interpret(kind, content, limits)
         except (Broken, OSError, MemoryError) as problem:
-            return {"broken": f"{type(problem).__name__}: {problem}"}
+            send(self._host, {"broken": f"{type(problem).__name__}: {problem}"})
+        else:
+            send(self._host, result.fields, result.outputs)
 
     def close(self) -> None:
         """Ends the interpreters."""
         for child in self._interpreters.values():
             self._children.kill(child)
 
-    def _run(self, job: dict[str, Any], limits: Limits, stdin: int) -> dict[str, Any]:
-        program = partial(programs.run_source, job["source"], self._names_of(job["library"]))
-        child = self._children.start(program, limits=limits, stdin=stdin, files=job["files"])
-        try:
-            return self._children.wait(child, limits=limits)[0]
-        finally:
-            if not self._confinement.has_namespaces:
-                _empty(self._confinement.folder)
+    def _run(self, library: str, content: int, limits: Limits, stdin: int | None) -> Result:
+        program = partial(programs.run_source, names=self._names_of(library))
+        child = self._children.start(program, limits=limits, content=content, stdin=stdin)
+        return self._children.wait(child, limits=limits)[0]
 
     def _names_of(self, library: str) -> dict[str, Any]:
         """Returns the names of a library, which forks share with its pages."""
@@ -96,23 +99,15 @@ class Server:
             _freeze()
         return self._libraries[library]
 
-    def _execute(self, command: dict[str, Any], limits: Limits, stdin: int) -> dict[str, Any]:
-        child = self._children.start(
-            partial(programs.run_command, command["arguments"], command["environment"]),
-            limits=limits,
-            stdin=stdin,
-            files=command["files"],
-            is_session=True,
-        )
+    def _execute(self, content: int, limits: Limits, stdin: int | None) -> Result:
+        child = self._children.start(programs.run_command, limits=limits, content=content, stdin=stdin, is_session=True)
         return self._children.wait(child, limits=limits)[0]
 
-    def _interpret(self, kind: str, text: str, limits: Limits) -> dict[str, Any]:
+    def _interpret(self, kind: str, content: int, limits: Limits) -> Result:
+        with open(content, encoding="utf-8", newline="") as file:
+            text = file.read().partition("\n")[2]
         child = self._interpreters.pop(kind, None) or self._children.start(
-            programs.serve_shell if kind == "shell" else programs.serve_python,
-            limits=limits,
-            stdin=None,
-            files={},
-            is_session=True,
+            programs.serve_shell if kind == "shell" else programs.serve_python, limits=limits, is_session=True
         )
         assert child.control is not None  # noqa: S101 (every interpreter has one)
         command = programs.shell_command(text) if kind == "shell" else programs.python_command(text)
@@ -140,7 +135,7 @@ def _prepared(settings: dict[str, Any], host: socket.socket) -> Server:
         mount_folder(confinement)
     kernel.adopt_orphans()
     _freeze()
-    return Server(Children(confinement, host), confinement)
+    return Server(Children(confinement, host), host)
 
 
 def _freeze() -> None:
@@ -149,36 +144,37 @@ def _freeze() -> None:
     gc.freeze()
 
 
-def _received(host: socket.socket) -> dict[str, Any] | None:
-    """Returns a message, with the descriptor of the program's input as `input`; None when the host left."""
+def _received(host: socket.socket, buffer: Buffer) -> dict[str, Any] | None:
+    """Returns a message, with the descriptors of its `content` and of the program's `input`, which is None without;
+    None when the host left. Raises: ConnectionError when it left within a message."""
     header = _bytes(host, 4)
     if header is None:
         return None
-    content = _bytes(host, int.from_bytes(header, "big"))
-    if content is None:
+    fields = _bytes(host, int.from_bytes(header, "big"))
+    if fields is None:
         return None
-    message: dict[str, Any] = json.loads(content)
-    size = message.pop("input_bytes")
-    message["input"] = None if size is None else _input_file(host, size)
+    message: dict[str, Any] = json.loads(fields)
+    size = message["input_bytes"]
+    message["content"] = _file(host, message["content_bytes"], buffer)
+    message["input"] = None if size is None else _file(host, size, buffer)
     return message
 
 
-def _input_file(host: socket.socket, size: int) -> int:
-    """Returns the descriptor of a file with the next bytes of the connection. They go through a mapping of the file,
-    which is gone before the next fork: no object and no freed memory of this process holds a part of them.
+def _file(host: socket.socket, size: int, buffer: Buffer) -> int:
+    """Returns the descriptor of a file with the next bytes of the connection.
 
-    Raises: ConnectionError when the host left.
+    Raises: ConnectionError when the host left; OSError.
     """
-    descriptor = os.memfd_create("stdin")
-    if size:
-        os.truncate(descriptor, size)
-        with mmap.mmap(descriptor, size) as mapping, memoryview(mapping) as view:
-            filled = 0
-            while filled < size:
-                count = host.recv_into(view[filled:])
-                if not count:
-                    raise ConnectionError("the host left")
-                filled += count
+    descriptor = os.memfd_create("received")
+    while size:
+        count = host.recv_into(buffer.view, min(size, len(buffer.view)))
+        if not count:
+            raise ConnectionError("the host left")
+        size -= count
+        content = buffer.view[:count]
+        while content:
+            content = content[os.write(descriptor, content) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 
@@ -190,18 +186,3 @@ def _bytes(host: socket.socket, count: int) -> bytes | None:
             return None
         content += chunk
     return bytes(content)
-
-
-def _empty(folder: str) -> None:
-    """Removes everything that a job left, also where it took away permissions."""
-    os.chmod(folder, 0o700)
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False):
-            os.chmod(entry.path, 0o700)
-            for root, names, _ in os.walk(entry.path):
-                for name in names:
-                    if not os.path.islink(os.path.join(root, name)):
-                        os.chmod(os.path.join(root, name), 0o700)
-            shutil.rmtree(entry.path)
-        else:
-            os.unlink(entry.path)

@@ -14,27 +14,15 @@ def memory_bytes(pid: int) -> int:
     return sum(int(size) for size in sizes) * 1024
 
 
-def folder_bytes(folder: str) -> int:
-    """Returns the size of the files below a folder."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(root, name)).st_blocks * 512
-            except OSError:
-                continue  # removed meanwhile
-    return total
-
-
 def tasks_of_user() -> int:
     """Returns the number of processes and threads of this process's user."""
     user = os.getuid()
-    return sum(int(_status_fields(pid)[17]) for pid in processes() if _owner(pid) == user)
+    return sum(_threads(pid) for pid in processes() if _owner(pid) == user)
 
 
 def processes_of_group(group: int) -> Iterator[int]:
     """Returns the processes of a process group."""
-    return (pid for pid in processes() if int(_status_fields(pid)[2]) == group)
+    return (pid for pid in processes() if _group(pid) == group)
 
 
 def processes() -> Iterator[int]:
@@ -49,10 +37,17 @@ def _owner(pid: int) -> int:
         return -1
 
 
-def _status_fields(pid: int) -> list[str]:
-    """Returns the fields of /proc/PID/stat from the third on; zeros when the process has ended."""
+def _group(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _threads(pid: int) -> int:
+    """Returns the number of threads of a process; 0 when it has ended. `/proc/PID/stat` has it too, beside a name that
+    a program gave itself, which must not stay in memory of the fork server."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
     except OSError:
-        return ["0"] * 20
+        return 0
