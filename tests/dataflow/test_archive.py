@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.archive import connection
-from astraflow.contract.errors import DeadlineExceeded, InvalidInput
+from astraflow.contract.errors import CorruptData, DeadlineExceeded, InvalidInput
 from astraflow.dataflow.history import archive as archive_module
 from astraflow.dataflow.history.archive import Archive
 from tests.errors import raises_code
@@ -121,6 +121,24 @@ async def test_a_damaged_archive_is_set_aside_and_the_run_continues(tmp_path: Pa
     aside = tmp_path / "history.unreadable.sqlite"
     assert aside.exists() == bool(content)
     assert not content or aside.read_bytes() == content
+
+
+async def test_a_file_damaged_during_the_run_is_set_aside_and_writing_goes_on(tmp_path: Path) -> None:
+    archive = opened(tmp_path)
+    archive.put(INSERT, 1, b"x" * 100_000)
+    await archive.flush()
+    archive.close()
+    path = tmp_path / "history.sqlite"
+    content = path.read_bytes()
+    archive = opened(tmp_path)
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    with raises_code(CorruptData, "archive.damaged"):
+        await archive.read(lambda database: database.execute("select body from seconds").fetchall())
+    archive.put(INSERT, 2, b"")
+    assert await archive.read(sequences) == [2]
+    assert archive.problem is not None and "history.unreadable.sqlite" in archive.problem
+    archive.close()
+    assert (tmp_path / "history.unreadable.sqlite").stat().st_size == len(content)
 
 
 async def test_a_file_of_another_release_is_set_aside(tmp_path: Path) -> None:
