@@ -194,7 +194,7 @@ def test_a_node_whose_folder_is_read_only_maps_versions_and_cannot_alter_them(
     try:
         buffer = SharedBuffer(4096)
         buffer.buffer[:] = 7
-        assert attacked(folder, is_read_only=True) == ["read 7", *["refused"] * 5, f"version {bytes([7] * 4)}"]
+        assert attacked(folder, is_read_only=True) == ["read 7", *["refused"] * 5, f"version {bytes([7] * 4)!r}"]
         assert (buffer.buffer == 7).all()
         assert "altered" in attacked(folder, is_read_only=False), "the attack that the mount prevents"
         assert bytes(buffer.buffer[:4]) == b"evil"

@@ -50,7 +50,7 @@ def routes(client: TestClient) -> Iterator[tuple[str, str]]:
     assert isinstance(app, FastAPI)
     for route in app.routes:
         if isinstance(route, APIRoute):
-            yield from ((method, route.path) for method in route.methods)
+            yield from ((method, route.path) for method in route.methods or ())
     yield from (("GET", path) for path in ("/docs", "/openapi.json", "/mounted/docs", "/absent", "//pause", "/%70ause"))
     yield from (("OPTIONS", "/pause"), ("HEAD", "/health"), ("DELETE", "/pause"))
 
