@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.batches import Batch, Row, StepFailure, StepReport, TrainerAttachment
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.decisions import Decision, InjectedFault
 from astraflow.contract.fleet.instances import Instance
 from astraflow.contract.fleet.maintainer import (
@@ -56,6 +56,7 @@ from astraflow.wire.codecs import weights as codec_weights
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.pb import common_pb2, control_plane_pb2, data_plane_pb2, fleet_plane_pb2, weight_plane_pb2
 from tests import make
+from tests.errors import raises_code
 from tests.wire.strategies import names, same, values_of
 
 CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
@@ -294,3 +295,14 @@ def _single(field: Field) -> st.SearchStrategy[Any]:
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return st.sampled_from(["", "a", "{}", "{", "full", "delta", "BF16", "ready", "engine"]) | st.text(max_size=8)
     return _SCALARS[field.cpp_type]
+
+
+@pytest.mark.parametrize(("trajectories", "spans"), [(2**16 + 1, 0), (1, 2**20 + 1)])
+def test_a_push_of_too_many_trajectories_or_spans_is_refused_before_they_are_built(
+    trajectories: int, spans: int
+) -> None:
+    """A message of 64 MiB has room for four million trajectories."""
+    columns = common_pb2.Trajectories(rewards=[0.0] * trajectories, span_lengths=[1] * spans)
+    raw = data_plane_pb2.PushRequest(node="node.1", trajectories=columns).SerializeToString()
+    with raises_code(InvalidInput, "push.too_many"):
+        codec_data.decode_push(raw, is_checked=True)

@@ -1,6 +1,6 @@
 """Codec of the data plane's contract types."""
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any
 
@@ -112,8 +112,8 @@ def encode_push(node: NodeId, episodes: Sequence[Episode]) -> bytes:
 
 def _check_counts(message: common.Trajectories) -> None:
     """Checks how much a push of a peer makes dataflow build. Raises: InvalidInput."""
-    lists: tuple[Sized, ...] = (message.rewards, message.policy_indices, message.is_truncated, message.span_counts)
-    trajectories = max(map(len, lists))
+    lists = (message.rewards, message.policy_indices, message.is_truncated, message.span_counts)
+    trajectories = max(len(values) for values in lists)
     spans = max(len(message.span_lengths), len(message.span_versions))
     if trajectories > MAX_PUSHED_TRAJECTORIES or spans > MAX_PUSHED_SPANS:
         raise InvalidInput(
