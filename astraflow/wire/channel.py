@@ -26,8 +26,9 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 """Largest reply, and largest request on the data plane."""
 
 PIECE_BYTES = 8 * 2**20
-"""Largest message of a request: a larger one is sent in pieces, several messages of one call, whose bytes the service
-joins. So a service never holds more than that of a request that it does not want to receive now."""
+"""Largest message of a request on the data plane: a larger one is sent in pieces of this size, several messages of one
+call, whose bytes the service joins; a shorter one is the last. A service never holds more of a request that it does not
+want to receive now."""
 
 OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

@@ -127,7 +127,8 @@ class IncomingBytes:
             self._leave(receiving)
 
     async def _read(self, context: Any, method: str) -> bytes:
-        """Returns all pieces of a request. Of those that exceed one piece, one at a time is received."""
+        """Returns all pieces of a request; one that is shorter than a message may be is the last. Of requests with
+        several pieces one at a time is received."""
         pieces: list[bytes] = []
         size_bytes = 0
         is_large = False
@@ -136,6 +137,8 @@ class IncomingBytes:
                 pieces.append(piece)
                 size_bytes += len(piece)
                 check_size(method, size_bytes)
+                if len(piece) < self._limits.message_bytes:
+                    break
                 if len(pieces) == 2:
                     is_large = await self._large.acquire()
         finally:

@@ -83,7 +83,7 @@ DATA_LIMITS = ListenerLimits(message_bytes=PIECE_BYTES, window_bytes=_SMALL_WIND
 """Data and control planes. A push waits in its window until it is read; then the window grows to its next piece."""
 
 WEIGHTS_LIMITS = ListenerLimits(
-    message_bytes=16 * MIB, window_bytes=64 * MIB, streams=64, peer_unread=16, peer_connections=64
+    message_bytes=16 * MIB, window_bytes=64 * MIB, streams=64, peer_calls=128, peer_unread=16, peer_connections=64
 )
 """Weight plane: versions arrive in chunks of 1 MiB, after a manifest of some 100 bytes for each tensor. Publishing over
 300 ms needs the large window, which gRPC then adapts to the link: 16 MiB at least."""

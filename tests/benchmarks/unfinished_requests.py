@@ -67,7 +67,8 @@ async def serve() -> None:
     def register(server: grpc.aio.Server) -> None:
         register_push(server, _push)
 
-    async with serving(ListenOptions(token=TOKEN), register, limits=DATA_LIMITS):
+    async with serving(ListenOptions(token=TOKEN), register, limits=DATA_LIMITS) as address:
+        print(address, flush=True)  # noqa: T201 (the process that measures reads it)
         await asyncio.Event().wait()
 
 
@@ -104,8 +105,8 @@ async def pushes_per_s(address: str, seconds: float) -> tuple[float, float]:
             try:
                 await link.call(push, bytes(HONEST_BYTES), timeout_s=20.0)
                 pushes += 1
-            except AstraFlowError:
-                pass
+            except AstraFlowError as problem:
+                print(f"refused: {problem}")  # noqa: T201 (a command)
             longest_s = max(longest_s, time.monotonic() - began_at)
     return pushes / seconds, longest_s
 
@@ -154,8 +155,13 @@ def main() -> None:
     if arguments.serve:
         asyncio.run(serve())
         return
-    for _case in CASES:
-        pass
+    for line in (
+        "| connections | calls of each | request | more memory | pushes/s alone | beside | longest |",
+        "|---" * 7 + "|",
+    ):
+        print(line)  # noqa: T201 (a command)
+    for case in CASES:
+        print(measure(case, arguments.seconds), flush=True)  # noqa: T201 (a command)
 
 
 if __name__ == "__main__":

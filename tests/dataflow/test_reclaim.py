@@ -17,7 +17,8 @@ from astraflow.contract.reports.report import Report
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Lease, Task
 from astraflow.contract.rollouts.trajectories import Episode
-from astraflow.dataflow.issuing.patience import longest_s
+from astraflow.dataflow.issuing.patience import FIRST_S, longest_s
+from astraflow.dataflow.issuing.patience import FIRST_TASKS as FIRST_WAITING
 from astraflow.dataflow.issuing.shares import FIRST_TASKS
 from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.operations.trainers import TrainerOperations
@@ -251,7 +252,7 @@ async def test_an_honest_pair_is_as_fast_beside_a_node_that_holds_tasks(tmp_path
     steps = {}
     for name, work in {"alone": (), "beside": (Hostile(),)}.items():
         async with cluster(tmp_path / name) as made:
-            await simulated(made, 20, *work, first, second)
+            await simulated(made, 30, *work, first, second)
             steps[name] = len(made.stepped_at)
     assert steps["beside"] >= 0.7 * steps["alone"], "the node holds tasks for the first seconds only"
 
@@ -278,6 +279,29 @@ async def test_results_make_a_node_that_hung_equal_to_others(tmp_path: Path) -> 
         await simulated(made, 15, first, lambda made: honest_node(made, "hostile-0"))
         assert not made.run.shares.is_on_probation(made.join("hostile-0"))
         assert made.returned["hostile-0"] > 50
+
+
+async def test_before_anything_was_measured_each_waiting_node_gets_a_few_tasks_once(tmp_path: Path) -> None:
+    async with cluster(tmp_path, lease_s=1e6) as made:
+        versions = {SOLVER: Version(0)}
+        await made.nodes.lease(made.join("slow"), 4096, versions=versions, wait_s=0.0)
+        calls = []
+        for name in ("first", "second"):
+            calls.append(asyncio.create_task(made.nodes.lease(made.join(name), 4096, versions=versions, wait_s=1e6)))
+            await settle()
+        made.clock.advance(FIRST_S)
+        for _ in range(5):
+            made.nodes.tick()
+            await settle()
+        assert [len(call.result().tasks) for call in calls] == [FIRST_WAITING] * 2
+        assert not made.run.shares.is_on_probation(NodeId("slow.1"))
+        again = asyncio.create_task(made.nodes.lease(NodeId("first.2"), 4096, versions=versions, wait_s=1e6))
+        await settle()
+        made.nodes.tick()
+        await settle()
+        assert not again.done()
+        made.run.stop()
+        await again
 
 
 async def test_the_late_result_of_a_former_holder_counts_if_it_is_first(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ async def test_a_large_request_arrives_in_pieces() -> None:
 
 
 async def test_the_pieces_of_a_request_are_limited_together() -> None:
-    async with listening() as address, dial(address, token=TOKEN) as link:
+    async with listening(message_bytes=40 * 2**10) as address, dial(address, token=TOKEN) as link:
         attach: Any = link.channel.stream_unary(ATTACH)
         with pytest.raises(InvalidInput) as caught:
             await link.call(attach, iter([bytes(40 * 2**10), bytes(30 * 2**10)]), timeout_s=10)

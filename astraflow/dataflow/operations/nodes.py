@@ -118,11 +118,11 @@ class NodeOperations:
         parts = stretches(Trajectories.of(episode.trajectories) for episode in episodes)
         self._check_versions(episodes, [part.columns for part in parts], node)
         checked = self._result_check.episodes(episodes, parts, node=node_id)
-        leased_at = [self._leased_at(episode, node_id) for episode in episodes]
+        first_leased_at = self._leased_at(episodes[0], node_id) if episodes else None
         outcomes = self.accept_results(checked, raw=raw if checked is episodes else None)
         refused = sum(result is not episode for result, episode in zip(checked, episodes, strict=True))
         self._result_check.note_outcomes(node, refused=refused, outcomes=outcomes)
-        self._count_results(node, checked, outcomes, leased_at)
+        self._count_results(node, checked, outcomes, first_leased_at)
         if RETRIED in outcomes:
             self._run.nodes_notifier.notify()
         elif any(self._is_evaluated(episode.task) for episode in episodes) or self._evaluator.is_reserved(node_id):
@@ -301,21 +301,21 @@ class NodeOperations:
         return flow.leases.leased_at(episode.task) if flow is not None and is_held else None
 
     def _count_results(
-        self, node: Node, episodes: Sequence[Episode], outcomes: Sequence[str], leased_at: Sequence[float | None]
+        self, node: Node, episodes: Sequence[Episode], outcomes: Sequence[str], first_leased_at: float | None
     ) -> None:
-        """Counts results towards the share of their node, and how long successful ones took."""
+        """Counts results towards the share of their node, and how long the first one took."""
         now = self._run.clock.now()
         accepted = outcomes.count(ACCEPTED)
         if accepted:
             self._run.shares.succeed(node.id, accepted)
             if node.kept and not self._run.shares.is_on_probation(node.id):
                 node.kept = ""
-        if failed := sum(episode.failure is not None for episode in episodes):
+        if accepted < len(episodes) and (failed := sum(episode.failure is not None for episode in episodes)):
             self._run.shares.fail(node.id, failed, now=now)
-        for episode, outcome, since in zip(episodes, outcomes, leased_at, strict=True):
-            flow = self._flow_of(episode.task) if outcome == ACCEPTED and since is not None else None
-            if flow is not None and since is not None:
-                flow.durations.add(now - since)
+        if first_leased_at is not None and outcomes[0] == ACCEPTED:
+            flow = self._flow_of(episodes[0].task)
+            if flow is not None:
+                flow.durations.add(now - first_leased_at)
 
     def _lease(self, node: Node, capacity: int, evaluation_capacity: int) -> list[Task]:
         """Leases evaluation tasks, then queued tasks, then new groups of the flows in turn, as the gates allow.

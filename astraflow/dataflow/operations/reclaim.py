@@ -71,7 +71,8 @@ class Reclaimer:
     def _late(self, flow: Flow, *, now: float) -> Iterator[HeldTask]:
         """Yields the tasks that are due for the nodes that wait."""
         wanted = self._wanted(flow, now=now)
-        missing = sum(wanted.values()) - flow.leases.queued
+        most = sum(wanted.values()) if flow.durations.is_measured else FIRST_TASKS  # for one node at a time
+        missing = min(most, sum(wanted.values())) - flow.leases.queued
         for held in islice(flow.leases.older_than(MIN_S, now=now), MAX_SCANNED) if missing > 0 else ():
             has_taker = held.node is not None and wanted.keys() - {held.node}
             if has_taker and held.age_s >= flow.durations.patience_s(requeues=held.requeues):
@@ -93,7 +94,8 @@ class Reclaimer:
         for node in able:
             room = self._run.shares.room(node.id, now=now).tasks
             most = wanted[node.id] if room is None else min(room, wanted[node.id])
-            wanted[node.id] = most if flow.durations.is_measured else min(most, FIRST_TASKS)
+            first = FIRST_TASKS - flow.leases.held_by(node.id)
+            wanted[node.id] = most if flow.durations.is_measured else min(most, first)
         return {node: tasks for node, tasks in wanted.items() if tasks > 0}
 
     def _take_back(self, flow: Flow, tasks: Sequence[HeldTask], *, now: float, is_loss: bool) -> None:
