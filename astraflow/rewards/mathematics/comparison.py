@@ -1,0 +1,304 @@
+r"""Comparison of two mathematical answers by their forms. The form of the correct answer decides what counts.
+
+What is not understood is equal only word by word, so that a strange answer is wrong instead of accidentally right.
+"""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import TypeVar
+
+from astraflow.rewards.mathematics.equations import is_same_equation, is_same_inequality
+from astraflow.rewards.mathematics.evaluation import Budget, Undefined
+from astraflow.rewards.mathematics.expressions import Apply, Expression, Number, Symbol, letters_of, renamed
+from astraflow.rewards.mathematics.forms import (
+    Based,
+    Chain,
+    Congruence,
+    Form,
+    Grouping,
+    Items,
+    Phrase,
+    Quantity,
+    Ratio,
+    Table,
+)
+from astraflow.rewards.mathematics.identity import constant, is_identical
+from astraflow.rewards.mathematics.ranges import is_same_set, letters_of_ranges, spans_of
+from astraflow.rewards.mathematics.reading import readings
+from astraflow.rewards.mathematics.units import Unit
+
+_Item = TypeVar("_Item")
+
+MAX_STEPS = 30_000
+"""Operations of the comparison of two answers."""
+
+_UNORDERED = (Grouping.LIST, Grouping.SET)
+_ORDERED = (Grouping.TUPLE, Grouping.VECTOR)
+
+
+def is_equal(gold: str, answer: str, *, decimals: int) -> bool:
+    r"""Returns whether an answer equals the correct one.
+
+    decimals: places to which decimal numbers are compared.
+
+    >>> is_equal(r"\frac{1}{2}", "0.5", decimals=6), is_equal("10 cm", "10 km", decimals=6), is_equal("x+1", "1+x", decimals=6)
+    (True, False, True)
+    """
+    comparison = Comparison(decimals)
+    return any(comparison.is_equal(left, right) for left in readings(gold) for right in readings(answer))
+
+
+class Comparison:
+    """One comparison, with the operations that it may still do."""
+
+    def __init__(self, decimals: int) -> None:
+        self._decimals = decimals
+        self._budget = Budget(MAX_STEPS)
+
+    def is_equal(self, gold: Form, answer: Form) -> bool:
+        """Returns whether two forms are equal."""
+        gold, answer = _unwrapped(gold), _unwrapped(answer)
+        if gold == answer:
+            return True
+        if isinstance(gold, Phrase) or isinstance(answer, Phrase):
+            return False
+        if isinstance(gold, Chain) or isinstance(answer, Chain):
+            return self._is_equal_chain(gold, answer)
+        if isinstance(gold, Quantity) and isinstance(answer, Quantity):
+            return self._is_equal_quantity(gold, answer)
+        if isinstance(gold, Ratio) or isinstance(answer, Ratio):
+            return self._is_equal_ratio(gold, answer)
+        if isinstance(gold, Table) and isinstance(answer, Table):
+            return self._is_equal_table(gold, answer)
+        items, others = _items(gold), _items(answer)
+        if items is not None and others is not None:
+            return self._is_equal_items(items, others)
+        if isinstance(gold, Congruence) and isinstance(answer, Congruence):
+            return self._is_congruent(gold, answer)
+        if isinstance(gold, Based):
+            return isinstance(answer, Quantity) and answer.expression == Number(_integer(gold.digits))
+        return self._is_same_range(gold, answer)
+
+    def is_identical(self, gold: Expression, answer: Expression) -> bool:
+        """Returns whether two expressions have the same value; letters that differ in font or choice only are equal."""
+        names, others = letters_of(gold), letters_of(answer)
+        vectors = {name.removeprefix("vector ") for name in names | others if name.startswith("vector ")}
+        if vectors:
+            fonts = {name: Symbol(f"vector {name}") for name in vectors}
+            gold, answer = renamed(gold, fonts), renamed(answer, fonts)
+        elif names - others == {"C"} and len(others - names) == 1 and others - names <= {"c", "K", "k"}:
+            answer = renamed(answer, {next(iter(others - names)): Symbol("C")})  # a constant of integration
+        return is_identical(gold, answer, decimals=self._decimals, budget=self._budget)
+
+    def _is_equal_chain(self, gold: Form, answer: Form) -> bool:
+        if isinstance(gold, Chain) and isinstance(answer, Chain):
+            return self._is_equal_chains(gold, answer)
+        if isinstance(gold, Chain):
+            value = _assigned(gold)
+            return self._is_same_range(gold, answer) if value is None else self.is_equal(value, answer)
+        return isinstance(answer, Chain) and self._states(answer, gold)
+
+    def _is_equal_chains(self, gold: Chain, answer: Chain) -> bool:
+        if set(gold.operators) == {"="} == set(answer.operators):
+            value, other = _assigned(gold), _assigned(answer)
+            if value is not None and other is not None and _name_of(gold) == _name_of(answer):
+                return self.is_equal(value, other)
+            return is_same_equation(gold, answer, self.is_identical)
+        if self._is_same_range(gold, answer):
+            return True
+        return is_same_inequality(gold, answer, self.is_identical)
+
+    def _states(self, chain: Chain, gold: Form) -> bool:
+        """Returns whether relations state the correct answer: a name or equal values before it, rounded ones behind."""
+        if not set(chain.operators) <= {"=", "~"}:
+            return self._is_same_range(gold, chain)
+        begin = 1 if chain.names[0] and len(chain.sides) > 1 else 0
+        sides = chain.sides[begin:]
+        if begin == 0 and len(sides) == 2 and chain.names[1]:
+            return self.is_equal(gold, sides[0])
+        for left, right, operator in zip(sides, sides[1:], chain.operators[begin:], strict=False):
+            if operator == "=" and not self.is_equal(left, right):
+                return False
+            if operator == "~" and not _is_roughly(left, right):
+                return False
+        return any(self.is_equal(gold, side) for side in (sides[-1], sides[0]))
+
+    def _is_equal_quantity(self, gold: Quantity, answer: Quantity) -> bool:
+        expression, other = gold.expression, answer.expression
+        unit, other_unit = gold.unit, answer.unit
+        if unit is not None and other_unit is not None:
+            if not _is_same_dimension(unit, other_unit):
+                return False
+            if unit.factor != other_unit.factor:
+                other = Apply("*", (Number(other_unit.factor / unit.factor), other))
+            return self.is_identical(expression, other)
+        if self.is_identical(expression, other):
+            return True
+        variants = _variants(unit, expression), _variants(other_unit, other)
+        return any(self.is_identical(left, right) for left in variants[0] for right in variants[1])
+
+    def _is_equal_ratio(self, gold: Form, answer: Form) -> bool:
+        if isinstance(gold, Quantity) and isinstance(answer, Ratio):
+            return self._is_equal_ratio(answer, gold)
+        if not isinstance(gold, Ratio):
+            return False
+        if isinstance(answer, Quantity):
+            over, under = gold.parts[0], gold.parts[-1]
+            if not (isinstance(over, Quantity) and isinstance(under, Quantity)):
+                return False
+            if gold.is_time:
+                is_full = gold.unit is not None and gold.unit == answer.unit and under == Quantity(Number(Fraction(0)))
+                return is_full and self.is_equal(over, Quantity(answer.expression))
+            return len(gold.parts) == 2 and self.is_identical(Apply("/", (over.expression, under.expression)), answer.expression)
+        if not isinstance(answer, Ratio) or len(gold.parts) != len(answer.parts):
+            return False
+        if None not in (gold.unit, answer.unit) and gold.unit != answer.unit:
+            return False
+        if gold.is_time or answer.is_time:
+            return self._is_equal_each(gold.parts, answer.parts)
+        return self._is_proportional(gold.parts, answer.parts)
+
+    def _is_proportional(self, parts: Sequence[Form], others: Sequence[Form]) -> bool:
+        values = [part.expression for part in (*parts, *others) if isinstance(part, Quantity)]
+        left, right = values[: len(parts)], values[len(parts) :]
+        return all(
+            self.is_identical(Apply("*", (value, right[0])), Apply("*", (other, left[0])))
+            for value, other in zip(left, right, strict=True)
+        )
+
+    def _is_equal_table(self, gold: Table, answer: Table) -> bool:
+        shapes = [[len(row) for row in table.rows] for table in (gold, answer)]
+        if gold.is_matrix != answer.is_matrix or sorted(shapes[0]) != sorted(shapes[1]):
+            return False
+        if gold.is_matrix:
+            return shapes[0] == shapes[1] and all(map(self._is_equal_each, gold.rows, answer.rows))
+        return _is_matched(gold.rows, answer.rows, self._is_equal_each, is_set=False)
+
+    def _is_equal_items(self, gold: Items, answer: Items) -> bool:
+        grouping, other = gold.grouping, answer.grouping
+        if grouping in _UNORDERED and other in _UNORDERED:
+            return _is_matched(gold.items, answer.items, self.is_equal, is_set=Grouping.SET in (grouping, other))
+        if Grouping.SET in (grouping, other) or (Grouping.INTERVAL in (grouping, other) and gold.brackets != answer.brackets):
+            return False
+        if grouping is not other and Grouping.LIST in (grouping, other):
+            return self._is_equal_each(_values(gold.items), _values(answer.items))
+        return self._is_equal_each(gold.items, answer.items)
+
+    def _is_equal_each(self, items: Sequence[Form], others: Sequence[Form]) -> bool:
+        return len(items) == len(others) and all(map(self.is_equal, items, others))
+
+    def _is_congruent(self, gold: Congruence, answer: Congruence) -> bool:
+        if None not in (gold.left, answer.left) and gold.left != answer.left:
+            return False
+        if not self.is_equal(gold.modulus, answer.modulus):
+            return False
+        return self.is_equal(gold.right, answer.right) or _is_multiple(gold.right, answer.right, gold.modulus)
+
+    def _is_same_range(self, gold: Form, answer: Form) -> bool:
+        spans, others = spans_of(gold), spans_of(answer)
+        if spans is None or others is None or not is_same_set(spans, others):
+            return False
+        letters, other_letters = letters_of_ranges(gold), letters_of_ranges(answer)
+        return not letters or not other_letters or letters == other_letters
+
+
+def _unwrapped(form: Form) -> Form:
+    """Returns the only item of a set."""
+    if isinstance(form, Items) and form.grouping in _UNORDERED and len(form.items) == 1:
+        return form.items[0]
+    return form
+
+
+def _items(form: Form) -> Items | None:
+    """Returns items, also of a column of a matrix as a vector."""
+    if isinstance(form, Table) and form.is_matrix and all(len(row) == 1 for row in form.rows):
+        return Items(Grouping.VECTOR, tuple(row[0] for row in form.rows))
+    return form if isinstance(form, Items) else None
+
+
+def _values(items: Sequence[Form]) -> list[Form]:
+    """Returns the values of assignments such as `x = 1`."""
+    return [(_assigned(item) or item) if isinstance(item, Chain) else item for item in items]
+
+
+def _name_of(chain: Chain) -> str:
+    return chain.names[0] or chain.names[-1]
+
+
+def _assigned(chain: Chain) -> Form | None:
+    """Returns the value that equations give to a name, or that all sides have; None for an equation with unknowns."""
+    if set(chain.operators) != {"="}:
+        return None
+    if chain.names[0]:
+        value = chain.sides[-1]
+    elif chain.names[-1] and len(chain.sides) == 2:
+        value = chain.sides[0]
+    elif any(isinstance(side, Quantity) and letters_of(side.expression) for side in chain.sides):
+        return None
+    else:
+        return chain.sides[-1]
+    is_equation = isinstance(value, Quantity) and _name_of(chain) in letters_of(value.expression)
+    return None if is_equation else value
+
+
+def _variants(unit: Unit | None, expression: Expression) -> list[Expression]:
+    """Returns an expression as itself and, for a percentage or an angle, as a plain number."""
+    if unit is not None and unit.is_percent:
+        return [expression, Apply("/", (expression, Number(Fraction(100))))]
+    return [expression, Apply("degree", (expression,))] if unit is not None and unit.is_angle else [expression]
+
+
+def _is_same_dimension(unit: Unit, other: Unit) -> bool:
+    """Returns whether units measure the same; of two unknown ones, one may say more than the other."""
+    if unit.powers == other.powers:
+        return True
+    if unit.is_known or other.is_known or unit.factor != 1 or other.factor != 1:
+        return False
+    names, others = dict(unit.powers), dict(other.powers)
+    return names.items() <= others.items() or others.items() <= names.items()
+
+
+def _is_roughly(left: Form, right: Form) -> bool:
+    """Returns whether the right side is a rounded value of the left one."""
+    if not (isinstance(left, Quantity) and isinstance(right, Quantity)):
+        return False
+    try:
+        evaluator, value = constant(left.expression)
+        _, other = constant(right.expression)
+    except Undefined:
+        return False
+    return bool(evaluator.difference(value, other) * 100 <= evaluator.size(value))
+
+
+def _is_multiple(right: Form, other: Form, modulus: Form) -> bool:
+    """Returns whether the difference of two integers is a multiple of a third."""
+    forms = (right, other, modulus)
+    if not all(isinstance(form, Quantity) for form in forms):
+        return False
+    try:
+        values = [constant(form.expression)[1] for form in forms if isinstance(form, Quantity)]
+    except Undefined:
+        return False
+    integers = [value for value in values if isinstance(value, Fraction) and value.denominator == 1]
+    return len(integers) == 3 and integers[2] != 0 and (integers[0] - integers[1]) % integers[2] == 0
+
+
+def _integer(digits: str) -> Fraction:
+    return Fraction(int(digits)) if digits.isdecimal() else Fraction(-1)
+
+
+def _is_matched(
+    items: Sequence[_Item], others: Sequence[_Item], is_equal: Callable[[_Item, _Item], bool], *, is_set: bool
+) -> bool:
+    """Returns whether each item has an equal one on the other side; without `is_set` one of its own."""
+    if is_set:
+        return all(any(is_equal(item, other) for other in others) for item in items) and all(
+            any(is_equal(item, other) for item in items) for other in others
+        )
+    left = list(others)
+    for item in items:
+        match = next((at for at, other in enumerate(left) if is_equal(item, other)), None)
+        if match is None:
+            return False
+        del left[match]
+    return not left

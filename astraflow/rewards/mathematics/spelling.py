@@ -1,0 +1,178 @@
+r"""Spellings of mathematical texts: one LaTeX spelling for Unicode characters, size and font commands, and separators."""
+
+import re
+import unicodedata
+from functools import cache
+
+_CHARACTERS = {
+    "\N{MINUS SIGN}": "-",
+    "\N{EN DASH}": "-",
+    "\N{EM DASH}": "-",
+    "\N{HYPHEN}": "-",
+    "\N{NON-BREAKING HYPHEN}": "-",
+    "×": r"\times ",
+    "·": r"\cdot ",
+    "⋅": r"\cdot ",
+    "∙": r"\cdot ",
+    "÷": r"\div ",
+    "√": r"\sqrt ",
+    "∛": r"\sqrt[3] ",
+    "∞": r"\infty ",
+    "°": r"^\circ ",
+    "º": r"^\circ ",
+    "±": r"\pm ",
+    "∓": r"\mp ",
+    "≤": r"\le ",
+    "≥": r"\ge ",
+    "⩽": r"\le ",
+    "⩾": r"\ge ",
+    "≠": r"\ne ",
+    "≈": r"\approx ",
+    "≡": r"\equiv ",
+    "∈": r"\in ",
+    "∉": r"\notin ",
+    "∪": r"\cup ",
+    "∩": r"\cap ",
+    "∖": r"\setminus ",
+    "∅": r"\emptyset ",
+    "Ø": r"\emptyset ",
+    "ℝ": r"\mathbb{R} ",
+    "ℤ": r"\mathbb{Z} ",
+    "⟨": r"\langle ",
+    "⟩": r"\rangle ",
+    "⌊": r"\lfloor ",
+    "⌋": r"\rfloor ",
+    "⌈": r"\lceil ",
+    "⌉": r"\rceil ",
+    "∑": r"\sum ",
+    "∏": r"\prod ",
+    "∣": "|",
+    "…": r"\ldots ",
+    "⋯": r"\ldots ",
+    "\N{PRIME}": "'",
+    "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+    "\N{DOUBLE PRIME}": "''",
+    "∘": r"\circ ",
+    "\N{FRACTION SLASH}": "/",
+    "\N{DIVISION SLASH}": "/",
+    "\N{EURO SIGN}": r"\text{euro}",
+    "£": r"\text{pound}",
+    "\N{ZERO WIDTH SPACE}": "",
+}
+"""LaTeX of characters that answers contain instead of commands. Greek letters follow by their names."""
+
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_SUBSCRIPT = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+")
+_GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (\w+)")
+
+_SYNONYMS = (
+    (r"\\(?:[dtc]frac|nicefrac|sfrac|flatfrac)(?![a-zA-Z])", r"\\frac"),
+    (r"\\(?:[dt]binom)(?![a-zA-Z])", r"\\binom"),
+    (r"\\(?:leqslant|leqq|leq)(?![a-zA-Z])", r"\\le"),
+    (r"\\(?:geqslant|geqq|geq)(?![a-zA-Z])", r"\\ge"),
+    (r"\\(?:neq)(?![a-zA-Z])|\\not\s*=", r"\\ne"),
+    (r"\\lt(?![a-zA-Z])|&lt;", "<"),
+    (r"\\gt(?![a-zA-Z])|&gt;", ">"),
+    (r"\\not\s*\\in(?![a-zA-Z])", r"\\notin"),
+    (r"\\(?:varnothing|O|empty)(?![a-zA-Z])", r"\\emptyset"),
+    (r"\\(?:dots|cdots|dotsc|dotsb|dotsm|hdots)(?![a-zA-Z])|\.\.\.+", r"\\ldots"),
+    (r"\\(?:simeq|cong|thickapprox)(?![a-zA-Z])", r"\\approx"),
+    (r"\\(?:lvert|rvert|vert|mid)(?![a-zA-Z])", "|"),
+    (r"\\colon(?![a-zA-Z])", ":"),
+    (r"\\(?:backslash|smallsetminus)(?![a-zA-Z])", r"\\setminus"),
+    (r"\\(?:degree|degrees)(?![a-zA-Z])|\\textdegree(?![a-zA-Z])|\^\s*\{?\s*\\circ\s*\}?", r"\\degree "),
+    (r"\^\s*(?:\\prime|\{\\prime\})(?![a-zA-Z])", "'"),
+    (r"\\lbrace(?![a-zA-Z])", r"\\{"),
+    (r"\\rbrace(?![a-zA-Z])", r"\\}"),
+    (r"\\(?:lbrack)(?![a-zA-Z])", "["),
+    (r"\\(?:rbrack)(?![a-zA-Z])", "]"),
+    (r"\\(?:var)(epsilon|phi|theta|rho|sigma|pi)(?![a-zA-Z])", r"\\\1"),
+    (r"\^\s*\{?(-?\d+)\}?\s*/\s*_\s*\{?(\d+)\}?", r"\\frac{\1}{\2}"),
+    (r"\b([ap])\.\s?m\.|\b([ap])\.m\b", r"\\text{\1\2m}"),
+    (r"\*\*", "^"),
+)
+_DROPPED = re.compile(
+    r"\\(?:left|right|middle|displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]ig{1,2}[lrm]?|hfill|noindent|normalsize"
+    r"|tiny|small|large|Large|huge|Huge)(?![a-zA-Z])\.?|\\(?:[hv]space|phantom|label|tag|vphantom|hphantom)\*?\s*\{[^{}]*\}"
+    r"|\\(?:text)?color\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}|(?<!\\)\\[()\[\]]|(?<=\\\\)\[[^\]]*\]|\\(?:!|hskip|mathstrut|strut|protect)(?![a-zA-Z])"
+)
+_SPACES = re.compile(r"(?:(?<!\\)\\[,;:> ]|~|\s|\\q?quad(?![a-zA-Z])|\\(?:thinspace|enspace|ensuremath)(?![a-zA-Z])|\\$)+")
+_GROUP = r"(?:\{,\}|,\\!|\\,|\\!|\\ |~|\\;|\\:)"
+_GROUPED = re.compile(rf"(?<![\d.,])(\d{{1,3}})((?:{_GROUP}\d{{3}})+)(?!\d)")
+_SPACED = re.compile(r"(\D*?)(\d{1,3})((?: \d{3})+)(\.\d+)?(?![\d(])(\D*)")
+_COMMAS = re.compile(r"([^,\d(\[{]*(?:\\text\{[^\d,]*)?)(\d{1,3}(?:,\d{3})+)(?!,?\d)([^,]*)", re.DOTALL)
+_LIST_LIKE = re.compile(r"\d{3}(?:,\d{3})+")
+
+
+def cleaned(text: str) -> str:
+    r"""Returns a text in one LaTeX spelling, with single spaces; numbers keep no separators of thousands.
+
+    >>> cleaned(r"$\dfrac{1}{2}$."), cleaned("−1\u202f½"), cleaned(r"\left(1{,}000\right)"), cleaned("x²≥ π")
+    ('\\frac{1}{2}', '-1 \\frac{1}{2}', '(1000)', 'x^{2}\\ge \\pi')
+    """
+    text = _ascii(text)
+    text = _without_dollars(text)
+    text = _GROUPED.sub(lambda match: match[1] + re.sub(r"\D", "", match[2]), text)
+    text = _DROPPED.sub(lambda match: " " if match[0][1].isalpha() else "", text)
+    for pattern, replacement in _SYNONYMS:
+        text = re.sub(pattern, replacement, text)
+    text = _SPACES.sub(" ", text).strip()
+    while text and (text[-1] in ",;:." and not text.endswith("\\ldots")):
+        text = text[:-1].rstrip()
+    return _without_separators(text)
+
+
+def list_spelling(text: str) -> str | None:
+    """Returns a text whose commas may separate thousands or items with the second meaning, None for other texts.
+
+    >>> list_spelling("100,200,300"), list_spelling("1,234")
+    ('100, 200, 300', None)
+    """
+    stripped = text.strip().strip("$")
+    return stripped.replace(",", ", ") if _LIST_LIKE.fullmatch(stripped) else None
+
+
+def _without_separators(text: str) -> str:
+    """Returns a text that holds one number without its spaces or commas between thousands."""
+    spaced = _SPACED.fullmatch(text)
+    if spaced and "(" not in spaced[1]:
+        text = spaced[1] + spaced[2] + spaced[3].replace(" ", "") + (spaced[4] or "") + spaced[5]
+    commas = _COMMAS.fullmatch(text)
+    return commas[1] + commas[2].replace(",", "") + commas[3] if commas else text
+
+
+def _without_dollars(text: str) -> str:
+    r"""Returns a text without the marks of mathematics; signs of money become a word."""
+    text = text.replace("\\$", "\\text{dollar}")
+    if text.count("$") % 2:  # a sign of money, not a mark
+        return text.replace("$", "\\text{dollar}", 1).replace("$", "")
+    return text.replace("$", " ")
+
+
+def _ascii(text: str) -> str:
+    text = _SUPERSCRIPT.sub(lambda match: f"^{{{_plain(match[0])}}}", text)
+    text = _SUBSCRIPT.sub(lambda match: f"_{{{_plain(match[0])}}}", text)
+    if text.isascii():
+        return text
+    text = re.sub(r"√\s*(\d+(?:\.\d+)?)", r"\\sqrt{\1}", text)
+    return "".join(char if char.isascii() else _spelled(char) for char in text)
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-")
+
+
+@cache
+def _spelled(char: str) -> str:
+    """Returns the LaTeX of a character that is not ASCII."""
+    if char in _CHARACTERS:
+        return _CHARACTERS[char]
+    parts = unicodedata.decomposition(char).split()
+    if parts and parts[0] == "<fraction>":
+        over, _, under = "".join(chr(int(code, 16)) for code in parts[1:]).partition("\N{FRACTION SLASH}")
+        return f"\\frac{{{over}}}{{{under}}}"
+    greek = _GREEK.fullmatch(unicodedata.name(char, ""))
+    if greek:
+        name = greek[2].lower().replace("lamda", "lambda")
+        return f"\\{name.capitalize() if greek[1] == 'CAPITAL' else name} "
+    return unicodedata.normalize("NFKC", char)
