@@ -3,6 +3,7 @@ r"""Comparison of two mathematical answers by their forms. The form of the corre
 What is not understood is equal only word by word, so that a strange answer is wrong instead of accidentally right.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TypeVar
@@ -24,7 +25,8 @@ from astraflow.rewards.mathematics.forms import (
 )
 from astraflow.rewards.mathematics.identity import constant, is_identical
 from astraflow.rewards.mathematics.ranges import is_same_set, letters_of_ranges, spans_of
-from astraflow.rewards.mathematics.reading import readings
+from astraflow.rewards.mathematics.reading import read, readings, unit_reading
+from astraflow.rewards.mathematics.spelling import bare
 from astraflow.rewards.mathematics.units import Unit
 
 _Item = TypeVar("_Item")
@@ -32,6 +34,11 @@ _Item = TypeVar("_Item")
 MAX_STEPS = 30_000
 """Operations of the comparison of two answers."""
 
+_FONT = r"\\(?:text|textbf|textrm|mathrm|mathbf)\s*"
+_CHOICE = re.compile(rf"{_FONT}\{{\(?([A-J])\)?\}}|\(([A-J])\)")
+_CHOSEN = re.compile(rf"(?:{_FONT}\{{)?(?:([A-Ja-j])|\(([A-Ja-j])\))[.:]?\}}?((?<=[)}}:])\W.*)?", re.DOTALL)
+_OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\bnot\b")
+_FUNCTION = re.compile(r"[a-zA-Z]\(x\)")
 _UNORDERED = (Grouping.LIST, Grouping.SET)
 _ORDERED = (Grouping.TUPLE, Grouping.VECTOR)
 
@@ -44,8 +51,14 @@ def is_equal(gold: str, answer: str, *, decimals: int) -> bool:
     >>> is_equal(r"\frac{1}{2}", "0.5", decimals=6), is_equal("10 cm", "10 km", decimals=6), is_equal("x+1", "1+x", decimals=6)
     (True, False, True)
     """
+    if bare(gold) == bare(answer) or _is_same_choice(gold, answer):
+        return True
     comparison = Comparison(decimals)
-    return any(comparison.is_equal(left, right) for left in readings(gold) for right in readings(answer))
+    if any(comparison.is_equal(left, right) for left in readings(gold) for right in readings(answer)):
+        return True
+    expected, given = read(gold), unit_reading(answer)
+    has_unit = isinstance(expected, Quantity) and expected.unit is not None
+    return has_unit and given is not None and comparison.is_equal(expected, given)
 
 
 class Comparison:
@@ -61,7 +74,8 @@ class Comparison:
         if gold == answer:
             return True
         if isinstance(gold, Phrase) or isinstance(answer, Phrase):
-            return False
+            words = _words(gold)
+            return bool(words) and words == _words(answer)
         if isinstance(gold, Chain) or isinstance(answer, Chain):
             return self._is_equal_chain(gold, answer)
         if isinstance(gold, Quantity) and isinstance(answer, Quantity):
@@ -101,7 +115,7 @@ class Comparison:
     def _is_equal_chains(self, gold: Chain, answer: Chain) -> bool:
         if set(gold.operators) == {"="} == set(answer.operators):
             value, other = _assigned(gold), _assigned(answer)
-            if value is not None and other is not None and _name_of(gold) == _name_of(answer):
+            if value is not None and other is not None and _is_same_name(_name_of(gold), _name_of(answer)):
                 return self.is_equal(value, other)
             return is_same_equation(gold, answer, self.is_identical)
         if self._is_same_range(gold, answer):
@@ -132,7 +146,9 @@ class Comparison:
             if unit.factor != other_unit.factor:
                 other = Apply("*", (Number(other_unit.factor / unit.factor), other))
             return self.is_identical(expression, other)
-        if self.is_identical(expression, other):
+        if not (other_unit is not None and other_unit.is_percent and _is_share(expression)) and self.is_identical(
+            expression, other
+        ):
             return True
         variants = _variants(unit, expression), _variants(other_unit, other)
         return any(self.is_identical(left, right) for left in variants[0] for right in variants[1])
@@ -149,7 +165,9 @@ class Comparison:
             if gold.is_time:
                 is_full = gold.unit is not None and gold.unit == answer.unit and under == Quantity(Number(Fraction(0)))
                 return is_full and self.is_equal(over, Quantity(answer.expression))
-            return len(gold.parts) == 2 and self.is_identical(Apply("/", (over.expression, under.expression)), answer.expression)
+            is_fraction = isinstance(answer.expression, Apply) and answer.expression.function == "/"
+            value = Apply("/", (over.expression, under.expression))
+            return len(gold.parts) == 2 and is_fraction and self.is_identical(value, answer.expression)
         if not isinstance(answer, Ratio) or len(gold.parts) != len(answer.parts):
             return False
         if None not in (gold.unit, answer.unit) and gold.unit != answer.unit:
@@ -176,7 +194,8 @@ class Comparison:
 
     def _is_equal_items(self, gold: Items, answer: Items) -> bool:
         grouping, other = gold.grouping, answer.grouping
-        if grouping in _UNORDERED and other in _UNORDERED:
+        has_order = any(isinstance(item, Phrase) and "ldots" in item.words for item in gold.items)
+        if grouping in _UNORDERED and other in _UNORDERED and not has_order:
             return _is_matched(gold.items, answer.items, self.is_equal, is_set=Grouping.SET in (grouping, other))
         if Grouping.SET in (grouping, other) or (Grouping.INTERVAL in (grouping, other) and gold.brackets != answer.brackets):
             return False
@@ -205,7 +224,7 @@ class Comparison:
 def _unwrapped(form: Form) -> Form:
     """Returns the only item of a set."""
     if isinstance(form, Items) and form.grouping in _UNORDERED and len(form.items) == 1:
-        return form.items[0]
+        return form if isinstance(form.items[0], Items) else form.items[0]
     return form
 
 
@@ -219,6 +238,34 @@ def _items(form: Form) -> Items | None:
 def _values(items: Sequence[Form]) -> list[Form]:
     """Returns the values of assignments such as `x = 1`."""
     return [(_assigned(item) or item) if isinstance(item, Chain) else item for item in items]
+
+
+def _words(form: Form) -> tuple[str, ...]:
+    """Returns the words of a phrase, or of a list of phrases; none for another form."""
+    if isinstance(form, Items) and form.grouping is Grouping.LIST:
+        return tuple(word for item in form.items for word in (_words(item) or ("",)))
+    return form.words if isinstance(form, Phrase) else ()
+
+
+def _is_same_choice(gold: str, answer: str) -> bool:
+    """Returns whether a correct answer that is the letter of a choice is chosen, with or without its text."""
+    choice, given = _CHOICE.fullmatch(gold.strip()), _CHOSEN.fullmatch(answer.strip().strip("$"))
+    if choice is None or given is None or _OTHER_CHOICE.search(given[3] or ""):
+        return False
+    return (choice[1] or choice[2]).casefold() == (given[1] or given[2]).casefold()
+
+
+def _is_same_name(name: str, other: str) -> bool:
+    return name == other or (name == "y" and bool(_FUNCTION.fullmatch(other))) or (other == "y" and bool(_FUNCTION.fullmatch(name)))
+
+
+def _is_share(expression: Expression) -> bool:
+    """Returns whether a number is between -1 and 1: a percentage of it is not the number before its sign."""
+    try:
+        evaluator, value = constant(expression)
+    except Undefined:
+        return False
+    return bool(0 < evaluator.size(value) < 1)
 
 
 def _name_of(chain: Chain) -> str:
@@ -242,10 +289,10 @@ def _assigned(chain: Chain) -> Form | None:
 
 
 def _variants(unit: Unit | None, expression: Expression) -> list[Expression]:
-    """Returns an expression as itself and, for a percentage or an angle, as a plain number."""
+    """Returns a percentage or an angle as a plain number, or the expression itself."""
     if unit is not None and unit.is_percent:
-        return [expression, Apply("/", (expression, Number(Fraction(100))))]
-    return [expression, Apply("degree", (expression,))] if unit is not None and unit.is_angle else [expression]
+        return [Apply("/", (expression, Number(Fraction(100))))]
+    return [Apply("degree", (expression,))] if unit is not None and unit.is_angle else [expression]
 
 
 def _is_same_dimension(unit: Unit, other: Unit) -> bool:

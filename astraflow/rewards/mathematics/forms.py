@@ -70,6 +70,8 @@ class Intersection:
     """Inequalities that all hold."""
 
     parts: tuple["Form", ...]
+    is_listed: bool = False
+    """True with commas between them: they may also be alternatives, which exclude each other."""
 
 
 @dataclass(frozen=True, slots=True)

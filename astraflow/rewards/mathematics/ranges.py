@@ -9,6 +9,9 @@ from astraflow.rewards.mathematics.expressions import Apply, Expression
 from astraflow.rewards.mathematics.forms import Chain, Form, Grouping, Intersection, Items, Quantity, Reals, Union
 from astraflow.rewards.mathematics.identity import constant
 
+BOUND = "bound"
+"""Name of the letter of a set such as `{x | x > 2}`, which may be any."""
+
 _SAME_DIGITS = 30
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!="}
 
@@ -50,7 +53,7 @@ def is_same_set(spans: Sequence[Span], others: Sequence[Span]) -> bool:
 def letters_of_ranges(form: Form) -> frozenset[str]:
     """Returns the letters that inequalities bound."""
     if isinstance(form, Chain):
-        return frozenset(name for name in form.names if name)
+        return frozenset(name for name in form.names if name) - {BOUND}
     if isinstance(form, Union | Intersection):
         return frozenset().union(*map(letters_of_ranges, form.parts))
     return frozenset()
@@ -64,7 +67,10 @@ def _spans(form: Form) -> list[Span] | None:
         return [span for part in parts for span in part or []] if None not in parts else None
     if isinstance(form, Intersection):
         sets = [_spans(part) for part in form.parts]
-        return _intersection([part for part in sets if part is not None]) if None not in sets else None
+        known = [part for part in sets if part is not None]
+        common = _intersection(known) if len(known) == len(sets) else None
+        is_alternative = form.is_listed and common == []
+        return [span for part in known for span in part] if is_alternative else common
     if isinstance(form, Chain):
         return _of_inequalities(form)
     if isinstance(form, Items) and form.grouping is Grouping.SET:

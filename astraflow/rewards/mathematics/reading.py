@@ -2,6 +2,7 @@ r"""Reading of an answer: its form is recognised from the outside to the inside,
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from astraflow.rewards.mathematics.expressions import Apply, Expression, Number, parts_of, replaced
@@ -22,7 +23,8 @@ from astraflow.rewards.mathematics.forms import (
     Union,
 )
 from astraflow.rewards.mathematics.quantities import read_quantity
-from astraflow.rewards.mathematics.spelling import cleaned, list_spelling
+from astraflow.rewards.mathematics.ranges import BOUND
+from astraflow.rewards.mathematics.spelling import cleaned, list_spelling, unit_spelling
 from astraflow.rewards.mathematics.tokens import Kind, Token, Unreadable, tokens_of
 
 _OPENING = frozenset(("(", "[", "{", "\\{", "langle", "begin", "lfloor", "lceil"))
@@ -50,6 +52,13 @@ def readings(text: str) -> tuple[Form, ...]:
     return (read(text),) if other is None else (read(text), read(other))
 
 
+def unit_reading(text: str) -> Quantity | None:
+    """Returns a plain text such as `5 m/s` as a quantity with a known unit, None for another."""
+    spelled = unit_spelling(text)
+    form = read(spelled) if spelled is not None else None
+    return form if isinstance(form, Quantity) and form.unit is not None and form.unit.is_known else None
+
+
 @lru_cache(maxsize=512)
 def read(text: str) -> Form:
     r"""Returns the form of an answer.
@@ -69,7 +78,9 @@ def read(text: str) -> Form:
 
 def phrase_of(tokens: Sequence[Token]) -> Phrase:
     """Returns tokens as words: without case where they are words, without articles, commas and grouping."""
-    has_words = any(token.kind is Kind.WORD for token in tokens)
+    has_words = any(token.kind is Kind.WORD for token in tokens) or all(
+        token.kind in (Kind.NUMBER, Kind.LETTER) for token in tokens
+    )
     words: list[str] = []
     for token in tokens:
         if token.kind is Kind.NUMBER:
@@ -116,7 +127,8 @@ def _separated(tokens: list[Token]) -> Form | None:
     forms = [_read(part) for part in parts]
     names = {form.names[0] for form in forms if isinstance(form, Chain)}
     if all(isinstance(form, Chain) and _is_inequality(form) for form in forms):
-        return Union(tuple(forms)) if "or" in joints else Intersection(tuple(forms))
+        is_listed = "and" not in joints
+        return Union(tuple(forms)) if "or" in joints else Intersection(tuple(forms), is_listed)
     if any(isinstance(form, Union | Reals) for form in forms) or ("or" in joints and all(map(_is_range, forms))):
         return Union(tuple(forms))
     if len(names) == 1 and "" not in names and isinstance(forms[0], Chain) and forms[0].operators == ("=",):
@@ -250,6 +262,8 @@ def _set(inner: list[Token]) -> Form | None:
     parts, _ = _split(inner, lambda token: token.text in ("|", ":"))
     if len(parts) == 2 and parts[0] and parts[1]:
         form = _read(parts[1])
+        if isinstance(form, Chain):
+            form = replace(form, names=tuple(name and BOUND for name in form.names))
         return form if _is_range(form) and _name(parts[0][:1]) else None
     items, _ = _split(inner, lambda token: token.text in (",", ";"))
     forms = [_read(item) for item in items if item]

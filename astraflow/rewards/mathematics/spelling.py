@@ -94,13 +94,15 @@ _SYNONYMS = (
 _DROPPED = re.compile(
     r"\\(?:left|right|middle|displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]ig{1,2}[lrm]?|hfill|noindent|normalsize"
     r"|tiny|small|large|Large|huge|Huge)(?![a-zA-Z])\.?|\\(?:[hv]space|phantom|label|tag|vphantom|hphantom)\*?\s*\{[^{}]*\}"
-    r"|\\(?:text)?color\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}|(?<!\\)\\[()\[\]]|(?<=\\\\)\[[^\]]*\]|\\(?:!|hskip|mathstrut|strut|protect)(?![a-zA-Z])"
+    r"|\\(?:text)?color\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}|(?<!\\)\\[()\[\]]|(?<=\\\\)\[[^\]]*\]|(?<!\\)\{\}|\\(?:!|hskip|mathstrut|strut|protect)(?![a-zA-Z])"
 )
 _SPACES = re.compile(r"(?:(?<!\\)\\[,;:> ]|~|\s|\\q?quad(?![a-zA-Z])|\\(?:thinspace|enspace|ensuremath)(?![a-zA-Z])|\\$)+")
 _GROUP = r"(?:\{,\}|,\\!|\\,|\\!|\\ |~|\\;|\\:)"
 _GROUPED = re.compile(rf"(?<![\d.,])(\d{{1,3}})((?:{_GROUP}\d{{3}})+)(?!\d)")
 _SPACED = re.compile(r"(\D*?)(\d{1,3})((?: \d{3})+)(\.\d+)?(?![\d(])(\D*)")
 _COMMAS = re.compile(r"([^,\d(\[{]*(?:\\text\{[^\d,]*)?)(\d{1,3}(?:,\d{3})+)(?!,?\d)([^,]*)", re.DOTALL)
+_PLAIN_UNIT = re.compile(r"([+-]?[\d.,]*\d)\s*([a-zA-Z][a-zA-Z/^*0-9 ]*)")
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox|operatorname)\s*\{([^{}\\]*)\}")
 _LIST_LIKE = re.compile(r"\d{3}(?:,\d{3})+")
 
 
@@ -113,7 +115,7 @@ def cleaned(text: str) -> str:
     text = _ascii(text)
     text = _without_dollars(text)
     text = _GROUPED.sub(lambda match: match[1] + re.sub(r"\D", "", match[2]), text)
-    text = _DROPPED.sub(lambda match: " " if match[0][1].isalpha() else "", text)
+    text = _DROPPED.sub(lambda match: " " if match[0][1:2].isalpha() else "", text)
     for pattern, replacement in _SYNONYMS:
         text = re.sub(pattern, replacement, text)
     text = _SPACES.sub(" ", text).strip()
@@ -130,6 +132,27 @@ def list_spelling(text: str) -> str | None:
     """
     stripped = text.strip().strip("$")
     return stripped.replace(",", ", ") if _LIST_LIKE.fullmatch(stripped) else None
+
+
+def unit_spelling(text: str) -> str | None:
+    r"""Returns a plain number with letters behind it as a number with a text, None for other texts.
+
+    >>> unit_spelling("5 m/s"), unit_spelling("x+1")
+    ('5\\text{m/s}', None)
+    """
+    match = _PLAIN_UNIT.fullmatch(text.strip().strip("$"))
+    return f"{match[1]}\\text{{{match[2]}}}" if match else None
+
+
+def bare(text: str) -> str:
+    r"""Returns a text without spaces, text commands and grouping, to compare texts as such.
+
+    >>> bare(r"3\text{ red}") == bare("3 red"), bare("1 2") == bare("12"), bare("{x}_{1}") == bare("x_1")
+    (True, False, True)
+    """
+    text = _TEXT_COMMAND.sub(r" \1 ", cleaned(text))
+    text = re.sub(r"(?<!\\)\{(\w)\}", r"\1", text)
+    return re.sub(r"(?<!\d) +| +(?!\d)", "", text).strip()
 
 
 def _without_separators(text: str) -> str:

@@ -55,7 +55,9 @@ _CONNECTIVES = frozenset("or and to is of in at no not the yes none out per only
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|texttt|textsf|mathrm|mbox|hbox|operatorname\*?|rm|emph|textsc)\s*\{")
 _FONT = re.compile(r"\\(?:mathbf|mathsf|mathit|mathcal|boldsymbol|bold|bf|bm|vec|hat|overrightarrow|underline|boxed|fbox|mathbb|mathnormal|pmb|overset)(?![a-zA-Z])")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))")
-_DOTTED = re.compile(r"(\d*)\.(\d*?)(\d)\3\3+\s*\\ldots")
+_DOTTED = re.compile(r"(\d*)\.(\d*?)(\d+?)\3\3+\s*\\ldots")
+_ROMAN = re.compile(r"II|III|IV|VI{1,3}|IX")
+_ORDINALS = frozenset(("st", "nd", "rd", "th"))
 _NUMBER = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+(?![\d.a-zA-Z{(^]))?")
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\s?")
 _ESCAPED = re.compile(r"\\([^a-zA-Z])")
@@ -117,6 +119,9 @@ def _scan_number(text: str, at: int, tokens: list[Token]) -> int:
         value = Fraction(int((whole + fixed) or "0")) + Fraction(int(period), 10 ** len(period) - 1)
         tokens.append(Token(Kind.NUMBER, match[0], value / 10 ** len(fixed)))
         return match.end()
+    if "." in match[0] and text.startswith("\\ldots", match.end()) and not text[match.end() + 6 :].strip():
+        tokens.append(Token(Kind.NUMBER, match[0], Fraction(match[0]), True))  # digits that go on are a decimal number
+        return len(text)
     mantissa, _, exponent = match[0].lower().partition("e")
     if abs(int(exponent or "0")) > MAX_POWER_OF_TEN:
         raise Unreadable
@@ -193,7 +198,13 @@ def _add_run(run: str, tokens: list[Token], *, is_text: bool) -> None:
     is_unit = len(run) > 1 and follows_number and is_unit_word(run)
     if run in _PLAIN_NAMES and not is_unit:
         tokens.append(Token(Kind.COMMAND, _PLAIN_NAMES[run]))
-    elif is_text or is_unit or run in _CONNECTIVES or len(run) >= 4:
+    elif is_text or is_unit or run in _CONNECTIVES or len(run) >= 4 or _is_numeral(run, tokens):
         tokens.append(Token(Kind.WORD, run))
     else:
         tokens += [Token(Kind.LETTER, letter) for letter in run]
+
+
+def _is_numeral(run: str, tokens: list[Token]) -> bool:
+    """Returns whether letters are a Roman numeral, or the end of an ordinal such as 4th."""
+    follows_number = bool(tokens) and tokens[-1].kind is Kind.NUMBER
+    return run in _ORDINALS if follows_number else _ROMAN.fullmatch(run) is not None

@@ -48,6 +48,9 @@ _NO_UNITS = frozenset(
 )
 """Words after a number that are no unit: they change what the number means."""
 
+_SUFFIXES = frozenset(("k", "M", "B", "bn"))
+"""Abbreviations of thousand, million and billion."""
+
 MULTIPLIERS = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 """Words that multiply the number before them."""
 
@@ -116,7 +119,7 @@ def unit_of(words: list[str]) -> Unit | None:
         elif word in _POWERS and at < len(words) and word not in ("squared", "cubed"):
             power = _POWERS[word]
         else:
-            if word in _NO_UNITS or not word.replace("'", "").isalpha() or plain >= MAX_WORDS:
+            if word in _NO_UNITS or words[at - 1] in _SUFFIXES or not word.replace("'", "").isalpha() or plain >= MAX_WORDS:
                 return None
             exponent, at = _exponent(words, at)
             unit, power = unit.times(_base(words, at, word), sign * power * exponent), 1
