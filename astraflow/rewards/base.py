@@ -17,6 +17,9 @@ from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.registration import source_of
 
+THOUGHT_BEGIN, THOUGHT_END = "<think>", "</think>"
+"""Marks of a thought, which is no part of the answer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
@@ -155,6 +158,15 @@ def text_field(prompt: Prompt, name: str) -> str:
             code="reward.no_answer_field",
         )
     return value
+
+
+def outside_thoughts(text: str) -> str:
+    """Returns what follows the last thought of a completion, without a thought that is not finished.
+
+    >>> outside_thoughts("<think>1</think> 2"), outside_thoughts("1</think> 2 <think> 3"), outside_thoughts("<think> 1")
+    (' 2', ' 2 ', '')
+    """
+    return text[text.rfind(THOUGHT_END) + len(THOUGHT_END) if THOUGHT_END in text else 0 :].partition(THOUGHT_BEGIN)[0]
 
 
 def last_tagged(text: str, tag: str) -> str | None:

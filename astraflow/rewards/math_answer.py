@@ -1,8 +1,6 @@
-"""Reward for a mathematically correct final answer.
+"""Reward for a mathematically correct final answer."""
 
-Source: math-verify, https://github.com/huggingface/Math-Verify; extraction and precision as in the paper's recipes.
-"""
-
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -11,14 +9,18 @@ from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER
 from astraflow.rewards import rewards
-from astraflow.rewards.base import Score, text_field
-from astraflow.rewards.math_text import TAIL_CHARS, decided, last_boxed, normalized
+from astraflow.rewards.base import Score, outside_thoughts, text_field
+from astraflow.rewards.mathematics.extraction import last_boxed, unboxed
+from astraflow.rewards.mathematics.spelling import bare, plain_number
 from astraflow.rewards.workers.pool import CallKilled, WorkerPool
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.imports import require_package
 
-FUNCTION = "astraflow.rewards.workers.math_answer:is_equal"
+FUNCTION = "astraflow.rewards.workers.math_answer:compare"
+
+UNBOXED_CORRECT = "unboxed_correct"
+"""Term of a score: 1 for a correct answer without a box, whether it counts or not; else 0."""
 
 _REMEMBERED = 4096
 """Compared pairs that are remembered: members of a group often give the same answer. Count."""
@@ -29,32 +31,41 @@ class MathAnswerOptions(Config):
 
     answer_field: Annotated[str, SettableBy.AGENT] = ANSWER
     """Field of the prompt with the correct answer, LaTeX or plain."""
-    requires_box: bool = False
-    """Only an answer in `\\boxed{}` counts; else the end of a completion without a box is searched for one."""
+    requires_box: bool = True
+    """Only an answer in `\\boxed{}` counts; else the end of a completion without a box may state one."""
     decimals: int = Field(default=6, ge=0, le=15)
-    """Decimal places to which decimal numbers are compared."""
+    """Decimal places to which decimal numbers are compared; of numbers below 0.1, digits from the first that is not
+    0."""
     max_answer_chars: int = Field(default=1000, ge=1)
     """A longer answer is wrong. Characters."""
     workers: int = Field(default=2, ge=1, le=256)
-    """Processes for the answers that take algebra to compare."""
-    limit_s: float = Field(default=5.0, gt=0)
-    """An answer that takes longer to compare is wrong. Seconds."""
+    """Processes for the answers that take more than a comparison of texts or plain numbers."""
+    limit_s: float = Field(default=2.0, gt=0)
+    """An answer that takes longer to compare is wrong. Seconds of processor time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Whether an answer is correct, and its text for votes."""
+
+    is_correct: bool
+    answer: str
 
 
 @rewards.register("math_answer", options=MathAnswerOptions)
 class MathAnswer:
     """Returns 1 when the final answer equals the correct one, else 0.
 
-    The last box is the answer; of two different ones only the last counts. Equal texts and plain numbers are compared
-    at once, everything else by computer algebra in worker processes. A comparison beyond the time limit is a wrong
-    answer, because hostile expressions are; a lost process is a failure of the reward.
+    The last box behind all thoughts is the answer. Equal texts and plain numbers are compared at once, everything else
+    in worker processes. A comparison that uses up its processor time is a wrong answer, because only hostile
+    expressions do; a lost or stalled process is a failure of the reward.
     """
 
     def __init__(self, options: MathAnswerOptions) -> None:
-        require_package("math_verify", extra="math", needed_by="reward 'math_answer'")
+        require_package("mpmath", extra="math", needed_by="reward 'math_answer'")
         self._options = options
         self._pool = WorkerPool(FUNCTION, workers=options.workers, limit_s=options.limit_s)
-        self._remembered: dict[tuple[str, str, bool], bool] = {}
+        self._remembered: dict[tuple[str, str], _Verdict] = {}
 
     @property
     def pool(self) -> WorkerPool:
@@ -70,27 +81,50 @@ class MathAnswer:
         await self._pool.close()
 
     async def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
-        """Returns 1 or 0, with the normalized answer. Raises: InvalidInput without an answer field; Unavailable."""
+        """Returns 1 or 0, with the answer. Raises: InvalidInput without an answer field; Unavailable."""
         gold = text_field(prompt, self._options.answer_field)
-        answer = last_boxed(completion)
-        is_boxed = answer is not None
-        if answer is None:
-            answer = "" if self._options.requires_box else completion[-TAIL_CHARS:].strip()
-        if not answer or (is_boxed and len(answer) > self._options.max_answer_chars):
-            return Score(value=0.0)
-        is_correct = decided(gold, answer, decimals=self._options.decimals)
-        if is_correct is None or (not is_boxed and not is_correct):
-            is_correct = await self._is_equal(gold, answer, is_boxed=is_boxed)
-        return Score(value=float(is_correct), answer=normalized(answer) if is_boxed else "")
+        text = outside_thoughts(completion)
+        boxed = last_boxed(text)
+        answer = boxed if boxed is not None else unboxed(text)
+        if not answer.strip() or len(answer) > self._options.max_answer_chars:
+            return Score(value=0.0, terms={UNBOXED_CORRECT: 0.0})
+        verdict = await self._verdict(gold, answer)
+        counts = boxed is not None or not self._options.requires_box
+        return Score(
+            value=float(verdict.is_correct and counts),
+            answer=verdict.answer if counts else "",
+            terms={UNBOXED_CORRECT: float(verdict.is_correct and boxed is None)},
+        )
 
-    async def _is_equal(self, gold: str, answer: str, *, is_boxed: bool) -> bool:
-        key = (gold, answer, is_boxed)
-        if key not in self._remembered:
-            if len(self._remembered) >= _REMEMBERED:
-                del self._remembered[next(iter(self._remembered))]
-            call = {"gold": gold, "answer": answer, "is_boxed": is_boxed, "decimals": self._options.decimals}
+    async def _verdict(self, gold: str, answer: str) -> _Verdict:
+        key = (gold, answer)
+        verdict = self._remembered.get(key) or _decided(gold, answer)
+        if verdict is None:
+            call = {"gold": gold, "answer": answer, "decimals": self._options.decimals}
             try:
-                self._remembered[key] = await self._pool.call(call)
-            except CallKilled:
-                self._remembered[key] = False
-        return self._remembered[key]
+                reply = await self._pool.call(call)
+            except CallKilled:  # not remembered: the next one is measured again
+                return _Verdict(False, bare(answer))
+            verdict = _Verdict(reply["is_equal"], bare(gold) if reply["is_equal"] else reply["vote"])
+        self._remember(key, verdict)
+        return verdict
+
+    def _remember(self, key: tuple[str, str], verdict: _Verdict) -> None:
+        if len(self._remembered) >= _REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[key] = verdict
+
+
+def _decided(gold: str, answer: str) -> _Verdict | None:
+    r"""Returns the verdict on equal texts and on integers and fractions; None for everything else.
+
+    >>> _decided("12", "12.") == _Verdict(True, "12"), _decided("12", "24/2").is_correct, _decided("x+1", "1+x")
+    (True, True, None)
+    """
+    expected, given = bare(gold), bare(answer)
+    if expected == given:
+        return _Verdict(True, expected)
+    number, other = plain_number(expected), plain_number(given)
+    if number is None or other is None:
+        return None
+    return _Verdict(number == other, expected if number == other else str(other))

@@ -28,6 +28,7 @@ _MAX_ANGLE_BITS = 300
 _LOST_SHARE = 0.9
 _FUNCTION_STEPS = 5
 _GAMMA_STEPS = 100
+_STEP_BITS = 2000
 
 Value: TypeAlias = Fraction | mpf | mpc
 
@@ -132,8 +133,9 @@ class Evaluator:
         if isinstance(value, int):
             value = Fraction(value)
         if isinstance(value, Fraction):
-            is_short = max(value.numerator.bit_length(), value.denominator.bit_length()) <= MAX_BITS
-            return value if is_short else self.number(value)
+            bits = max(value.numerator.bit_length(), value.denominator.bit_length())
+            self._budget.spend((bits // _STEP_BITS) ** 2)
+            return value if bits <= MAX_BITS else self.number(value)
         if not self._mp.isfinite(value):
             raise Undefined
         if isinstance(value, self._mp.mpc):

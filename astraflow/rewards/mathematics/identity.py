@@ -15,6 +15,10 @@ from astraflow.rewards.mathematics.expressions import Apply, Expression, Number,
 DIGITS = (50, 120)
 """Decimal digits of the first and of the deciding evaluation."""
 
+_MAX_PLACES = 60
+"""Longest numerator or denominator in a text that equal numbers share. Digits."""
+
+_CONSTANT_STEPS = 1000
 _MIN_POINTS = 3
 """Points at which both expressions must be defined."""
 _POINTS = 16
@@ -71,27 +75,28 @@ def _power_of_ten(expression: Expression) -> Fraction | None:
 
 def constant(expression: Expression) -> tuple[Evaluator, Value]:
     """Returns the real value of an expression without letters, with the evaluator. Raises: Undefined."""
-    evaluator = Evaluator(DIGITS[0], {}, Budget(), has_complex=False)
+    evaluator = Evaluator(DIGITS[0], {}, Budget(_CONSTANT_STEPS), has_complex=False)
     return evaluator, evaluator.value(expression)
 
 
-def canonical(expression: Expression) -> str | None:
+def canonical(expression: Expression, budget: Budget) -> str | None:
     """Returns a text that equal expressions share: a fraction, digits, or values at two points; None without a value.
 
     >>> from astraflow.rewards.mathematics.parser import parse
     >>> from astraflow.rewards.mathematics.tokens import tokens_of
-    >>> canonical(parse(tokens_of("0.5"))), canonical(parse(tokens_of("2^{1/2}")))
-    ('1/2', '1.4142135623730950488')
+    >>> [canonical(parse(tokens_of(text)), Budget()) for text in ("0.5", "2^{1/2}")]
+    ['1/2', '1.4142135623730950488']
     """
     letters = letters_of(expression) - {"i"}
     values = []
     for letter_values in _points(letters, 2) if letters else ({},):
-        evaluator = Evaluator(DIGITS[0], letter_values, Budget(), has_complex=True)
+        evaluator = Evaluator(DIGITS[0], letter_values, budget, has_complex=True)
         try:
             value = evaluator.value(expression)
         except Undefined:
             return None
-        values.append(str(value) if isinstance(value, Fraction) and not letters else evaluator.digits_of(value, 20))
+        is_short = isinstance(value, Fraction) and max(abs(value.numerator), value.denominator) < 10**_MAX_PLACES
+        values.append(str(value) if is_short and not letters else evaluator.digits_of(value, 20))
     return ", ".join(values) if not letters else f"f({', '.join(sorted(letters))}) = {'; '.join(values)}"
 
 

@@ -342,16 +342,8 @@ def _quantity(tokens: list[Token]) -> Form | None:
     return Items(Grouping.LIST, (Quantity(plus, quantity.unit), Quantity(minus, quantity.unit)))
 
 
-def _fraction_of(tokens: list[Token]) -> Form | None:
-    """Reads "3 out of 8"."""
-    texts = [token.text.casefold() for token in tokens]
-    if len(texts) == 4 and texts[1:3] == ["out", "of"]:
-        return _read([tokens[0], Token(Kind.MARK, "/"), tokens[3]])
-    return None
-
-
 _READERS: tuple[Callable[[list[Token]], Form | None], ...] = (
-    _tabular, _bracketed, _separated, _related, _united, _fraction_of, _proportional, _based, _quantity,
+    _tabular, _bracketed, _separated, _related, _united, _proportional, _based, _quantity,
 )  # fmt: skip
 
 

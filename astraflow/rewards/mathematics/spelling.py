@@ -2,6 +2,7 @@ r"""Spellings of mathematical texts: one LaTeX spelling for Unicode characters, 
 
 import re
 import unicodedata
+from fractions import Fraction
 from functools import cache
 
 _CHARACTERS = {
@@ -103,6 +104,10 @@ _SPACED = re.compile(r"(\D*?)(\d{1,3})((?: \d{3})+)(\.\d+)?(?![\d(])(\D*)")
 _COMMAS = re.compile(r"([^,\d(\[{]*(?:\\text\{[^\d,]*)?)(\d{1,3}(?:,\d{3})+)(?!,?\d)([^,]*)", re.DOTALL)
 _PLAIN_UNIT = re.compile(r"([+-]?[\d.,]*\d)\s*([a-zA-Z][a-zA-Z/^*0-9 ]*)")
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox|operatorname)\s*\{([^{}\\]*)\}")
+_SPACED_EXPONENT = re.compile(r"(\d) ?([eE])(?=\s+[+-]?\s*\d|[+-]\s+\d)")
+_PLAIN_NUMBER = re.compile(r"([+-]?)(?:\\frac\{(\d+)\}\{(\d+)\}|(\d+)(?:/(\d+))?)", re.ASCII)
+MAX_PLAIN_CHARS = 60
+"""Longest number that is compared at once. Characters."""
 _LIST_LIKE = re.compile(r"\d{3}(?:,\d{3})+")
 
 
@@ -151,8 +156,24 @@ def bare(text: str) -> str:
     (True, False, True)
     """
     text = _TEXT_COMMAND.sub(r" \1 ", cleaned(text))
+    text = _SPACED_EXPONENT.sub(r"\1*\2", text)
     text = re.sub(r"(?<!\\)\{(\w)\}", r"\1", text)
     return re.sub(r"(?<!\d) +| +(?!\d)", "", text).strip()
+
+
+def plain_number(text: str) -> Fraction | None:
+    r"""Returns the value of a bare text that is an integer or a fraction of two, None for any other text.
+
+    >>> plain_number(r"-\frac{1}{2}"), plain_number("1/2"), plain_number("0.5")
+    (Fraction(-1, 2), Fraction(1, 2), None)
+    """
+    match = _PLAIN_NUMBER.fullmatch(text)
+    if match is None or len(text) > MAX_PLAIN_CHARS:
+        return None
+    over, under = match[2] or match[4], match[3] or match[5] or "1"
+    if int(under) == 0:
+        return None
+    return Fraction(-int(over) if match[1] == "-" else int(over), int(under))
 
 
 def _without_separators(text: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -25,8 +26,15 @@ KEPT_VARIABLES = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR",
 """Environment variables of a worker: none with a secret, because a worker handles texts that a policy wrote."""
 
 
+STALL_FACTOR = 20.0
+"""Wall time of a call, as a multiple of its processor time, after which its worker counts as stalled."""
+
+MIN_STALL_S = 30.0
+"""Shortest such wall time. Seconds."""
+
+
 class CallKilled(Exception):
-    """A call outlasted its time limit, and its worker was killed."""
+    """A call used up its processor time, and its worker was killed."""
 
 
 class CallFailed(AstraFlowError):
@@ -36,27 +44,28 @@ class CallFailed(AstraFlowError):
 class WorkerPool:
     """Calls a function in one of several processes, which import it once.
 
-    A call that outlasts `limit_s` is ended by a kill from outside, whatever it does; the process is replaced while the
-    other workers continue. The time in which a call waits for a worker does not count.
+    The kernel ends a worker whose call uses more than `limit_s` of processor time, whatever it does; the process is
+    replaced while the other workers continue. Time in which a call waits, for a worker or for a busy machine, does not
+    count. A call that stalls, without using the processor, is ended from outside and given to another worker.
 
-    function: `module:name` of a function from JSON to JSON. limit_s: wall time of a call. memory_bytes: address space
-    of a worker; beyond it the function gets a MemoryError. max_waiting: calls that wait for a worker.
+    function: `module:name` of a function from JSON to JSON. limit_s: processor time of a call. memory_bytes: address
+    space of a worker; beyond it the function gets a MemoryError. max_waiting: calls that wait for a worker.
     """
 
     def __init__(
         self, function: str, *, workers: int, limit_s: float, memory_bytes: int = 2 * 2**30, max_waiting: int = 4096
     ) -> None:
-        self._command = ("-P", "-m", worker_module, function, str(limit_s), str(memory_bytes))
-        self._limit_s = limit_s
+        self._stall_s = max(MIN_STALL_S, limit_s * STALL_FACTOR)
+        self._command = ("-P", "-m", worker_module, function, str(limit_s), str(self._stall_s), str(memory_bytes))
         self._max_waiting = max_waiting
         self._workers = [_Worker(self._command) for _ in range(workers)]
         self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
         self._restarts: set[asyncio.Task[None]] = set()
         self._waiting = 0
         self.killed = 0
-        """Calls that were ended because they outlasted their limit. Count."""
+        """Calls that were ended because they used up their processor time. Count."""
         self.lost = 0
-        """Workers that ended by themselves or were killed by something else. Count."""
+        """Workers that ended by themselves, were killed by something else, or stalled. Count."""
 
     @property
     def process_ids(self) -> list[int]:
@@ -80,7 +89,7 @@ class WorkerPool:
     async def call(self, argument: object) -> Any:
         """Returns the function's result.
 
-        Raises: CallKilled beyond the time limit; CallFailed when the function raised; Unavailable when no worker
+        Raises: CallKilled beyond its processor time; CallFailed when the function raised; Unavailable when no worker
         completes the call; RateLimited when too many calls wait.
         """
         line = json.dumps(argument).encode() + b"\n"
@@ -92,7 +101,7 @@ class WorkerPool:
                 raise CallFailed(f"cannot complete the call: {reply['error']}", code="worker.call_failed")
             return reply["result"]
         raise Unavailable(
-            f"cannot complete the call: {ATTEMPTS} worker processes ended before they replied; check the memory of the "
+            f"cannot complete the call: {ATTEMPTS} worker processes ended or stalled before they replied; check the memory of the "
             "machine and its log of killed processes",
             code="worker.lost",
         )
@@ -104,14 +113,18 @@ class WorkerPool:
         try:
             if not worker.is_alive:
                 await worker.start()
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(self._stall_s):
                 reply = await worker.exchange(line)
-            has_replied = reply is not None
+                has_replied = reply is not None
+                has_used_its_time = not has_replied and await worker.has_used_its_time()
+            if has_used_its_time:
+                self.killed += 1
+                raise CallKilled
             self.lost += reply is None
             return reply
         except TimeoutError:
-            self.killed += 1
-            raise CallKilled from None
+            self.lost += 1
+            return None
         finally:
             if has_replied:
                 self._idle.put_nowait(worker)
@@ -194,6 +207,10 @@ class _Worker:
             return None
         parsed: dict[str, Any] = json.loads(reply)
         return parsed
+
+    async def has_used_its_time(self) -> bool:
+        """Returns whether the kernel ended the process because its processor time was used up."""
+        return self.process is not None and await self.process.wait() == -signal.SIGPROF
 
     async def kill(self) -> None:
         """Kills the process and waits for its end. Idempotent."""
