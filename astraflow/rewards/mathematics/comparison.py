@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
+from astraflow.rewards.mathematics.algebra.evaluation import Budget, Undefined
+from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, Symbol, letters_of, renamed
+from astraflow.rewards.mathematics.algebra.identity import constant, is_identical
 from astraflow.rewards.mathematics.equations import is_same_equation, is_same_inequality
-from astraflow.rewards.mathematics.evaluation import Budget, Undefined
-from astraflow.rewards.mathematics.expressions import Apply, Expression, Number, Symbol, letters_of, renamed
 from astraflow.rewards.mathematics.forms import (
     Based,
     Chain,
@@ -23,7 +24,7 @@ from astraflow.rewards.mathematics.forms import (
     Ratio,
     Table,
 )
-from astraflow.rewards.mathematics.identity import constant, is_identical
+from astraflow.rewards.mathematics.phrases import is_same_choice
 from astraflow.rewards.mathematics.ranges import is_same_set, letters_of_ranges, spans_of
 from astraflow.rewards.mathematics.reading import read, readings, unit_reading
 from astraflow.rewards.mathematics.spelling import bare
@@ -34,10 +35,6 @@ _Item = TypeVar("_Item")
 MAX_STEPS = 30_000
 """Operations of the comparison of two answers."""
 
-_FONT = r"\\(?:text|textbf|textrm|mathrm|mathbf)\s*"
-_CHOICE = re.compile(rf"{_FONT}\{{\(?([A-J])\)?\}}|\(([A-J])\)")
-_CHOSEN = re.compile(rf"(?:{_FONT}\{{)?(?:([A-Ja-j])|\(([A-Ja-j])\))[.:]?\}}?((?<=[)}}:])\W.*)?", re.DOTALL)
-_OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\bnot\b")
 _FUNCTION = re.compile(r"[a-zA-Z]\(x\)")
 _UNORDERED = (Grouping.LIST, Grouping.SET)
 _ORDERED = (Grouping.TUPLE, Grouping.VECTOR)
@@ -48,10 +45,10 @@ def is_equal(gold: str, answer: str, *, decimals: int) -> bool:
 
     decimals: places to which decimal numbers are compared.
 
-    >>> is_equal(r"\frac{1}{2}", "0.5", decimals=6), is_equal("10 cm", "10 km", decimals=6), is_equal("x+1", "1+x", decimals=6)
-    (True, False, True)
+    >>> [is_equal(*pair, decimals=6) for pair in ((r"\frac{1}{2}", "0.5"), ("10 cm", "10 km"), ("x+1", "1+x"))]
+    [True, False, True]
     """
-    if bare(gold) == bare(answer) or _is_same_choice(gold, answer):
+    if bare(gold) == bare(answer) or is_same_choice(gold, answer):
         return True
     comparison = Comparison(decimals)
     if any(comparison.is_equal(left, right) for left in readings(gold) for right in readings(answer)):
@@ -197,7 +194,8 @@ class Comparison:
         has_order = any(isinstance(item, Phrase) and "ldots" in item.words for item in gold.items)
         if grouping in _UNORDERED and other in _UNORDERED and not has_order:
             return _is_matched(gold.items, answer.items, self.is_equal, is_set=Grouping.SET in (grouping, other))
-        if Grouping.SET in (grouping, other) or (Grouping.INTERVAL in (grouping, other) and gold.brackets != answer.brackets):
+        is_interval = Grouping.INTERVAL in (grouping, other)
+        if Grouping.SET in (grouping, other) or (is_interval and gold.brackets != answer.brackets):
             return False
         if grouping is not other and Grouping.LIST in (grouping, other):
             return self._is_equal_each(_values(gold.items), _values(answer.items))
@@ -247,16 +245,10 @@ def _words(form: Form) -> tuple[str, ...]:
     return form.words if isinstance(form, Phrase) else ()
 
 
-def _is_same_choice(gold: str, answer: str) -> bool:
-    """Returns whether a correct answer that is the letter of a choice is chosen, with or without its text."""
-    choice, given = _CHOICE.fullmatch(gold.strip()), _CHOSEN.fullmatch(answer.strip().strip("$"))
-    if choice is None or given is None or _OTHER_CHOICE.search(given[3] or ""):
-        return False
-    return (choice[1] or choice[2]).casefold() == (given[1] or given[2]).casefold()
-
-
 def _is_same_name(name: str, other: str) -> bool:
-    return name == other or (name == "y" and bool(_FUNCTION.fullmatch(other))) or (other == "y" and bool(_FUNCTION.fullmatch(name)))
+    """Returns whether two names are equal, or y and the value of a function of x."""
+    is_function = _FUNCTION.fullmatch(name), _FUNCTION.fullmatch(other)
+    return name == other or ("y" in (name, other) and any(is_function))
 
 
 def _is_share(expression: Expression) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from astraflow.rewards.mathematics.expressions import Apply, Expression, Number, Symbol, letters_of, renamed
+from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, Symbol, letters_of, renamed
 from astraflow.rewards.mathematics.forms import Chain, Quantity
 
 Identity = Callable[[Expression, Expression], bool]
@@ -33,10 +33,10 @@ def is_same_inequality(gold: Chain, answer: Chain, is_identical: Identity) -> bo
         return False
     rest = list(right)
     for difference, operator in left:
-        match = next((at for at, pair in enumerate(rest) if _is_same_pair(difference, operator, pair, is_identical)), None)
+        match = next((pair for pair in rest if _is_same_pair(difference, operator, pair, is_identical)), None)
         if match is None:
             return False
-        del rest[match]
+        rest.remove(match)
     return True
 
 
@@ -54,7 +54,7 @@ def _differences(chain: Chain) -> list[tuple[Expression, str]] | None:
     sides = [side.expression for side in chain.sides if isinstance(side, Quantity) and side.unit is None]
     if len(sides) != len(chain.sides) or not set(chain.operators) <= {"=", "<", "<=", ">", ">=", "!="}:
         return None
-    pairs = []
+    pairs: list[tuple[Expression, str]] = []
     for left, right, operator in zip(sides, sides[1:], chain.operators, strict=False):
         is_turned = operator.startswith(">")
         difference = Apply("-", (right, left)) if is_turned else Apply("-", (left, right))

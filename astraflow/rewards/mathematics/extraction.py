@@ -61,9 +61,9 @@ def unboxed(text: str) -> str:
         return _clause(tail[stated[-1].end() :])
     sentences = [sentence.strip() for sentence in _SENTENCE_END.split(tail) if sentence and sentence.strip()]
     last = sentences[-1] if sentences else ""
-    formulas = [next(filter(None, match.groups())) for match in _FORMULA.finditer(last)]
+    formulas = list(_FORMULA.finditer(last))
     if formulas:
-        return formulas[-1].strip()
+        return _inside(formulas[-1])
     if last == tail.rstrip(".!?;") and len(tail) <= _MAX_LINE_CHARS and not re.search(r"[A-Za-z]{2}.*\d", last):
         return last
     verbs = [verb for verb in _VERB.finditer(last) if verb[0]]
@@ -77,8 +77,13 @@ def _clause(text: str) -> str:
     text = text.lstrip(" *:\n\t")
     formula = _FORMULA.match(text)
     if formula:
-        return next(filter(None, formula.groups())).strip()
+        return _inside(formula)
     end = _SENTENCE_END.search(text)
     text = text[: end.start()] if end else text
     explanation = _CLAUSE_END.search(text)
     return (text[: explanation.start()] if explanation else text).strip().strip("*").strip()
+
+
+def _inside(formula: re.Match[str]) -> str:
+    """Returns a formula without its marks."""
+    return str(next(filter(None, formula.groups()))).strip()

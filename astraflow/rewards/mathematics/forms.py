@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from astraflow.rewards.mathematics.expressions import Expression
+from astraflow.rewards.mathematics.algebra.expressions import Expression
 from astraflow.rewards.mathematics.units import Unit
 
 

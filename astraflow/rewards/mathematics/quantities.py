@@ -3,9 +3,9 @@ r"""Reading of a quantity: an expression followed by a unit, money, an angle, or
 from collections.abc import Sequence
 from fractions import Fraction
 
-from astraflow.rewards.mathematics.expressions import Apply, Expression, Number
+from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number
+from astraflow.rewards.mathematics.algebra.parser import parse
 from astraflow.rewards.mathematics.forms import Quantity
-from astraflow.rewards.mathematics.parser import parse
 from astraflow.rewards.mathematics.tokens import Kind, Token, Unreadable
 from astraflow.rewards.mathematics.units import MULTIPLIERS, unit_of
 
@@ -124,8 +124,5 @@ def _with_foot_marks(tokens: Sequence[Token]) -> list[Token]:
     """Returns 5'4" with words in place of its marks."""
     texts = [token.text for token in tokens]
     if len(texts) == 4 and texts[1] == "'" and texts[3] == '"' and texts[0].isdecimal():
-        return [
-            Token(Kind.WORD, _FOOT_MARKS[token.text]) if token.text in _FOOT_MARKS else token for token in tokens
-        ]
+        return [Token(Kind.WORD, _FOOT_MARKS[token.text]) if token.text in _FOOT_MARKS else token for token in tokens]
     return list(tokens)
-

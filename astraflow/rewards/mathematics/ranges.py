@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from astraflow.rewards.mathematics.evaluation import Undefined
-from astraflow.rewards.mathematics.expressions import Apply, Expression
+from astraflow.rewards.mathematics.algebra.evaluation import Undefined
+from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression
+from astraflow.rewards.mathematics.algebra.identity import constant
 from astraflow.rewards.mathematics.forms import Chain, Form, Grouping, Intersection, Items, Quantity, Reals, Union
-from astraflow.rewards.mathematics.identity import constant
 
 BOUND = "bound"
 """Name of the letter of a set such as `{x | x > 2}`, which may be any."""

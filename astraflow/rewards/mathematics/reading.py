@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from astraflow.rewards.mathematics.expressions import Apply, Expression, Number, parts_of, replaced
+from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, parts_of, replaced
+from astraflow.rewards.mathematics.brackets import CLOSING, OPENING, close_of, split, without_group
 from astraflow.rewards.mathematics.forms import (
     Based,
     Chain,
@@ -22,26 +23,21 @@ from astraflow.rewards.mathematics.forms import (
     Table,
     Union,
 )
+from astraflow.rewards.mathematics.phrases import phrase_of
 from astraflow.rewards.mathematics.quantities import read_quantity
 from astraflow.rewards.mathematics.ranges import BOUND
 from astraflow.rewards.mathematics.spelling import cleaned, list_spelling, unit_spelling
 from astraflow.rewards.mathematics.tokens import Kind, Token, Unreadable, tokens_of
 
-_OPENING = frozenset(("(", "[", "{", "\\{", "langle", "begin", "lfloor", "lceil"))
-_CLOSING = frozenset((")", "]", "}", "\\}", "rangle", "end", "rfloor", "rceil"))
 _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "ne": "!=", "approx": "~", "in": "in", "notin": "notin",
     "equiv": "mod", "sim": "~",
 }  # fmt: skip
 _LEADING = ("the", "final", "answer", "is", "about", "approximately", "roughly", "therefore", "so", "thus")
-_BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "sixteen": 16}
-_SYNONYMS = {
-    ("dne",): ("does", "not", "exist"), ("no", "solutions"): ("no", "solution"), ("remainder",): ("r",),
-    ("infinite",): ("infinitely", "many"), ("undefined",): ("undefined",), ("infinity",): ("infty",),
-    ("infinitely", "many", "solutions"): ("infinitely", "many"), ("none",): ("none",),
+_BASES = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "sixteen": 16,
 }  # fmt: skip
 _OPERATORS = frozenset(("+", "-", "*", "/", "^", "!", "frac", "sqrt", "cdot", "times", "pi", "div"))
-_ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
 _CYCLES = re.compile(r"(?:\(\s*\d+(?:[\s,]+\d+)*\s*\)\s*)+")
 _MATRICES = frozenset(("pmatrix", "bmatrix", "Bmatrix", "matrix", "array", "smallmatrix", "cases", "aligned", "align"))
 
@@ -76,34 +72,9 @@ def read(text: str) -> Form:
         return Phrase((spelled.casefold(),))
 
 
-def phrase_of(tokens: Sequence[Token]) -> Phrase:
-    """Returns tokens as words: without case where they are words, without articles, commas and grouping."""
-    has_words = any(token.kind is Kind.WORD for token in tokens) or all(
-        token.kind in (Kind.NUMBER, Kind.LETTER) for token in tokens
-    )
-    words: list[str] = []
-    for token in tokens:
-        if token.kind is Kind.NUMBER:
-            words.append(str(token.value))
-        elif token.text in (",", ";", ".", "{", "}", "-") and has_words:
-            continue
-        elif token.text in ("a", "an", "the", "An", "The", "only") and token.kind is Kind.WORD and len(tokens) > 1:
-            continue
-        else:
-            words.append(token.text.casefold() if has_words else token.text)
-    merged = _ORDINAL.sub(r"\1", " ".join(words).replace(" th", "th").replace(" st", "st") if has_words else "").split()
-    words = merged if has_words else words
-    for phrase, replacement in _SYNONYMS.items():
-        if tuple(words) == phrase or (len(phrase) == 1 and phrase[0] in words and phrase[0] == "remainder"):
-            words = list(replacement) if tuple(words) == phrase else [
-                replacement[0] if word == phrase[0] else word for word in words
-            ]
-    return Phrase(tuple(words))
-
-
 def _read(tokens: list[Token]) -> Form:
     """Reads tokens as the first form that they have."""
-    tokens = _without_group(tokens)
+    tokens = without_group(tokens)
     if not tokens:
         return Phrase(())
     if all(token.kind is Kind.WORD for token in tokens) and (len(tokens) > 1 or len(tokens[0].text) > 1):
@@ -118,7 +89,7 @@ def _read(tokens: list[Token]) -> Form:
 
 def _separated(tokens: list[Token]) -> Form | None:
     """Reads items with commas, semicolons, "and" or "or" between them."""
-    parts, joints = _split(tokens, lambda token: _is_joint(token))
+    parts, joints = split(tokens, lambda token: _is_joint(token))
     if len(parts) < 2:
         return None
     parts = [part for part in parts if part]
@@ -133,13 +104,11 @@ def _separated(tokens: list[Token]) -> Form | None:
         return Union(tuple(forms))
     if len(names) == 1 and "" not in names and isinstance(forms[0], Chain) and forms[0].operators == ("=",):
         forms = [form.sides[-1] if isinstance(form, Chain) else form for form in forms]
-    flat: list[Form] = []
-    for form in forms:
-        flat += form.items if isinstance(form, Items) and form.grouping is Grouping.LIST else [form]
-    return _summed(flat) or Items(Grouping.LIST, tuple(flat))
+    flat = _flat(forms)
+    return _summed(flat) or Items(Grouping.LIST, flat)
 
 
-def _summed(forms: list[Form]) -> Quantity | None:
+def _summed(forms: Sequence[Form]) -> Quantity | None:
     """Returns the sum of quantities such as 5 feet and 4 inches: known, different units of one dimension."""
     quantities = [form for form in forms if isinstance(form, Quantity)]
     units = [quantity.unit for quantity in quantities if quantity.unit is not None and quantity.unit.is_known]
@@ -153,14 +122,16 @@ def _summed(forms: list[Form]) -> Quantity | None:
 
 
 def _is_joint(token: Token) -> bool:
-    return token.text in (",", ";") or (token.kind is Kind.WORD and token.text.casefold() in ("and", "or")) or (
-        token.kind is Kind.COMMAND and token.text in ("lor", "land", "vee", "wedge")
+    return (
+        token.text in (",", ";")
+        or (token.kind is Kind.WORD and token.text.casefold() in ("and", "or"))
+        or (token.kind is Kind.COMMAND and token.text in ("lor", "land", "vee", "wedge"))
     )
 
 
 def _related(tokens: list[Token]) -> Form | None:
     """Reads relations; a congruence with its modulus."""
-    parts, operators = _split(tokens, lambda token: token.text in _RELATIONS and token.kind is not Kind.WORD)
+    parts, operators = split(tokens, lambda token: token.text in _RELATIONS and token.kind is not Kind.WORD)
     if len(parts) < 2:
         return _modular(tokens)
     names = [_RELATIONS[operator] for operator in operators]
@@ -215,10 +186,10 @@ def _united(tokens: list[Token]) -> Form | None:
     r"""Reads a union of sets, or the real numbers without a set."""
     if len(tokens) == 1 and tokens[0].text in ("setR", "emptyset"):
         return Reals() if tokens[0].text == "setR" else Items(Grouping.SET, ())
-    parts, _ = _split(tokens, lambda token: token.text == "setminus")
+    parts, _ = split(tokens, lambda token: token.text == "setminus")
     if len(parts) == 2 and parts[0] and parts[0][0].text == "setR":
         return Reals(_read(parts[1]))
-    parts, _ = _split(tokens, lambda token: token.kind is Kind.COMMAND and token.text == "cup")
+    parts, _ = split(tokens, lambda token: token.kind is Kind.COMMAND and token.text == "cup")
     if len(parts) == 1:
         parts = _split_at_letter(tokens)
     return Union(tuple(map(_read, parts))) if len(parts) > 1 and all(parts) else None
@@ -238,14 +209,14 @@ def _split_at_letter(tokens: list[Token]) -> list[list[Token]]:
 def _bracketed(tokens: list[Token]) -> Form | None:
     """Reads a set, a tuple, an interval or a vector: brackets around the whole, with commas inside."""
     opening, closing = tokens[0].text, tokens[-1].text
-    if len(tokens) < 2 or opening not in _OPENING or closing not in _CLOSING or _close_of(tokens) != len(tokens) - 1:
+    if len(tokens) < 2 or opening not in OPENING or closing not in CLOSING or close_of(tokens) != len(tokens) - 1:
         return None
     inner = tokens[1:-1]
     if opening == "begin":
         return None
     if opening == "\\{":
         return _set(inner)
-    parts, _ = _split(inner, lambda token: token.text == ",")
+    parts, _ = split(inner, lambda token: token.text == ",")
     if opening == "langle":
         return Items(Grouping.VECTOR, tuple(map(_read, parts)))
     if opening not in ("(", "[") or closing not in (")", "]"):
@@ -259,23 +230,25 @@ def _bracketed(tokens: list[Token]) -> Form | None:
 
 
 def _set(inner: list[Token]) -> Form | None:
-    parts, _ = _split(inner, lambda token: token.text in ("|", ":"))
+    parts, _ = split(inner, lambda token: token.text in ("|", ":"))
     if len(parts) == 2 and parts[0] and parts[1]:
         form = _read(parts[1])
         if isinstance(form, Chain):
             form = replace(form, names=tuple(name and BOUND for name in form.names))
         return form if _is_range(form) and _name(parts[0][:1]) else None
-    items, _ = _split(inner, lambda token: token.text in (",", ";"))
-    forms = [_read(item) for item in items if item]
-    flat: list[Form] = []
-    for form in forms:
-        flat += form.items if isinstance(form, Items) and form.grouping is Grouping.LIST else [form]
-    return Items(Grouping.SET, tuple(flat))
+    items, _ = split(inner, lambda token: token.text in (",", ";"))
+    return Items(Grouping.SET, _flat([_read(item) for item in items if item]))
+
+
+def _flat(forms: list[Form]) -> tuple[Form, ...]:
+    """Returns forms with the items of lists, such as those of ±, in their place."""
+    nested = (form.items if isinstance(form, Items) and form.grouping is Grouping.LIST else (form,) for form in forms)
+    return tuple(form for forms in nested for form in forms)
 
 
 def _tabular(tokens: list[Token]) -> Form | None:
     """Reads a matrix or the cases of a function."""
-    if tokens[0].text != "begin" or len(tokens) < 8 or _close_of(tokens) is None:
+    if tokens[0].text != "begin" or len(tokens) < 8 or close_of(tokens) is None:
         return None
     begin = next((at for at, token in enumerate(tokens) if token.text == "}"), None)
     end = len(tokens) - 1 - next((at for at, token in enumerate(reversed(tokens)) if token.text == "end"), 0)
@@ -287,8 +260,8 @@ def _tabular(tokens: list[Token]) -> Form | None:
     body = tokens[begin + 1 : end]
     if name == "array" and body and body[0].text == "{":
         body = body[next(at for at, token in enumerate(body) if token.text == "}") + 1 :]
-    rows, _ = _split(body, lambda token: token.text == "\\\\")
-    cells = [_split(row, lambda token: token.text == "&")[0] for row in rows if row]
+    rows, _ = split(body, lambda token: token.text == "\\\\")
+    cells = [split(row, lambda token: token.text == "&")[0] for row in rows if row]
     is_matrix = name not in ("cases", "aligned", "align")
     return Table(tuple(tuple(_cell(cell) for cell in row) for row in cells), is_matrix)
 
@@ -301,7 +274,7 @@ def _cell(tokens: list[Token]) -> Form:
 
 def _proportional(tokens: list[Token]) -> Form | None:
     """Reads a ratio or a time of day."""
-    parts, _ = _split(tokens, lambda token: token.text == ":" or (token.kind is Kind.WORD and token.text == "to"))
+    parts, _ = split(tokens, lambda token: token.text == ":" or (token.kind is Kind.WORD and token.text == "to"))
     if len(parts) < 2 or not all(parts):
         return None
     forms = [_read(part) for part in parts]
@@ -380,37 +353,3 @@ def _stripped(tokens: list[Token]) -> list[Token]:
     while len(tokens) > 1 and (tokens[-1].text == "." or tokens[-1].text.casefold() == "only"):
         tokens = tokens[:-1]
     return tokens
-
-
-def _without_group(tokens: list[Token]) -> list[Token]:
-    while len(tokens) > 1 and tokens[0].text == "{" and _close_of(tokens) == len(tokens) - 1:
-        tokens = tokens[1:-1]
-    return tokens
-
-
-def _close_of(tokens: list[Token]) -> int | None:
-    """Returns the place of the bracket that closes the first one."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        depth += (token.text in _OPENING) - (token.text in _CLOSING)
-        if depth == 0:
-            if token.text == "end":  # its name follows
-                closing = next((later for later in range(at, len(tokens)) if tokens[later].text == "}"), None)
-                return closing
-            return at
-    return None
-
-
-def _split(tokens: list[Token], is_separator: Callable[[Token], bool]) -> tuple[list[list[Token]], list[str]]:
-    """Returns the parts between separators outside brackets, and the texts of the separators."""
-    parts: list[list[Token]] = [[]]
-    separators: list[str] = []
-    depth = 0
-    for token in tokens:
-        depth += (token.text in _OPENING) - (token.text in _CLOSING)
-        if depth == 0 and token.text not in _CLOSING and is_separator(token):
-            parts.append([])
-            separators.append(token.text.casefold())
-        else:
-            parts[-1].append(token)
-    return parts, separators

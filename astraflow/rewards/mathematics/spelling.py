@@ -1,4 +1,4 @@
-r"""Spellings of mathematical texts: one LaTeX spelling for Unicode characters, size and font commands, and separators."""
+"""Spelling of mathematical texts: one for characters, size commands and separators that mean the same."""
 
 import re
 import unicodedata
@@ -11,7 +11,7 @@ _CHARACTERS = {
     "\N{EM DASH}": "-",
     "\N{HYPHEN}": "-",
     "\N{NON-BREAKING HYPHEN}": "-",
-    "×": r"\times ",
+    "\N{MULTIPLICATION SIGN}": r"\times ",
     "·": r"\cdot ",
     "⋅": r"\cdot ",
     "∙": r"\cdot ",
@@ -32,13 +32,13 @@ _CHARACTERS = {
     "≡": r"\equiv ",
     "∈": r"\in ",
     "∉": r"\notin ",
-    "∪": r"\cup ",
+    "\N{UNION}": r"\cup ",
     "∩": r"\cap ",
-    "∖": r"\setminus ",
+    "\N{SET MINUS}": r"\setminus ",
     "∅": r"\emptyset ",
     "Ø": r"\emptyset ",
-    "ℝ": r"\mathbb{R} ",
-    "ℤ": r"\mathbb{Z} ",
+    "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R} ",
+    "\N{DOUBLE-STRUCK CAPITAL Z}": r"\mathbb{Z} ",
     "⟨": r"\langle ",
     "⟩": r"\rangle ",
     "⌊": r"\lfloor ",
@@ -47,7 +47,7 @@ _CHARACTERS = {
     "⌉": r"\rceil ",
     "∑": r"\sum ",
     "∏": r"\prod ",
-    "∣": "|",
+    "\N{DIVIDES}": "|",
     "…": r"\ldots ",
     "⋯": r"\ldots ",
     "\N{PRIME}": "'",
@@ -93,11 +93,15 @@ _SYNONYMS = (
     (r"\*\*", "^"),
 )
 _DROPPED = re.compile(
-    r"\\(?:left|right|middle|displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]ig{1,2}[lrm]?|hfill|noindent|normalsize"
-    r"|tiny|small|large|Large|huge|Huge)(?![a-zA-Z])\.?|\\(?:[hv]space|phantom|label|tag|vphantom|hphantom)\*?\s*\{[^{}]*\}"
-    r"|\\(?:text)?color\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}|(?<!\\)\\[()\[\]]|(?<=\\\\)\[[^\]]*\]|(?<!\\)\{\}|\\(?:!|hskip|mathstrut|strut|protect)(?![a-zA-Z])"
+    r"\\(?:left|right|middle|displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]igg?[lrm]?|hfill|noindent"
+    r"|normalsize|tiny|small|large|Large|huge|Huge)(?![a-zA-Z])\.?"
+    r"|\\(?:[hv]space|phantom|label|tag|vphantom|hphantom)\*?\s*\{[^{}]*\}"
+    r"|\\(?:text)?color\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}"
+    r"|(?<!\\)\\[()\[\]]|(?<=\\\\)\[[^\]]*\]|(?<!\\)\{\}|\\(?:!|hskip|mathstrut|strut|protect)(?![a-zA-Z])"
 )
-_SPACES = re.compile(r"(?:(?<!\\)\\[,;:> ]|~|\s|\\q?quad(?![a-zA-Z])|\\(?:thinspace|enspace|ensuremath)(?![a-zA-Z])|\\$)+")
+_SPACES = re.compile(
+    r"(?:(?<!\\)\\[,;:> ]|~|\s|\\q?quad(?![a-zA-Z])|\\(?:thinspace|enspace|ensuremath)(?![a-zA-Z])|\\$)+"
+)
 _GROUP = r"(?:\{,\}|,\\!|\\,|\\!|\\ |~|\\;|\\:)"
 _GROUPED = re.compile(rf"(?<![\d.,])(\d{{1,3}})((?:{_GROUP}\d{{3}})+)(?!\d)")
 _SPACED = re.compile(r"(\D*?)(\d{1,3})((?: \d{3})+)(\.\d+)?(?![\d(])(\D*)")
@@ -114,8 +118,8 @@ _LIST_LIKE = re.compile(r"\d{3}(?:,\d{3})+")
 def cleaned(text: str) -> str:
     r"""Returns a text in one LaTeX spelling, with single spaces; numbers keep no separators of thousands.
 
-    >>> cleaned(r"$\dfrac{1}{2}$."), cleaned("−1\u202f½"), cleaned(r"\left(1{,}000\right)"), cleaned("x²≥ π")
-    ('\\frac{1}{2}', '-1 \\frac{1}{2}', '(1000)', 'x^{2}\\ge \\pi')
+    >>> cleaned(r"$\dfrac{1}{2}$."), cleaned("1\u202f½"), cleaned(r"\left(1{,}000\right)"), cleaned("x²≥ π")
+    ('\\frac{1}{2}', '1 \\frac{1}{2}', '(1000)', 'x^{2}\\ge \\pi')
     """
     text = _ascii(text)
     text = _without_dollars(text)

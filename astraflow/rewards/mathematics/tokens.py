@@ -40,10 +40,10 @@ class Token:
     """True for a number with a decimal point that may be rounded."""
 
 
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh coth arsinh arcosh artanh ln log lg exp gcd lcm max min"
-    " sqrt".split()
-)
+FUNCTIONS = frozenset((
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh", "tanh",
+    "coth", "arsinh", "arcosh", "artanh", "ln", "log", "lg", "exp", "gcd", "lcm", "max", "min", "sqrt",
+))  # fmt: skip
 """Names of functions, which plain texts write without a backslash."""
 
 _PLAIN_NAMES = {name: name for name in FUNCTIONS} | {
@@ -51,9 +51,19 @@ _PLAIN_NAMES = {name: name for name in FUNCTIONS} | {
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "cosec": "csc", "binom": "binom", "arcsinh": "arsinh",
     "hcf": "gcd", "infty": "infty",
 }  # fmt: skip
-_CONNECTIVES = frozenset("or and to is of in at no not the yes none out per only if when for from by odd even mod".split())
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|texttt|textsf|mathrm|mbox|hbox|operatorname\*?|rm|emph|textsc)\s*\{")
-_FONT = re.compile(r"\\(?:mathbf|mathsf|mathit|mathcal|boldsymbol|bold|bf|bm|vec|hat|overrightarrow|underline|boxed|fbox|mathbb|mathnormal|pmb|overset)(?![a-zA-Z])")
+_CONNECTIVES = frozenset((
+    "or", "and", "to", "is", "of", "in", "at", "no", "not", "the", "yes", "none", "out", "per", "only", "if",
+    "when", "for", "from", "by", "odd", "even", "mod",
+))  # fmt: skip
+_TEXT = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textnormal|texttt|textsf|textsc|mathrm|mbox|hbox|operatorname\*?|rm|emph)\s*\{"
+)
+_FONT = re.compile(
+    r"\\(?:mathbf|mathsf|mathit|mathcal|mathbb|mathnormal|boldsymbol|bold|bf|bm|pmb|vec|hat|overrightarrow|underline"
+    r"|boxed|fbox)(?![a-zA-Z])"
+)
+_FORMATTED = re.compile(r"\s*\{\s*(?:\\mathbf\s*\{)?\s*\\?([A-Za-z]+)\s*\}?\s*\}|\s*()([A-Za-z])(?![A-Za-z])")
+_VECTOR_FONTS = frozenset(("mathbf", "vec", "hat", "boldsymbol", "bold", "bm", "overrightarrow", "pmb"))
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))")
 _DOTTED = re.compile(r"(\d*)\.(\d*?)(\d+?)\3\3+\s*\\ldots")
 _ROMAN = re.compile(r"II|III|IV|VI{1,3}|IX")
@@ -136,7 +146,7 @@ def _scan_command(text: str, at: int, tokens: list[Token], *, is_text: bool) -> 
         if wrapper[0].startswith("\\mathrm") and text[wrapper.end() : end].strip() in ("e", "i", "d"):
             tokens.append(Token(Kind.LETTER, text[wrapper.end() : end].strip()))
             return end + 1
-        _scan(_unmarked(text[wrapper.end() : end]), tokens, is_text=True)
+        _scan(text[wrapper.end() : end], tokens, is_text=True)
         return end + 1
     font = _FONT.match(text, at)
     if font:
@@ -159,24 +169,20 @@ def _scan_command(text: str, at: int, tokens: list[Token], *, is_text: bool) -> 
 
 def _scan_font(text: str, font: re.Match[str], tokens: list[Token], *, is_text: bool) -> int:
     """Appends what a font command formats: a bold letter is a vector, all else is as without the font."""
-    rest = re.match(r"\s*\{\s*(?:\\mathbf\s*\{)?\s*\\?([A-Za-z]+)\s*\}?\s*\}|\s*()([A-Za-z])(?![A-Za-z])", text[font.end() :])
+    rest = _FORMATTED.match(text, font.end())
     name = (rest[1] or rest[3]) if rest else ""
     command = font[0][1:]
     if command == "mathbb" and rest:
         tokens.append(Token(Kind.COMMAND, f"set{name}"))
-        return font.end() + rest.end()
+        return rest.end()
     is_letter = len(name) == 1 or name in ("imath", "jmath")
-    if rest and is_letter and command in ("mathbf", "vec", "hat", "boldsymbol", "bold", "bm", "overrightarrow", "pmb"):
+    if rest and is_letter and command in _VECTOR_FONTS:
         tokens.append(Token(Kind.LETTER, f"vector {name[0]}"))
-        return font.end() + rest.end()
+        return rest.end()
     if rest and len(name) > 1:
         _add_run(name, tokens, is_text=True)
-        return font.end() + rest.end()
+        return rest.end()
     return font.end()
-
-
-def _unmarked(text: str) -> str:
-    return text.replace("$", "")
 
 
 def _group_end(text: str, at: int) -> int:
@@ -194,7 +200,8 @@ def _group_end(text: str, at: int) -> int:
 
 def _add_run(run: str, tokens: list[Token], *, is_text: bool) -> None:
     """Appends a run of letters as a command, a word or single letters."""
-    follows_number = bool(tokens) and (tokens[-1].kind is Kind.NUMBER or tokens[-1].text in ("pi", ")", "}", "/", "\\degree"))
+    last = tokens[-1] if tokens else None
+    follows_number = last is not None and (last.kind is Kind.NUMBER or last.text in ("pi", ")", "}", "/"))
     is_unit = len(run) > 1 and follows_number and is_unit_word(run)
     if run in _PLAIN_NAMES and not is_unit:
         tokens.append(Token(Kind.COMMAND, _PLAIN_NAMES[run]))

@@ -31,21 +31,25 @@ _TABLE: dict[str, tuple[Fraction, dict[str, int]]] = {
 
 _ALIASES = {
     "millimeter": "mm", "centimeter": "cm", "decimeter": "dm", "meter": "m", "kilometer": "km", "millimetre": "mm",
-    "centimetre": "cm", "metre": "m", "kilometre": "km", "nanometer": "nm", "in": "inch", "inches": "inch", "ft": "foot",
+    "centimetre": "cm", "metre": "m", "kilometre": "km", "nanometer": "nm", "in": "inch", "inches": "inch",
+    "ft": "foot",
     "feet": "foot", "yd": "yard", "mi": "mile", "s": "second", "sec": "second", "min": "minute", "h": "hour",
     "hr": "hour", "milligram": "mg", "gram": "g", "kilogram": "kg", "oz": "ounce", "lb": "pound", "milliliter": "ml",
-    "litre": "liter", "l": "liter", "millilitre": "ml", "usd": "dollar", "buck": "dollar", "deg": "degree", "rad": "radian",
+    "litre": "liter", "l": "liter", "millilitre": "ml", "usd": "dollar", "buck": "dollar", "deg": "degree",
+    "rad": "radian",
     "kmh": "kph", "kmph": "kph", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "hertz": "hz", "pascal": "pa",
     "mole": "mol", "kelvin": "k", "kilojoule": "kj", "kilowatt": "kw", "pct": "percent", "yr": "year",
     "millisecond": "ms", "micrometer": "um", "penny": "cent", "pennies": "cent",
 }  # fmt: skip
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3, "cu": 3}
-_NO_UNITS = frozenset(
-    "not no or and of to if than then is are about least most more less except but nor times plus minus over times"
-    " thousand hundred million billion trillion dozen half double remainder r mod modulo true false yes none out"
-    " where when for from only otherwise with without january february march april may june july august september october"
-    " november december base choose".split()
-)
+_NO_UNITS = frozenset((
+    "not", "no", "or", "and", "of", "to", "if", "than", "then", "is", "are", "about", "least", "most", "more",
+    "less", "except", "but", "nor", "times", "plus", "minus", "over", "times", "thousand", "hundred",
+    "million", "billion", "trillion", "dozen", "half", "double", "remainder", "r", "mod", "modulo", "true",
+    "false", "yes", "none", "out", "where", "when", "for", "from", "only", "otherwise", "with", "without",
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
+    "november", "december", "base", "choose",
+))  # fmt: skip
 """Words after a number that are no unit: they change what the number means."""
 
 _SUFFIXES = frozenset(("k", "M", "B", "bn"))
@@ -119,7 +123,8 @@ def unit_of(words: list[str]) -> Unit | None:
         elif word in _POWERS and at < len(words) and word not in ("squared", "cubed"):
             power = _POWERS[word]
         else:
-            if word in _NO_UNITS or words[at - 1] in _SUFFIXES or not word.replace("'", "").isalpha() or plain >= MAX_WORDS:
+            is_word = word.replace("'", "").isalpha() and word not in _NO_UNITS and words[at - 1] not in _SUFFIXES
+            if not is_word or plain >= MAX_WORDS:
                 return None
             exponent, at = _exponent(words, at)
             unit, power = unit.times(_base(words, at, word), sign * power * exponent), 1

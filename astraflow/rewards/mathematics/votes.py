@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from astraflow.rewards.mathematics.evaluation import Budget
+from astraflow.rewards.mathematics.algebra.evaluation import Budget
+from astraflow.rewards.mathematics.algebra.identity import canonical
 from astraflow.rewards.mathematics.forms import Chain, Form, Grouping, Items, Phrase, Quantity, Table
-from astraflow.rewards.mathematics.identity import canonical
 from astraflow.rewards.mathematics.ranges import Span, spans_of
 from astraflow.rewards.mathematics.reading import read
 from astraflow.rewards.mathematics.spelling import bare

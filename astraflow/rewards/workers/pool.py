@@ -101,8 +101,8 @@ class WorkerPool:
                 raise CallFailed(f"cannot complete the call: {reply['error']}", code="worker.call_failed")
             return reply["result"]
         raise Unavailable(
-            f"cannot complete the call: {ATTEMPTS} worker processes ended or stalled before they replied; check the memory of the "
-            "machine and its log of killed processes",
+            f"cannot complete the call: {ATTEMPTS} worker processes ended or stalled before they replied; check the "
+            "memory of the machine and its log of killed processes",
             code="worker.lost",
         )
 

@@ -18,7 +18,10 @@ GRACE_S = 2.0
 
 
 def main() -> None:
-    """Serves the function `module:name` of the first argument; the others are processor time and wall time of a call, and memory."""
+    """Serves the function `module:name` of the first argument.
+
+    The other arguments limit a call: processor time and wall time in seconds, memory in bytes.
+    """
     function, limit_s, stall_s, memory_bytes = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is not a reply

@@ -56,8 +56,6 @@ def replaced(expression: Expression, function: str, operator: str, other: str) -
     return Apply(name, tuple(replaced(argument, function, operator, other) for argument in expression.arguments))
 
 
-
-
 def renamed(expression: Expression, names: Mapping[str, Expression]) -> Expression:
     """Returns an expression with other expressions in place of letters."""
     if isinstance(expression, Symbol):

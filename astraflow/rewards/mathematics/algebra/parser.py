@@ -7,20 +7,21 @@ unreadable; nothing is dropped or guessed, because a wrong reading makes differe
 from collections.abc import Sequence
 from fractions import Fraction
 
-from astraflow.rewards.mathematics.expressions import Apply, Expression, Number, Symbol
+from astraflow.rewards.mathematics.algebra.cursor import CLOSING, Cursor
+from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, Symbol
 from astraflow.rewards.mathematics.tokens import FUNCTIONS, Kind, Token, Unreadable
 
 MAX_DEPTH = 60
 """Deepest nesting of an expression that is read."""
 
-GREEK = frozenset(
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega"
-    " Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell hbar".split()
-)
+GREEK = frozenset((
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu",
+    "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta",
+    "Lambda", "Xi", "Pi", "Sigma", "Phi", "Psi", "Omega", "ell", "hbar",
+))  # fmt: skip
 """Names of letters."""
 
 _UNKNOWN_FUNCTIONS = frozenset("fghFGH")
-_CLOSING = {"(": ")", "[": "]", "{": "}", "\\{": "\\}"}
 _INVERSE = {name: f"arc{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc")}
 _LISTS = frozenset(("gcd", "lcm", "max", "min"))
 _BIG = {"sum": "sum", "prod": "prod"}
@@ -41,24 +42,18 @@ is_decimal=False))))
     return expression
 
 
-class _Parser:
+class _Parser(Cursor):
     """Reads an expression from tokens, from left to right."""
 
     def __init__(self, tokens: list[Token]) -> None:
-        self._tokens = tokens
-        self._at = 0
+        super().__init__(tokens)
         self._depth = 0
         self._bars = 0
-
-    @property
-    def next(self) -> Token | None:
-        """The token to read, None at the end."""
-        return self._tokens[self._at] if self._at < len(self._tokens) else None
 
     def infix(self) -> Expression:
         r"""Reads a sum, or two with \over or \choose between them."""
         value = self.sum()
-        if operator := self._take_operator("\\over", "\\choose"):
+        if operator := self.take_operator("\\over", "\\choose"):
             value = Apply("/" if operator == "over" else "binom", (value, self.sum()))
         return value
 
@@ -68,13 +63,13 @@ class _Parser:
         if self._depth > MAX_DEPTH:
             raise Unreadable
         value = self._signed()
-        while operator := self._take_operator("+", "-", "\\pm", "\\mp"):
+        while operator := self.take_operator("+", "-", "\\pm", "\\mp"):
             value = Apply(operator, (value, self._term()))
         self._depth -= 1
         return value
 
     def _signed(self) -> Expression:
-        operator = self._take_operator("+", "-", "\\pm", "\\mp")
+        operator = self.take_operator("+", "-", "\\pm", "\\mp")
         if not operator:
             return self._term()
         if operator in ("+", "-"):
@@ -83,15 +78,15 @@ class _Parser:
         return Apply(operator, (Number(Fraction(0)), self._term()))
 
     def _signed_term(self) -> Expression:
-        return Apply("neg", (self._signed_term(),)) if self._take_operator("-") else self._term()
+        return Apply("neg", (self._signed_term(),)) if self.take_operator("-") else self._term()
 
     def _term(self) -> Expression:
         """Reads factors with or without an operator between them."""
         value = self._factor()
         while True:
-            if self._take_operator("*", "\\cdot", "\\times", "\\ast"):
+            if self.take_operator("*", "\\cdot", "\\times", "\\ast"):
                 value = Apply("*", (value, self._signed_factor()))
-            elif self._take_operator("/", "\\div"):
+            elif self.take_operator("/", "\\div"):
                 value = Apply("/", (value, self._signed_factor()))
             elif self._starts_factor():
                 value = Apply("*", (value, self._factor()))
@@ -99,9 +94,9 @@ class _Parser:
                 return value
 
     def _signed_factor(self) -> Expression:
-        if self._take_operator("-"):
+        if self.take_operator("-"):
             return Apply("neg", (self._signed_factor(),))
-        self._take_operator("+")
+        self.take_operator("+")
         return self._factor()
 
     def _starts_factor(self) -> bool:
@@ -113,7 +108,7 @@ class _Parser:
         if token.kind is Kind.MARK:
             return token.text in ("(", "[", "{") or (token.text == "|" and not self._bars)
         if token.kind is Kind.NUMBER:
-            return self._tokens[self._at - 1].text == "!"
+            return self.tokens[self.at - 1].text == "!"
         return token.kind is Kind.COMMAND and (
             token.text in FUNCTIONS
             or token.text in GREEK
@@ -125,20 +120,20 @@ class _Parser:
         token = self.next
         value = self._mixed() or self._atom()
         while True:
-            if self._take_mark("^"):
+            if self.take_mark("^"):
                 value = Apply("^", (value, self._exponent()))
-            elif self._is_mark("!"):
+            elif self.is_mark("!"):
                 count = 0
-                while self._take_mark("!"):
+                while self.take_mark("!"):
                     count += 1
                 if count > 2:
                     raise Unreadable
                 value = Apply("!" * count, (value,))
-            elif self._take_command("degree"):
+            elif self.take_command("degree"):
                 value = Apply("degree", (self._with_minutes(value),))
-            elif self._take_mark("%"):
+            elif self.take_mark("%"):
                 value = Apply("/", (value, Number(Fraction(100))))
-            elif token is not None and token.kind is Kind.NUMBER and self._is_mark("'"):
+            elif token is not None and token.kind is Kind.NUMBER and self.is_mark("'"):
                 raise Unreadable
             else:
                 return value
@@ -146,11 +141,11 @@ class _Parser:
     def _with_minutes(self, value: Expression) -> Expression:
         """Reads minutes and seconds of an angle."""
         for scale, marks in ((60, 1), (3600, 2)):
-            follows = self._tokens[self._at : self._at + 1 + marks]
+            follows = self.tokens[self.at : self.at + 1 + marks]
             is_part = len(follows) == 1 + marks and follows[0].kind is Kind.NUMBER
             if is_part and all(token.text == "'" for token in follows[1:]):
                 value = Apply("+", (value, Number(follows[0].value / scale)))
-                self._at += 1 + marks
+                self.at += 1 + marks
         return value
 
     def _mixed(self) -> Expression | None:
@@ -158,11 +153,11 @@ class _Parser:
         whole = self.next
         if whole is None or whole.kind is not Kind.NUMBER or not whole.text.isdecimal():
             return None
-        begin = self._at
-        self._at += 1
+        begin = self.at
+        self.at += 1
         fraction = self._literal_fraction()
         if fraction is None:
-            self._at = begin
+            self.at = begin
             return None
         over, under = fraction
         if not 0 < over < under:
@@ -171,33 +166,33 @@ class _Parser:
 
     def _literal_fraction(self) -> tuple[int, int] | None:
         """Reads a fraction of two literal integers."""
-        tokens = list(self._tokens)  # reading an argument may split a token
-        if self._take_command("frac"):
+        tokens = list(self.tokens)  # reading an argument may split a token
+        if self.take_command("frac"):
             over, under = self._argument(), self._argument()
             if isinstance(over, Number) and isinstance(under, Number):
                 is_integer = over.value.denominator == under.value.denominator == 1
                 return (int(over.value), int(under.value)) if is_integer else None
-            self._tokens = tokens
+            self.tokens = tokens
             return None
-        parts = self._tokens[self._at : self._at + 3]
+        parts = self.tokens[self.at : self.at + 3]
         if len(parts) == 3 and parts[1].text == "/" and parts[0].text.isdecimal() and parts[2].text.isdecimal():
-            self._at += 3
+            self.at += 3
             return int(parts[0].value), int(parts[2].value)
         return None
 
     def _exponent(self) -> Expression:
-        if self._take_operator("-"):
+        if self.take_operator("-"):
             return Apply("neg", (self._exponent(),))
-        self._take_operator("+")
+        self.take_operator("+")
         value = self._atom()
-        return Apply("^", (value, self._exponent())) if self._take_mark("^") else value
+        return Apply("^", (value, self._exponent())) if self.take_mark("^") else value
 
     def _argument(self) -> Expression:
         """Reads a group, or a single digit, letter or command as LaTeX does."""
         token = self.next
         if token is not None and token.kind is Kind.NUMBER and token.text.isdecimal() and len(token.text) > 1:
             first, rest = token.text[0], token.text[1:]
-            self._tokens[self._at] = Token(Kind.NUMBER, rest, Fraction(rest))
+            self.tokens[self.at] = Token(Kind.NUMBER, rest, Fraction(rest))
             return Number(Fraction(first))
         return self._atom()
 
@@ -205,9 +200,9 @@ class _Parser:
         token = self.next
         if token is None:
             raise Unreadable
-        self._at += 1
+        self.at += 1
         if token.kind is Kind.NUMBER:
-            if self._is_mark("_"):
+            if self.is_mark("_"):
                 raise Unreadable
             return Number(token.value, token.is_decimal)
         if token.kind is Kind.LETTER or (token.kind is Kind.WORD and len(token.text) == 1):
@@ -222,70 +217,49 @@ class _Parser:
         if mark == "|":
             self._bars += 1
             value = self.sum()
-            self._expect("|")
+            self.expect("|")
             self._bars -= 1
             return Apply("abs", (value,))
         if mark not in ("(", "[", "{"):
             raise Unreadable
         bars, self._bars = self._bars, 0
         value = self.infix()
-        self._expect(_CLOSING[mark])
+        self.expect(CLOSING[mark])
         self._bars = bars
         return value
 
     def _symbol(self, letter: str) -> Expression:
         name = letter
-        if self._take_mark("_"):
-            name += f"_{self._raw()}"
-        while self._take_mark("'"):
+        if self.take_mark("_"):
+            name += f"_{self.raw()}"
+        while self.take_mark("'"):
             name += "'"
-        if letter in ("C", "P") and name == letter and self._is_mark("("):
+        if letter in ("C", "P") and name == letter and self.is_mark("("):
             chosen = self._pair()
             if chosen is not None:
                 return Apply("binom" if letter == "C" else "permutations", chosen)
-        if letter in _UNKNOWN_FUNCTIONS and self._is_mark("("):
-            name += self._raw()
+        if letter in _UNKNOWN_FUNCTIONS and self.is_mark("("):
+            name += self.raw()
         if name == "e":
             return Apply("e", ())
         return Symbol(name)
 
     def _pair(self) -> tuple[Expression, Expression] | None:
         """Reads two arguments in parentheses; nothing if it is another group."""
-        begin = self._at
+        begin = self.at
         arguments = self._arguments()
         if len(arguments) == 2:
             return arguments[0], arguments[1]
-        self._at = begin
+        self.at = begin
         return None
 
     def _arguments(self) -> tuple[Expression, ...]:
-        self._expect("(")
+        self.expect("(")
         arguments = [self.sum()]
-        while self._take_mark(","):
+        while self.take_mark(","):
             arguments.append(self.sum())
-        self._expect(")")
+        self.expect(")")
         return tuple(arguments)
-
-    def _raw(self) -> str:
-        """Reads one token or a group as text: an index or the argument of an unknown function."""
-        token = self.next
-        if token is None:
-            raise Unreadable
-        self._at += 1
-        if token.kind is not Kind.MARK:
-            return token.text
-        if token.text not in _CLOSING:
-            raise Unreadable
-        depth, texts = 1, []
-        while depth:
-            inner = self.next
-            if inner is None:
-                raise Unreadable
-            self._at += 1
-            depth += (inner.text in ("(", "{", "[")) - (inner.text in (")", "}", "]"))
-            texts.append(inner.text)
-        content = " ".join(texts[:-1])
-        return f"({content})" if token.text == "(" else content
 
     def _command(self, name: str) -> Expression:
         if name in GREEK:
@@ -302,7 +276,7 @@ class _Parser:
             return self._root()
         if name in ("lfloor", "lceil"):
             value = self.sum()
-            if not self._take_command("rfloor" if name == "lfloor" else "rceil"):
+            if not self.take_command("rfloor" if name == "lfloor" else "rceil"):
                 raise Unreadable
             return Apply("floor" if name == "lfloor" else "ceil", (value,))
         if name in _BIG:
@@ -313,10 +287,10 @@ class _Parser:
 
     def _root(self) -> Expression:
         degree: Expression = Number(Fraction(2))
-        if self._is_mark("["):
-            self._at += 1
+        if self.is_mark("["):
+            self.at += 1
             degree = self.sum()
-            self._expect("]")
+            self.expect("]")
         return Apply("root", (self._atom(), degree))
 
     def _function(self, name: str) -> Expression:
@@ -326,11 +300,11 @@ class _Parser:
             return Apply(name, self._arguments())
         base: Expression | None = None
         power: Expression | None = None
-        while self._is_mark("_") or self._is_mark("^"):
-            if self._take_mark("_"):
+        while self.is_mark("_") or self.is_mark("^"):
+            if self.take_mark("_"):
                 base = self._argument_of_base()
             else:
-                self._at += 1
+                self.at += 1
                 power = self._exponent()
         if power == Apply("neg", (Number(Fraction(1)),)) and name in _INVERSE:
             name, power = _INVERSE[name], None
@@ -338,16 +312,16 @@ class _Parser:
         return Apply("^", (value, power)) if power is not None else value
 
     def _argument_of_base(self) -> Expression:
-        return self._atom() if self._is_mark("{") else self._argument()
+        return self._atom() if self.is_mark("{") else self._argument()
 
     def _function_argument(self) -> Expression:
         """Reads what a function applies to: a group, or the factors before the next operator or function."""
-        if self._is_mark("(") or self._is_mark("{"):
+        if self.is_mark("(") or self.is_mark("{"):
             value = self._atom()
-            if self._take_command("degree"):
+            if self.take_command("degree"):
                 value = Apply("degree", (value,))
             return value
-        if self._take_operator("-"):
+        if self.take_operator("-"):
             return Apply("neg", (self._function_argument(),))
         value = self._factor()
         while True:
@@ -365,52 +339,10 @@ class _Parser:
             token = self.next
             if token is None or token.text not in ("_", "^"):
                 raise Unreadable
-            self._at += 1
-            bounds[token.text] = self._group_tokens()
+            self.at += 1
+            bounds[token.text] = self.group_tokens()
         lower, upper = bounds.get("_", []), bounds.get("^", [])
         if len(lower) < 3 or lower[0].kind is not Kind.LETTER or lower[1].text != "=" or not upper:
             raise Unreadable
         variable = Symbol(lower[0].text)
         return Apply(function, (variable, parse(lower[2:]), parse(upper), self._term()))
-
-    def _group_tokens(self) -> list[Token]:
-        begin = self._at
-        if not self._is_mark("{"):
-            self._at += 1
-            return self._tokens[begin : self._at]
-        depth = 0
-        while self._at < len(self._tokens):
-            text = self._tokens[self._at].text
-            self._at += 1
-            depth += (text == "{") - (text == "}")
-            if depth == 0:
-                return self._tokens[begin + 1 : self._at - 1]
-        raise Unreadable
-
-    def _take_operator(self, *operators: str) -> str:
-        """Reads one of the operators; returns it, empty if another token follows."""
-        token = self.next
-        if token is None or token.kind not in (Kind.MARK, Kind.COMMAND):
-            return ""
-        text = f"\\{token.text}" if token.kind is Kind.COMMAND else token.text
-        if text not in operators:
-            return ""
-        self._at += 1
-        return text.removeprefix("\\")
-
-    def _take_mark(self, text: str) -> bool:
-        is_next = self._is_mark(text)
-        self._at += is_next
-        return is_next
-
-    def _take_command(self, name: str) -> bool:
-        is_next = self.next is not None and self.next.kind is Kind.COMMAND and self.next.text == name
-        self._at += is_next
-        return is_next
-
-    def _is_mark(self, text: str) -> bool:
-        return self.next is not None and self.next.kind is Kind.MARK and self.next.text == text
-
-    def _expect(self, text: str) -> None:
-        if not self._take_mark(text):
-            raise Unreadable

@@ -8,9 +8,10 @@ import random
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
-from astraflow.rewards.mathematics.evaluation import Budget, Evaluator, Undefined, Value
-from astraflow.rewards.mathematics.expressions import Apply, Expression, Number, letters_of
+from astraflow.rewards.mathematics.algebra.evaluation import Budget, Evaluator, Undefined, Value
+from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, letters_of
 
 DIGITS = (50, 120)
 """Decimal digits of the first and of the deciding evaluation."""
@@ -82,7 +83,7 @@ def constant(expression: Expression) -> tuple[Evaluator, Value]:
 def canonical(expression: Expression, budget: Budget) -> str | None:
     """Returns a text that equal expressions share: a fraction, digits, or values at two points; None without a value.
 
-    >>> from astraflow.rewards.mathematics.parser import parse
+    >>> from astraflow.rewards.mathematics.algebra.parser import parse
     >>> from astraflow.rewards.mathematics.tokens import tokens_of
     >>> [canonical(parse(tokens_of(text)), Budget()) for text in ("0.5", "2^{1/2}")]
     ['1/2', '1.4142135623730950488']
@@ -129,7 +130,7 @@ def _is_same(
     gold: Expression, answer: Expression, values: Mapping[str, Fraction], budget: Budget, *, has_complex: bool
 ) -> bool:
     """Compares at one point. A difference that shrinks with the number of digits is one of rounding."""
-    differences = []
+    differences: list[tuple[Any, Any]] = []
     for digits in DIGITS:
         evaluator = Evaluator(digits, values, budget, has_complex=has_complex)
         left, right = evaluator.value(gold), evaluator.value(answer)
@@ -147,9 +148,10 @@ def _is_same(
 def _point(letters: frozenset[str], ordinal: int) -> dict[str, Fraction]:
     values = {}
     for letter in letters:
-        chance = random.Random(f"{letter} {ordinal}")  # noqa: S311 (values of letters, no secrets)
+        chance = random.Random(f"{letter} {ordinal}")
         whole, part = chance.randint(2, 12), Fraction(chance.randint(101, 989), 1000 + 2 * chance.randint(0, 40) + 1)
-        values[letter] = (Fraction(whole), part, -(whole % 4) - part, Fraction(whole), whole % 4 + 1 + part)[ordinal % 5]
+        integer = Fraction(whole)
+        values[letter] = (integer, part, -(whole % 4) - part, integer, whole % 4 + 1 + part)[ordinal % 5]
     return values
 
 

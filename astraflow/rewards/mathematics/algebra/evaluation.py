@@ -12,10 +12,9 @@ from typing import Any, TypeAlias
 
 from mpmath import MPContext, mpc, mpf
 
-from astraflow.rewards.mathematics.expressions import Apply, Expression, Number, Symbol
+from astraflow.rewards.mathematics.algebra.exact import MAX_BITS, exact_logarithm, exact_power, exact_root
+from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, Symbol
 
-MAX_BITS = 60_000
-"""Largest numerator or denominator that is exact. Bits."""
 MAX_STEPS = 12_000
 """Operations of one comparison; a function that is no arithmetic counts as several."""
 MAX_TERMS = 1000
@@ -101,8 +100,8 @@ class Evaluator:
     def magnitude(self, value: Value) -> int:
         """Returns the power of ten of the first digit of a value that is not 0."""
         size = self.size(value)
-        power = math.floor(self._mp.mag(size) * math.log10(2))
-        return power - (size < self._mp.mpf(10) ** power)
+        power = math.floor(int(self._mp.mag(size)) * math.log10(2))
+        return power - bool(size < self._mp.mpf(10) ** power)
 
     def difference(self, left: Value, right: Value) -> Any:
         """Returns the absolute difference as a number of mpmath."""
@@ -175,7 +174,7 @@ class Evaluator:
 
     def _power(self, base: Value, exponent: Value) -> Value:
         if isinstance(base, Fraction) and isinstance(exponent, Fraction):
-            exact = self._exact_power(base, exponent)
+            exact = exact_power(base, exponent)
             if exact is not None:
                 return exact
             if base < 0 and exponent.denominator in (3, 5, 7, 9):  # the real root
@@ -193,26 +192,12 @@ class Evaluator:
             return base_number ** int(exponent)
         return self._mp.power(base_number, exponent_number)
 
-    def _exact_power(self, base: Fraction, exponent: Fraction) -> Value | None:
-        """Returns a rational power; None if there is none, or none within the bounds."""
-        if exponent.denominator != 1:
-            if base < 0 or exponent.denominator > 64:
-                return None
-            root = _exact_root(base, exponent.denominator)
-            return None if root is None else self._exact_power(root, Fraction(exponent.numerator))
-        if base == 0 and exponent <= 0:
-            raise Undefined
-        if abs(base) == 1 or base == 0:
-            return base if exponent % 2 else abs(base)
-        bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-        return base ** int(exponent) if bits * abs(exponent) <= MAX_BITS else None
-
     def _root(self, value: Value, degree: Value) -> Value:
         count = degree if isinstance(degree, Fraction) else Fraction(0)
         if count.denominator != 1 or not 1 <= count <= 1000:
             return self._power(value, self._divide(Fraction(1), degree))
         if isinstance(value, Fraction):
-            exact = _exact_root(abs(value), int(count)) if value >= 0 or count % 2 else None
+            exact = exact_root(abs(value), int(count)) if value >= 0 or count % 2 else None
             if exact is not None:
                 return exact if value >= 0 else -exact
         self._budget.spend(_FUNCTION_STEPS)
@@ -292,7 +277,7 @@ class Evaluator:
 
     def _log(self, value: Value, base: Value = Fraction(10)) -> Value:
         if isinstance(value, Fraction) and isinstance(base, Fraction) and value > 0 and base > 1:
-            power = _exact_logarithm(value, base)
+            power = exact_logarithm(value, base)
             if power is not None:
                 return power
         return self._divide(self._ln(value), self._ln(base))
@@ -337,29 +322,3 @@ _TRIGONOMETRIC = {
     "tanh": "tanh", "coth": "coth", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arccot": "acot",
     "arcsec": "asec", "arccsc": "acsc", "arsinh": "asinh", "arcosh": "acosh", "artanh": "atanh",
 }  # fmt: skip
-
-
-def _exact_root(value: Fraction, degree: int) -> Fraction | None:
-    """Returns the rational root of a number that is not negative, None if it is irrational."""
-    over, under = _integer_root(value.numerator, degree), _integer_root(value.denominator, degree)
-    return None if over is None or under is None else Fraction(over, under)
-
-
-def _integer_root(value: int, degree: int) -> int | None:
-    if degree == 2:
-        root = math.isqrt(value)
-    elif value < 2:
-        root = value
-    else:
-        root = 1 << -(-value.bit_length() // degree)
-        while (smaller := ((degree - 1) * root + value // root ** (degree - 1)) // degree) < root:
-            root = smaller
-    return root if root**degree == value else None
-
-
-def _exact_logarithm(value: Fraction, base: Fraction) -> Fraction | None:
-    """Returns the integer power of the base that is the value, None if there is none."""
-    power, rest = 0, value if value >= 1 else 1 / value
-    while rest >= base and power < 1000:
-        rest, power = rest / base, power + 1
-    return None if rest != 1 else Fraction(power if value >= 1 else -power)

@@ -1,0 +1,1 @@
+"""Expressions: their parser, bounded evaluation and equality."""

@@ -1,0 +1,48 @@
+"""Words of an answer that is no formula, and the letters of choices."""
+
+import re
+from collections.abc import Sequence
+
+from astraflow.rewards.mathematics.forms import Phrase
+from astraflow.rewards.mathematics.tokens import Kind, Token
+
+_SYNONYMS = {
+    ("dne",): ("does", "not", "exist"), ("no", "solutions"): ("no", "solution"), ("infinite",): ("infinitely", "many"),
+    ("infinitely", "many", "solutions"): ("infinitely", "many"),
+}  # fmt: skip
+_PUNCTUATION = frozenset((",", ";", ".", "{", "}", "-"))
+_FILLERS = frozenset(("a", "an", "the", "An", "The", "only", "st", "nd", "rd", "th"))
+_FONT = r"\\(?:text|textbf|textrm|mathrm|mathbf)\s*"
+_CHOICE = re.compile(rf"{_FONT}\{{\(?([A-J])\)?\}}|\(([A-J])\)")
+_CHOSEN = re.compile(rf"(?:{_FONT}\{{)?(?:([A-Ja-j])|\(([A-Ja-j])\))[.:]?\}}?((?<=[)}}:])\W.*)?", re.DOTALL)
+_OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\bnot\b")
+
+
+def phrase_of(tokens: Sequence[Token]) -> Phrase:
+    """Returns tokens as words: without case where they are words, without articles, commas and grouping."""
+    has_words = any(token.kind is Kind.WORD for token in tokens) or all(
+        token.kind in (Kind.NUMBER, Kind.LETTER) for token in tokens
+    )
+    words: list[str] = []
+    for token in tokens:
+        if token.kind is Kind.NUMBER:
+            words.append(str(token.value))
+        elif has_words and not _is_filler(token, is_alone=len(tokens) == 1):
+            words.append("r" if token.text.casefold() == "remainder" else token.text.casefold())
+        elif not has_words:
+            words.append(token.text)
+    return Phrase(_SYNONYMS.get(tuple(words), tuple(words)))
+
+
+def _is_filler(token: Token, *, is_alone: bool) -> bool:
+    """Returns whether a token says nothing in a phrase: punctuation, an article, the end of an ordinal number."""
+    is_word = token.kind is Kind.WORD and not is_alone
+    return token.text in _PUNCTUATION or (is_word and token.text in _FILLERS)
+
+
+def is_same_choice(gold: str, answer: str) -> bool:
+    """Returns whether a correct answer that is the letter of a choice is chosen, with or without its text."""
+    choice, given = _CHOICE.fullmatch(gold.strip()), _CHOSEN.fullmatch(answer.strip().strip("$"))
+    if choice is None or given is None or _OTHER_CHOICE.search(given[3] or ""):
+        return False
+    return (choice[1] or choice[2]).casefold() == (given[1] or given[2]).casefold()
