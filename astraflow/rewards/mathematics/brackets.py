@@ -1,11 +1,14 @@
 """Brackets of an answer: what is inside them, and the parts outside them."""
 
+import re
 from collections.abc import Callable, Sequence
 
+from astraflow.rewards.mathematics.forms import Permutation
 from astraflow.rewards.mathematics.tokens import Token
 
 OPENING = frozenset(("(", "[", "{", "\\{", "langle", "begin", "lfloor", "lceil"))
 CLOSING = frozenset((")", "]", "}", "\\}", "rangle", "end", "rfloor", "rceil"))
+_CYCLES = re.compile(r"(?:\(\s*\d+(?:[\s,]+\d+)*\s*\)\s*)+")
 
 
 def without_group(tokens: list[Token]) -> list[Token]:
@@ -40,3 +43,16 @@ def split(tokens: Sequence[Token], is_separator: Callable[[Token], bool]) -> tup
         else:
             parts[-1].append(token)
     return parts, separators
+
+
+def permutation_of(text: str) -> Permutation | None:
+    """Returns the permutation that disjoint cycles such as (1 2 3)(4 5) form, None for another text."""
+    if not _CYCLES.fullmatch(text) or not re.search(r"\d\s+\d", text) or "," in text:
+        return None
+    images: dict[int, int] = {}
+    for cycle in re.findall(r"\(([^)]*)\)", text):
+        members = [int(member) for member in cycle.split()]
+        if len(set(members)) != len(members) or not images.keys().isdisjoint(members):
+            return None
+        images |= dict(zip(members, [*members[1:], members[0]], strict=True))
+    return Permutation({member: image for member, image in images.items() if member != image})

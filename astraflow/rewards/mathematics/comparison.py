@@ -4,8 +4,9 @@ What is not understood is equal only word by word, so that a strange answer is w
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from itertools import product
 from typing import TypeVar
 
 from astraflow.rewards.mathematics.algebra.evaluation import Budget, Undefined
@@ -51,11 +52,19 @@ def is_equal(gold: str, answer: str, *, decimals: int) -> bool:
     if bare(gold) == bare(answer) or is_same_choice(gold, answer):
         return True
     comparison = Comparison(decimals)
-    if any(comparison.is_equal(left, right) for left in readings(gold) for right in readings(answer)):
-        return True
-    expected, given = read(gold), unit_reading(answer)
-    has_unit = isinstance(expected, Quantity) and expected.unit is not None
-    return has_unit and given is not None and comparison.is_equal(expected, given)
+    try:
+        return any(comparison.is_equal(left, right) for left, right in _pairs(gold, answer))
+    except RecursionError:  # hundreds of operators in a row
+        return False
+
+
+def _pairs(gold: str, answer: str) -> Iterator[tuple[Form, Form]]:
+    """Yields the forms that are compared; a plain text has a unit only if the correct answer has one."""
+    yield from product(readings(gold), readings(answer))
+    expected = read(gold)
+    given = unit_reading(answer) if isinstance(expected, Quantity) and expected.unit is not None else None
+    if given is not None:
+        yield expected, given
 
 
 class Comparison:
@@ -123,9 +132,9 @@ class Comparison:
         """Returns whether relations state the correct answer: a name or equal values before it, rounded ones behind."""
         if not set(chain.operators) <= {"=", "~"}:
             return self._is_same_range(gold, chain)
-        begin = 1 if chain.names[0] and len(chain.sides) > 1 else 0
+        begin = int(_is_named(chain, 0))
         sides = chain.sides[begin:]
-        if begin == 0 and len(sides) == 2 and chain.names[1]:
+        if begin == 0 and len(sides) == 2 and _is_named(chain, 1):
             return self.is_equal(gold, sides[0])
         for left, right, operator in zip(sides, sides[1:], chain.operators[begin:], strict=False):
             if operator == "=" and not self.is_equal(left, right):
@@ -169,7 +178,7 @@ class Comparison:
             return False
         if None not in (gold.unit, answer.unit) and gold.unit != answer.unit:
             return False
-        if gold.is_time or answer.is_time:
+        if gold.is_time:
             return self._is_equal_each(gold.parts, answer.parts)
         return self._is_proportional(gold.parts, answer.parts)
 
@@ -191,8 +200,7 @@ class Comparison:
 
     def _is_equal_items(self, gold: Items, answer: Items) -> bool:
         grouping, other = gold.grouping, answer.grouping
-        has_order = any(isinstance(item, Phrase) and "ldots" in item.words for item in gold.items)
-        if grouping in _UNORDERED and other in _UNORDERED and not has_order:
+        if grouping in _UNORDERED and other in _UNORDERED and not gold.goes_on:
             return _is_matched(gold.items, answer.items, self.is_equal, is_set=Grouping.SET in (grouping, other))
         is_interval = Grouping.INTERVAL in (grouping, other)
         if Grouping.SET in (grouping, other) or (is_interval and gold.brackets != answer.brackets):
@@ -268,9 +276,9 @@ def _assigned(chain: Chain) -> Form | None:
     """Returns the value that equations give to a name, or that all sides have; None for an equation with unknowns."""
     if set(chain.operators) != {"="}:
         return None
-    if chain.names[0]:
+    if _is_named(chain, 0):
         value = chain.sides[-1]
-    elif chain.names[-1] and len(chain.sides) == 2:
+    elif _is_named(chain, -1) and len(chain.sides) == 2:
         value = chain.sides[0]
     elif any(isinstance(side, Quantity) and letters_of(side.expression) for side in chain.sides):
         return None
@@ -278,6 +286,13 @@ def _assigned(chain: Chain) -> Form | None:
         return chain.sides[-1]
     is_equation = isinstance(value, Quantity) and _name_of(chain) in letters_of(value.expression)
     return None if is_equation else value
+
+
+def _is_named(chain: Chain, at: int) -> bool:
+    """Returns whether a side is a name: a letter, a function or a word, or capital letters such as those of a line."""
+    name, side = chain.names[at], chain.sides[at]
+    is_product = isinstance(side, Quantity) and isinstance(side.expression, Apply)
+    return bool(name) and not (is_product and name.isalpha() and not name.isupper())
 
 
 def _variants(unit: Unit | None, expression: Expression) -> list[Expression]:

@@ -9,11 +9,11 @@ MAX_EMPTY_BOXES = 20
 """Boxes without content that are passed over at the end of a completion. Count."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
-_BARE_CONTENT = re.compile(r"\$?([+-]?\d[\d,]*(?:\.\d+)?|[A-Za-z](?![A-Za-z]))")
+_BARE_CONTENT = re.compile(r"\$?([+-]?\d+(?:,\d{3})*(?:\.\d+)?|[A-Za-z](?![A-Za-z]))")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _STATED = re.compile(r"\b(?:answer|result|solution)s?\b[^.\n:=]{0,40}?(?:\bis\b|\bare\b|:|=)[ \t]*:?", re.IGNORECASE)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_SENTENCE_END = re.compile(r"[.!?;](?=\s|$|\*)|\n")
+_SENTENCE_END = re.compile(r"[.?;](?=\s|$|\*)|!(?=\s+[A-Z]|\s*$)|\n")
 _CLAUSE_END = re.compile(r",?\s+(?:not|which|because|since|where|but|as|so)\b")
 _VERB = re.compile(r"(?:\b(?:is|are|equals|be|get|obtain)\b|^)")
 _MAX_LINE_CHARS = 200

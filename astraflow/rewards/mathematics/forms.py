@@ -47,6 +47,11 @@ class Items:
     brackets: str = ""
     """Opening and closing bracket of an interval or a tuple."""
 
+    @property
+    def goes_on(self) -> bool:
+        """True if dots are among the items, which then have an order."""
+        return any(isinstance(item, Phrase) and "ldots" in item.words for item in self.items)
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:

@@ -7,7 +7,7 @@ from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression,
 from astraflow.rewards.mathematics.algebra.parser import parse
 from astraflow.rewards.mathematics.forms import Quantity
 from astraflow.rewards.mathematics.tokens import Kind, Token, Unreadable
-from astraflow.rewards.mathematics.units import MULTIPLIERS, unit_of
+from astraflow.rewards.mathematics.units import MULTIPLIERS, is_unit_word, unit_of
 
 _DEGREE = unit_of(["degree"])
 _FOOT_MARKS = {"'": "foot", '"': "inch"}
@@ -91,12 +91,8 @@ def _starts_unit(tokens: Sequence[Token], at: int) -> bool:
         return bool(inside) and all(part.kind is Kind.WORD for part in inside)
     if token.kind is not Kind.WORD:
         return False
-    # A single letter in a text is a unit only after a number: elsewhere it is a letter in another font.
-    return len(token.text) > 1 or tokens[at - 1].kind is Kind.NUMBER or _ends_power_of_ten(tokens, at)
-
-
-def _ends_power_of_ten(tokens: Sequence[Token], at: int) -> bool:
-    return tokens[at - 1].text == "}" and any(token.kind is Kind.NUMBER for token in tokens[:at])
+    # A single letter in a text is a unit after a number, or if it is known as one: else it is a letter in another font.
+    return len(token.text) > 1 or tokens[at - 1].kind is Kind.NUMBER or is_unit_word(token.text)
 
 
 def _starts_number(tokens: Sequence[Token], at: int, token: Token) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, parts_of, replaced
-from astraflow.rewards.mathematics.brackets import CLOSING, OPENING, close_of, split, without_group
+from astraflow.rewards.mathematics.brackets import CLOSING, OPENING, close_of, permutation_of, split, without_group
 from astraflow.rewards.mathematics.forms import (
     Based,
     Chain,
@@ -15,7 +15,6 @@ from astraflow.rewards.mathematics.forms import (
     Grouping,
     Intersection,
     Items,
-    Permutation,
     Phrase,
     Quantity,
     Ratio,
@@ -38,7 +37,6 @@ _BASES = {
     "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "sixteen": 16,
 }  # fmt: skip
 _OPERATORS = frozenset(("+", "-", "*", "/", "^", "!", "frac", "sqrt", "cdot", "times", "pi", "div"))
-_CYCLES = re.compile(r"(?:\(\s*\d+(?:[\s,]+\d+)*\s*\)\s*)+")
 _MATRICES = frozenset(("pmatrix", "bmatrix", "Bmatrix", "matrix", "array", "smallmatrix", "cases", "aligned", "align"))
 
 
@@ -64,7 +62,7 @@ def read(text: str) -> Form:
     """
     spelled = cleaned(text)
     try:
-        permutation = _permutation(spelled)
+        permutation = permutation_of(spelled)
         if permutation is not None:
             return permutation
         return _read(_stripped(tokens_of(spelled)))
@@ -78,8 +76,8 @@ def _read(tokens: list[Token]) -> Form:
     if not tokens:
         return Phrase(())
     if all(token.kind is Kind.WORD for token in tokens) and (len(tokens) > 1 or len(tokens[0].text) > 1):
-        separated = _separated(tokens) if len(tokens) == 3 and len(tokens[0].text) == 1 else None
-        return separated or phrase_of(tokens)
+        words, _ = split(tokens, _is_joint)
+        return (_separated(tokens) if all(len(word) <= 1 for word in words) else None) or phrase_of(tokens)
     for reader in _READERS:
         form = reader(tokens)
         if form is not None:
@@ -89,7 +87,7 @@ def _read(tokens: list[Token]) -> Form:
 
 def _separated(tokens: list[Token]) -> Form | None:
     """Reads items with commas, semicolons, "and" or "or" between them."""
-    parts, joints = split(tokens, lambda token: _is_joint(token))
+    parts, joints = split(tokens, _is_joint)
     if len(parts) < 2:
         return None
     parts = [part for part in parts if part]
@@ -318,19 +316,6 @@ def _quantity(tokens: list[Token]) -> Form | None:
 _READERS: tuple[Callable[[list[Token]], Form | None], ...] = (
     _tabular, _bracketed, _separated, _related, _united, _proportional, _based, _quantity,
 )  # fmt: skip
-
-
-def _permutation(text: str) -> Permutation | None:
-    """Reads disjoint cycles, such as (1 2 3)(4 5)."""
-    if not _CYCLES.fullmatch(text) or not re.search(r"\d\s+\d", text) or "," in text:
-        return None
-    images: dict[int, int] = {}
-    for cycle in re.findall(r"\(([^)]*)\)", text):
-        members = [int(member) for member in cycle.split()]
-        if len(set(members)) != len(members) or not images.keys().isdisjoint(members):
-            return None
-        images |= dict(zip(members, [*members[1:], members[0]], strict=True))
-    return Permutation({member: image for member, image in images.items() if member != image})
 
 
 def _is_inequality(form: Form) -> bool:

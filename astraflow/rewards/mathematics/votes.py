@@ -16,7 +16,10 @@ def vote(text: str) -> str:
     >>> vote("0.5"), vote(r"x=\frac12"), vote("4, 2"), vote(r"\{2,4\}"), vote(r"\text{Monday}")
     ('1/2', '1/2', '2, 4', '2, 4', 'monday')
     """
-    return _of(read(text), Budget()) or bare(text)
+    try:
+        return _of(read(text), Budget()) or bare(text)
+    except RecursionError:  # hundreds of operators in a row
+        return bare(text)
 
 
 def _of(form: Form, budget: Budget) -> str | None:
@@ -29,8 +32,8 @@ def _of(form: Form, budget: Budget) -> str | None:
         return " ".join(form.words)
     if isinstance(form, Chain) and set(form.operators) == {"="} and len(form.sides) == 2 and form.names[0]:
         return _of(form.sides[1], budget)
-    spans = spans_of(form) if not isinstance(form, Items) or form.grouping is Grouping.INTERVAL else None
-    if spans is not None:
+    spans = spans_of(form)
+    if spans is not None and (not isinstance(form, Items) or _is_interval(form, spans)):
         return " u ".join(map(_of_span, spans))
     if isinstance(form, Items):
         return _of_items(form, budget)
@@ -40,9 +43,15 @@ def _of(form: Form, budget: Budget) -> str | None:
     return None
 
 
+def _is_interval(form: Items, spans: Sequence[Span]) -> bool:
+    """Returns whether items in brackets are the ends of an interval and not a pair of numbers."""
+    is_infinite = any(isinstance(end, float) for span in spans for end in (span.low, span.high))
+    return form.grouping is Grouping.INTERVAL or (form.grouping is Grouping.TUPLE and is_infinite)
+
+
 def _of_items(form: Items, budget: Budget) -> str | None:
     if form.grouping in (Grouping.LIST, Grouping.SET):
-        return _joined(form.items, budget, is_sorted=True)
+        return _joined(form.items, budget, is_sorted=not form.goes_on)
     texts = _joined(form.items, budget)
     return None if texts is None else f"({texts})"
 

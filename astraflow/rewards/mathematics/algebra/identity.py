@@ -22,7 +22,7 @@ _MAX_PLACES = 60
 _CONSTANT_STEPS = 1000
 _MIN_POINTS = 3
 """Points at which both expressions must be defined."""
-_POINTS = 16
+_POINTS = 20
 
 
 def is_identical(gold: Expression, answer: Expression, *, decimals: int, budget: Budget | None = None) -> bool:
@@ -150,12 +150,13 @@ def _point(letters: frozenset[str], ordinal: int) -> dict[str, Fraction]:
     for letter in letters:
         chance = random.Random(f"{letter} {ordinal}")
         whole, part = chance.randint(2, 12), Fraction(chance.randint(101, 989), 1000 + 2 * chance.randint(0, 40) + 1)
-        integer = Fraction(whole)
-        values[letter] = (integer, part, -(whole % 4) - part, integer, whole % 4 + 1 + part)[ordinal % 5]
+        values[letter] = (Fraction(whole), part, -(whole % 4) - part, Fraction(6 * whole), whole % 4 + 1 + part)[
+            ordinal % 5
+        ]
     return values
 
 
 def _points(letters: frozenset[str], count: int) -> Iterator[dict[str, Fraction]]:
-    """Yields values of the letters: integers, small, negative and positive numbers in turn."""
+    """Yields values of the letters: integers, small, negative and positive numbers, and multiples of 6, in turn."""
     for ordinal in range(count):
         yield _point(letters, ordinal + 1)
