@@ -49,7 +49,7 @@ async def test_a_printed_text_is_no_reply_and_no_secret_reaches_a_worker(monkeyp
 
 @pytest.mark.anyio
 async def test_a_hanging_call_is_killed_while_another_worker_continues() -> None:
-    async with started(workers=2, limit_s=2.0) as pool:
+    async with started(workers=2, limit_s=1.0) as pool:
         hanging = asyncio.create_task(pool.call({"hangs": True}))
         await asyncio.sleep(0)
         assert await pool.call("next") == "next"
@@ -58,6 +58,23 @@ async def test_a_hanging_call_is_killed_while_another_worker_continues() -> None
             await hanging
         assert pool.killed == 1
         assert [await pool.call(number) for number in range(4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.anyio
+async def test_time_in_which_a_call_does_not_compute_is_no_processor_time() -> None:
+    async with started(limit_s=0.05) as pool:
+        assert await pool.call({"sleeps": 0.3}) == {"sleeps": 0.3}
+        assert (pool.killed, pool.lost) == (0, 0)
+
+
+@pytest.mark.anyio
+async def test_a_call_that_stalls_is_given_to_other_workers_and_fails_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astraflow.rewards.workers.pool.MIN_STALL_S", 0.2)
+    async with started(limit_s=0.01) as pool:
+        with raises_code(Unavailable, "worker.lost"):
+            await pool.call({"sleeps": 60})
+        assert (pool.killed, pool.lost) == (0, 3)
+        assert await pool.call(1) == 1
 
 
 @pytest.mark.anyio
@@ -134,5 +151,5 @@ async def test_a_worker_ends_by_itself_once_its_pool_is_gone() -> None:
     process.stdin.write(b'{"hangs": true}\n')
     await process.stdin.drain()
     process.stdin.close()
-    assert await process.wait() == -signal.SIGALRM
+    assert await process.wait() == -signal.SIGPROF
     await pool.close()

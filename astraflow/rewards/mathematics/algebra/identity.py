@@ -148,7 +148,7 @@ def _is_same(
 def _point(letters: frozenset[str], ordinal: int) -> dict[str, Fraction]:
     values = {}
     for letter in letters:
-        chance = random.Random(f"{letter} {ordinal}")
+        chance = random.Random(f"{letter!a} {ordinal}")
         whole, part = chance.randint(2, 12), Fraction(chance.randint(101, 989), 1000 + 2 * chance.randint(0, 40) + 1)
         values[letter] = (Fraction(whole), part, -(whole % 4) - part, Fraction(6 * whole), whole % 4 + 1 + part)[
             ordinal % 5
