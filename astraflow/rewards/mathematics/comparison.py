@@ -62,9 +62,9 @@ def _pairs(gold: str, answer: str) -> Iterator[tuple[Form, Form]]:
     """Yields the forms that are compared; a plain text has a unit only if the correct answer has one."""
     yield from product(readings(gold), readings(answer))
     expected = read(gold)
-    given = unit_reading(answer) if isinstance(expected, Quantity) and expected.unit is not None else None
-    if given is not None:
-        yield expected, given
+    with_unit = unit_reading(answer) if isinstance(expected, Quantity) and expected.unit is not None else None
+    if with_unit is not None:
+        yield expected, with_unit
 
 
 class Comparison:

@@ -104,13 +104,13 @@ def canonical(expression: Expression, budget: Budget) -> str | None:
 def _is_near(gold: Expression, answer: Expression, decimals: int, budget: Budget) -> bool:
     """Compares with a decimal number: equal to half a unit of the last place that is compared."""
     evaluator = Evaluator(DIGITS[0], {}, budget, has_complex=False)
-    expected, given = evaluator.value(gold), evaluator.value(answer)
-    if expected == given:
+    expected, answered = evaluator.value(gold), evaluator.value(answer)
+    if expected == answered:
         return True
     if expected == 0:
         return False
     places = decimals + max(0, -evaluator.magnitude(expected) - 1)
-    return bool(evaluator.difference(expected, given) * 10**places * 2 <= 1)
+    return bool(evaluator.difference(expected, answered) * 10**places * 2 <= 1)
 
 
 def _is_same_function(gold: Expression, answer: Expression, letters: frozenset[str], budget: Budget) -> bool:
