@@ -262,8 +262,7 @@ def _words(form: Form) -> tuple[str, ...]:
 
 def _is_same_name(name: str, other: str) -> bool:
     """Returns whether two names are equal, or y and the value of a function of x."""
-    is_function = _FUNCTION.fullmatch(name), _FUNCTION.fullmatch(other)
-    return name == other or ("y" in (name, other) and any(is_function))
+    return name == other or ("y" in (name, other) and any(map(_FUNCTION.fullmatch, (name, other))))
 
 
 def _name_of(chain: Chain) -> str:
