@@ -121,10 +121,10 @@ def _decided(gold: str, answer: str) -> _Verdict | None:
     >>> _decided("12", "12.") == _Verdict(True, "12"), _decided("12", "24/2").is_correct, _decided("x+1", "1+x")
     (True, True, None)
     """
-    expected, given = bare(gold), bare(answer)
-    if expected == given:
+    expected, spelled = bare(gold), bare(answer)
+    if expected == spelled:
         return _Verdict(True, expected)
-    number, other = plain_number(expected), plain_number(given)
+    number, other = plain_number(expected), plain_number(spelled)
     if number is None or other is None:
         return None
     return _Verdict(number == other, expected if number == other else str(other))

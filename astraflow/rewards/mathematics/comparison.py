@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from astraflow.rewards.mathematics.algebra.evaluation import Budget, Undefined
 from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, Symbol, letters_of, renamed
-from astraflow.rewards.mathematics.algebra.identity import constant, is_identical
+from astraflow.rewards.mathematics.algebra.identity import constant, is_identical, is_roughly, is_share
 from astraflow.rewards.mathematics.equations import is_same_equation, is_same_inequality
 from astraflow.rewards.mathematics.forms import (
     Based,
@@ -62,9 +62,9 @@ def _pairs(gold: str, answer: str) -> Iterator[tuple[Form, Form]]:
     """Yields the forms that are compared; a plain text has a unit only if the correct answer has one."""
     yield from product(readings(gold), readings(answer))
     expected = read(gold)
-    given = unit_reading(answer) if isinstance(expected, Quantity) and expected.unit is not None else None
-    if given is not None:
-        yield expected, given
+    with_unit = unit_reading(answer) if isinstance(expected, Quantity) and expected.unit is not None else None
+    if with_unit is not None:
+        yield expected, with_unit
 
 
 class Comparison:
@@ -139,7 +139,7 @@ class Comparison:
         for left, right, operator in zip(sides, sides[1:], chain.operators[begin:], strict=False):
             if operator == "=" and not self.is_equal(left, right):
                 return False
-            if operator == "~" and not _is_roughly(left, right):
+            if operator == "~" and not _is_rounded(left, right):
                 return False
         return any(self.is_equal(gold, side) for side in (sides[-1], sides[0]))
 
@@ -152,7 +152,7 @@ class Comparison:
             if unit.factor != other_unit.factor:
                 other = Apply("*", (Number(other_unit.factor / unit.factor), other))
             return self.is_identical(expression, other)
-        if not (other_unit is not None and other_unit.is_percent and _is_share(expression)) and self.is_identical(
+        if not (other_unit is not None and other_unit.is_percent and is_share(expression)) and self.is_identical(
             expression, other
         ):
             return True
@@ -200,12 +200,12 @@ class Comparison:
 
     def _is_equal_items(self, gold: Items, answer: Items) -> bool:
         grouping, other = gold.grouping, answer.grouping
-        if grouping in _UNORDERED and other in _UNORDERED and not gold.goes_on:
+        if grouping in _UNORDERED and other in _UNORDERED and not gold.goes_on and not _has_lost_names(gold, answer):
             return _is_matched(gold.items, answer.items, self.is_equal, is_set=Grouping.SET in (grouping, other))
         is_interval = Grouping.INTERVAL in (grouping, other)
         if Grouping.SET in (grouping, other) or (is_interval and gold.brackets != answer.brackets):
             return False
-        if grouping is not other and Grouping.LIST in (grouping, other):
+        if Grouping.LIST in (grouping, other):
             return self._is_equal_each(_values(gold.items), _values(answer.items))
         return self._is_equal_each(gold.items, answer.items)
 
@@ -230,7 +230,8 @@ class Comparison:
 def _unwrapped(form: Form) -> Form:
     """Returns the only item of a set."""
     if isinstance(form, Items) and form.grouping in _UNORDERED and len(form.items) == 1:
-        return form if isinstance(form.items[0], Items) else form.items[0]
+        item = form.items[0]
+        return form if isinstance(item, Items) and item.grouping is Grouping.SET else item
     return form
 
 
@@ -239,6 +240,12 @@ def _items(form: Form) -> Items | None:
     if isinstance(form, Table) and form.is_matrix and all(len(row) == 1 for row in form.rows):
         return Items(Grouping.VECTOR, tuple(row[0] for row in form.rows))
     return form if isinstance(form, Items) else None
+
+
+def _has_lost_names(gold: Items, answer: Items) -> bool:
+    """Returns whether values of different letters are given without them: their order then says which is which."""
+    names = {_name_of(item) for item in gold.items if isinstance(item, Chain)}
+    return len(names) > 1 and not any(isinstance(item, Chain) for item in answer.items)
 
 
 def _values(items: Sequence[Form]) -> list[Form]:
@@ -255,17 +262,7 @@ def _words(form: Form) -> tuple[str, ...]:
 
 def _is_same_name(name: str, other: str) -> bool:
     """Returns whether two names are equal, or y and the value of a function of x."""
-    is_function = _FUNCTION.fullmatch(name), _FUNCTION.fullmatch(other)
-    return name == other or ("y" in (name, other) and any(is_function))
-
-
-def _is_share(expression: Expression) -> bool:
-    """Returns whether a number is between -1 and 1: a percentage of it is not the number before its sign."""
-    try:
-        evaluator, value = constant(expression)
-    except Undefined:
-        return False
-    return bool(0 < evaluator.size(value) < 1)
+    return name == other or ("y" in (name, other) and any(map(_FUNCTION.fullmatch, (name, other))))
 
 
 def _name_of(chain: Chain) -> str:
@@ -312,16 +309,11 @@ def _is_same_dimension(unit: Unit, other: Unit) -> bool:
     return names.items() <= others.items() or others.items() <= names.items()
 
 
-def _is_roughly(left: Form, right: Form) -> bool:
+def _is_rounded(left: Form, right: Form) -> bool:
     """Returns whether the right side is a rounded value of the left one."""
     if not (isinstance(left, Quantity) and isinstance(right, Quantity)):
         return False
-    try:
-        evaluator, value = constant(left.expression)
-        _, other = constant(right.expression)
-    except Undefined:
-        return False
-    return bool(evaluator.difference(value, other) * 100 <= evaluator.size(value))
+    return is_roughly(left.expression, right.expression)
 
 
 def _is_multiple(right: Form, other: Form, modulus: Form) -> bool:

@@ -76,7 +76,7 @@ def _is_multiple(difference: Expression, other: Expression, is_identical: Identi
 def _solves(solution: Chain, difference: Expression, is_identical: Identity) -> bool:
     """Returns whether an equation is solved for a letter, and solves one that is linear in it."""
     for side, value in _isolated(solution):
-        at = [renamed(difference, {side.name: Number(Fraction(place))}) for place in range(3)]
+        at = [renamed(difference, {side.name: Number(Fraction(value_at))}) for value_at in range(3)]
         slope = Apply("-", (at[1], at[0]))
         is_linear = is_identical(slope, Apply("-", (at[2], at[1]))) and not is_identical(slope, _ZERO)
         if is_linear and is_identical(renamed(difference, {side.name: value}), _ZERO):

@@ -42,7 +42,7 @@ def _is_filler(token: Token, *, is_alone: bool) -> bool:
 
 def is_same_choice(gold: str, answer: str) -> bool:
     """Returns whether a correct answer that is the letter of a choice is chosen, with or without its text."""
-    choice, given = _CHOICE.fullmatch(gold.strip()), _CHOSEN.fullmatch(answer.strip().strip("$"))
-    if choice is None or given is None or _OTHER_CHOICE.search(given[3] or ""):
+    choice, chosen = _CHOICE.fullmatch(gold.strip()), _CHOSEN.fullmatch(answer.strip().strip("$"))
+    if choice is None or chosen is None or _OTHER_CHOICE.search(chosen[3] or ""):
         return False
-    return (choice[1] or choice[2]).casefold() == (given[1] or given[2]).casefold()
+    return (choice[1] or choice[2]).casefold() == (chosen[1] or chosen[2]).casefold()

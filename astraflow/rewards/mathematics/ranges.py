@@ -104,9 +104,9 @@ def _of_inequalities(chain: Chain) -> list[Span] | None:
     if len(chain.sides) == 3 and at != 1:
         return None
     sets = []
-    for place, operator in enumerate(chain.operators):
-        other = chain.sides[place + 1] if place == at else chain.sides[place]
-        sets.append(_half(_end(other), operator if place == at else _FLIPPED[operator]))
+    for ordinal, operator in enumerate(chain.operators):
+        other = chain.sides[ordinal + 1] if ordinal == at else chain.sides[ordinal]
+        sets.append(_half(_end(other), operator if ordinal == at else _FLIPPED[operator]))
     return _intersection(sets)
 
 

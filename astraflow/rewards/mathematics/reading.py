@@ -142,7 +142,7 @@ def _related(tokens: list[Token]) -> Form | None:
         return phrase_of(tokens)
     if names[0] == "in" and len(parts) == 2:
         return _read(parts[1])
-    if not parts[0]:
+    if not parts[0] and names[0] in ("=", "~"):
         parts, names = parts[1:], names[1:]
         if not names:
             return _read(parts[0])

@@ -52,6 +52,9 @@ _NO_UNITS = frozenset((
 ))  # fmt: skip
 """Words after a number that are no unit: they change what the number means."""
 
+_FRACTIONS = frozenset(
+    ("halves", "third", "thirds", "fourths", "fifths", "sixths", "eighths", "tenths", "hundredths", "thousandths")
+)
 _SUFFIXES = frozenset(("k", "M", "B", "bn"))
 """Abbreviations of thousand, million and billion."""
 
@@ -59,6 +62,7 @@ MULTIPLIERS = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, 
 """Words that multiply the number before them."""
 
 MAX_WORDS = 6
+_NOT_ALONE = _NO_UNITS | _FRACTIONS | _POWERS.keys() | {"factorial", "below", "above", "under", "off", "negative"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ def unit_of(words: list[str]) -> Unit | None:
         elif word in _POWERS and at < len(words) and word not in ("squared", "cubed"):
             power = _POWERS[word]
         else:
-            is_word = word.replace("'", "").isalpha() and word not in _NO_UNITS and words[at - 1] not in _SUFFIXES
+            is_word = word.replace("'", "").isalpha() and word not in _NOT_ALONE and words[at - 1] not in _SUFFIXES
             if not is_word or plain >= MAX_WORDS:
                 return None
             exponent, at = _exponent(words, at)

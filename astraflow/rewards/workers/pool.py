@@ -31,6 +31,13 @@ MIN_STALL_S = 30.0
 """Shortest such wall time. Seconds."""
 
 
+STALL_FACTOR = 20.0
+"""Wall time of a call, as a multiple of its processor time, after which its worker counts as stalled."""
+
+MIN_STALL_S = 30.0
+"""Shortest such wall time. Seconds."""
+
+
 class CallKilled(Exception):
     """A call used up its processor time, and its worker was killed."""
 

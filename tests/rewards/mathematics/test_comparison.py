@@ -117,9 +117,9 @@ def polynomial(coefficients: list[int]) -> str:
 @given(st.lists(st.integers(-9, 9), min_size=2, max_size=4), st.lists(st.integers(-9, 9), min_size=2, max_size=4))
 def test_a_product_of_polynomials_equals_its_expansion_and_no_other(left: list[int], right: list[int]) -> None:
     product = [0] * (len(left) + len(right) - 1)
-    for place, value in enumerate(left):
-        for other_place, other in enumerate(right):
-            product[place + other_place] += value * other
+    for power, value in enumerate(left):
+        for other_power, other in enumerate(right):
+            product[power + other_power] += value * other
     assert same(f"({polynomial(left)})({polynomial(right)})", polynomial(product))
     product[0] += 1
     assert not same(f"({polynomial(left)})({polynomial(right)})", polynomial(product))

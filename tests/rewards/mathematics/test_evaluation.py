@@ -40,7 +40,7 @@ def value(text: str) -> object:
 
 
 @pytest.mark.parametrize("text", HUGE)
-def test_what_is_too_large_has_no_value(text: str) -> None:
+def test_expressions_beyond_the_bounds_have_no_value(text: str) -> None:
     with pytest.raises((Undefined, Unreadable)):
         value(text)
 
@@ -48,7 +48,7 @@ def test_what_is_too_large_has_no_value(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["\\frac10", "0^0", "\\ln 0", "\\tan\\frac{\\pi}{2}", "(-3)!", "\\infty-\\infty", "\\sqrt{-2}"]
 )
-def test_what_is_undefined_has_no_value(text: str) -> None:
+def test_undefined_expressions_have_no_value(text: str) -> None:
     with pytest.raises(Undefined):
         value(text)
 

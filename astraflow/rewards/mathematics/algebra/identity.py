@@ -80,6 +80,24 @@ def constant(expression: Expression) -> tuple[Evaluator, Value]:
     return evaluator, evaluator.value(expression)
 
 
+def is_roughly(expression: Expression, other: Expression) -> bool:
+    """Returns whether two expressions differ by at most a hundredth."""
+    try:
+        evaluator, value = constant(expression)
+        return bool(evaluator.difference(value, constant(other)[1]) * 100 <= evaluator.size(value))
+    except Undefined:
+        return False
+
+
+def is_share(expression: Expression) -> bool:
+    """Returns whether a number is between -1 and 1: a percentage of it is not the number before its sign."""
+    try:
+        evaluator, value = constant(expression)
+        return bool(0 < evaluator.size(value) < 1)
+    except Undefined:
+        return False
+
+
 def canonical(expression: Expression, budget: Budget) -> str | None:
     """Returns a text that equal expressions share: a fraction, digits, or values at two points; None without a value.
 
@@ -104,13 +122,13 @@ def canonical(expression: Expression, budget: Budget) -> str | None:
 def _is_near(gold: Expression, answer: Expression, decimals: int, budget: Budget) -> bool:
     """Compares with a decimal number: equal to half a unit of the last place that is compared."""
     evaluator = Evaluator(DIGITS[0], {}, budget, has_complex=False)
-    expected, given = evaluator.value(gold), evaluator.value(answer)
-    if expected == given:
+    expected, answered = evaluator.value(gold), evaluator.value(answer)
+    if expected == answered:
         return True
     if expected == 0:
         return False
     places = decimals + max(0, -evaluator.magnitude(expected) - 1)
-    return bool(evaluator.difference(expected, given) * 10**places * 2 <= 1)
+    return bool(evaluator.difference(expected, answered) * 10**places * 2 <= 1)
 
 
 def _is_same_function(gold: Expression, answer: Expression, letters: frozenset[str], budget: Budget) -> bool:
