@@ -116,10 +116,10 @@ def _open_quotes(line: str, quotes: str) -> str:
             if end is None:
                 return quotes
             quotes, position = "", end.end()
-        found = _STRING_OR_COMMENT.search(line, position)
-        if found is None:
+        token = _STRING_OR_COMMENT.search(line, position)
+        if token is None:
             return ""
-        quotes, position = (found[0], found.end()) if found[0] in ('"""', "'''") else ("", found.end())
+        quotes, position = (token[0], token.end()) if token[0] in ('"""', "'''") else ("", token.end())
 
 
 def _dedented(line: str, indent: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from . import kernel, programs, usage
-from .buffers import Buffer
+from .buffers import CHUNK_BYTES, Buffer, Output
 from .confinement import Confinement, Limits
 from .folders import exceeds
 from .guardian import REMOVAL_S, Launch, guard
@@ -21,7 +21,6 @@ _AUDIT_S = 0.25
 """Interval at which memory and disk of a running job are measured."""
 _COMMAND_S = 5.0
 """Timeout for an interpreter to take a command."""
-_CHUNK_BYTES = 2**16
 
 
 class HostLeft(Exception):
@@ -30,35 +29,6 @@ class HostLeft(Exception):
 
 class Broken(Exception):
     """The sandbox itself failed."""
-
-
-class Output:
-    """Collected output of a stream."""
-
-    def __init__(self, descriptor: int, limit: int, buffer: Buffer) -> None:
-        """buffer: with place for the limit and a chunk."""
-        self.descriptor = descriptor
-        self.size = 0
-        self.is_cut = False
-        self.is_open = True
-        self._limit = limit
-        self._buffer = buffer
-
-    @property
-    def content(self) -> memoryview:
-        """What was collected."""
-        return self._buffer.view[: self.size]
-
-    def read(self) -> bool:
-        """Reads what is there; discards what exceeds the limit. Returns whether there was anything."""
-        try:
-            count = os.readv(self.descriptor, [self._buffer.view[self.size : self.size + _CHUNK_BYTES]])
-        except BlockingIOError:
-            return False
-        self.is_open = count > 0
-        self.is_cut = self.is_cut or self.size + count > self._limit
-        self.size = min(self.size + count, self._limit)
-        return self.is_open
 
 
 @dataclass
@@ -90,7 +60,7 @@ class Children:
         """host: connection to the process that receives the results; when it closes, results are discarded."""
         self._confinement = confinement
         self._host = host
-        self._buffers = [Buffer(_CHUNK_BYTES) for _ in range(2)]
+        self._buffers = [Buffer(CHUNK_BYTES) for _ in range(2)]
         self._folders = 0
         self._empty_folder = ""
         self._own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if confinement.has_namespaces else -1
@@ -138,7 +108,7 @@ class Children:
         """
         started_at = time.monotonic()
         for buffer in self._buffers:
-            buffer.hold(limits.output_bytes + _CHUNK_BYTES)
+            buffer.hold(limits.output_bytes + CHUNK_BYTES)
         pipes = zip((child.out, child.err), self._buffers, strict=True)
         outputs = [Output(pipe, limits.output_bytes, buffer) for pipe, buffer in pipes]
         reply, limit = self._collect(child, outputs, limits, started_at + limits.wall_s, for_reply=for_reply)
@@ -345,7 +315,7 @@ def _ending(report: Mapping[str, Any], limit: str, limits: Limits) -> tuple[str,
 def _read_reports(child: Child) -> bool:
     """Returns whether there was anything to read."""
     try:
-        chunk = os.read(child.status, _CHUNK_BYTES)
+        chunk = os.read(child.status, CHUNK_BYTES)
     except BlockingIOError:
         return True
     child.reports += chunk

@@ -199,9 +199,9 @@ def row(generator: str, answer: str = "1", **metadata: Any) -> Prompt:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("place", ["integrand", "answer", "policy", "polynomial", "settings"])
+@pytest.mark.parametrize("field", ["integrand", "answer", "policy", "polynomial", "settings"])
 async def test_fields_of_a_prompt_and_answers_execute_nothing_on_the_node(
-    reward: ReasoningGymReward, tmp_path: Path, place: str
+    reward: ReasoningGymReward, tmp_path: Path, field: str
 ) -> None:
     tmp_path.chmod(0o777)
     code = f"__import__('os').system('touch {tmp_path}/executed') or 1"
@@ -212,9 +212,9 @@ async def test_fields_of_a_prompt_and_answers_execute_nothing_on_the_node(
         "polynomial": row("polynomial_multiplication", code),
         "settings": Prompt(id=PromptId("p"), fields={**row("chain_sum").fields, "settings": {"min_terms": code}}),
     }
-    answer = code if place == "policy" else "x" if place == "integrand" else "[1]"
+    answer = code if field == "policy" else "x" if field == "integrand" else "[1]"
     try:
-        assert (await reward.score(prompts[place], f"<answer>{answer}</answer>", Finish.STOP)).value == 0
+        assert (await reward.score(prompts[field], f"<answer>{answer}</answer>", Finish.STOP)).value == 0
     except CallFailed as problem:  # the item's own answer is none
         assert problem.code == "worker.call_failed"
     assert list(tmp_path.iterdir()) == []
