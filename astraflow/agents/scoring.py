@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from astraflow.agents.branches import Scores
-from astraflow.agents.programs.base import ProgramExit, ProgramFeatures, RunningProgram
+from astraflow.agents.programs.base import MAX_OUTPUT_BYTES, ProgramExit, ProgramFeatures, RunningProgram
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
@@ -19,6 +19,7 @@ from astraflow.contract.values import Json
 from astraflow.rewards.base import Score
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.untrusted_json import parsed_json
 from astraflow.sandbox.base import Command, Outcome
 from astraflow.workflows.reward_scorer import RewardScorer, with_short_answer
 
@@ -140,7 +141,7 @@ def _number(value: object, name: str) -> float:
 
 def _parsed(text: str, source: str) -> Json:
     try:
-        value: Json = json.loads(text)
+        value: Json = parsed_json(text, limit=MAX_OUTPUT_BYTES)
     except ValueError:
         raise _invalid(f"{source} gives {text[:100]!r}, no JSON value") from None
     return value

@@ -2,22 +2,41 @@
 
 import asyncio
 import os
+import re
 import shutil
+import tarfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from time import monotonic
+from typing import IO, Annotated
+
+from pydantic import StringConstraints
 
 from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.runtime.config.image_names import is_image_name
+from astraflow.runtime.logs import get_logger
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
+
+log = get_logger()
 
 COMMAND_S = 120.0
 """Timeout of commands of the container engine that do not run code of the policy."""
 GRACE_S = 10.0
 """Further time for a command that its container stops. Seconds."""
-_MAX_OUTPUT_BYTES = 2**20
+ARCHIVE_BYTES = 2**29
+"""Limit of a folder that is copied from a container to another one, as an archive."""
+OUTPUT_BYTES = 2**20
+_FILE_BYTES = 2**16
+"""Limit of an archive with one short file."""
+_TEXT_BYTES = 256
+_ENDED_STATES = ("exited", "stopped", "dead")
+_OUT_OF_MEMORY = " (out of memory)"
+_NO_QUOTA = re.compile(r"storage.?opt|quota|backing filesystem|pquota", re.IGNORECASE)
+"""Answers of engines whose storage cannot limit the disk of a container."""
 _TIMED_OUT = 124
 """Exit status of `timeout` when it stopped the command; 137 when it had to kill it."""
 _ENGINE_STATUS = 125
@@ -35,11 +54,41 @@ _QUIET = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
 """Variables without which Podman adds warnings to the output of commands, which a policy would read."""
 
 
+Capability = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z_]{1,30}$")]
+"""Linux capability, without `CAP_`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerLimits:
+    """Resources and rights of a container."""
+
+    memory_bytes: int
+    cpus: float
+    disk_bytes: int
+    """Size of each file, and of all files where the storage of the engine has quotas."""
+    capabilities: tuple[str, ...] = ()
+    """Linux capabilities of root in the container, such as `CHOWN`; it has no others."""
+
+
+class OutOfResources(SandboxError):
+    """A container has ended because its programs used up memory or disk: an outcome of theirs, no failure."""
+
+
+def out_of_resources(cause: str) -> OutOfResources:
+    """Returns the error for a container that ended. cause: what its engine or cluster says."""
+    return OutOfResources(
+        f"cannot continue in the container: it ended: {cause}; give its task more memory or disk",
+        code="environment.out_of_resources",
+    )
+
+
 class ContainerEngine:
     """Container engine of this machine. program: `docker` or `podman`."""
 
     def __init__(self, program: str) -> None:
         self.program = program
+        self._has_quotas = True
+        """The storage of the engine may limit the disk of a container; False after it refused to."""
 
     async def check(self) -> None:
         """Checks that the engine answers. Raises: InvalidInput, Unavailable."""
@@ -61,39 +110,32 @@ class ContainerEngine:
         image: str,
         *,
         network: str,
-        memory_bytes: int,
-        cpus: float,
+        limits: ContainerLimits,
         label: str,
         start_s: float,
         mounts: Mapping[Path, str] | None = None,
     ) -> AbstractAsyncContextManager["Container"]:
         """Starts a container that waits for commands, and removes it at the end. network: of the engine; empty: its
-        default. mounts: paths in the container by folders of this machine. Raises: SandboxError."""
-        # Podman waits ten seconds for the first process to obey its stop signal, which `sleep` does not
-        limits = (
-            "--stop-signal",
-            "KILL",
-            "--memory",
-            f"{memory_bytes}b",
-            "--cpus",
-            f"{cpus:g}",
-            "--pids-limit",
-            str(_PROCESSES),
-        )
+        default. mounts: paths in the container by folders of this machine. Raises: InvalidInput for what is no name of
+        an image; SandboxError."""
+        if not is_image_name(image):
+            raise InvalidInput(
+                f"cannot start a container: {image[:200]!r} is not the name of an image; correct it",
+                code="environment.invalid_image",
+            )
         networks = ("--network", network) if network else ()
         volumes = [word for folder, path in (mounts or {}).items() for word in ("--volume", f"{folder}:{path}")]
-        return self._container(
-            image, ("--detach", "--rm", "--label", f"astraflow={label}", *networks, *limits, *volumes), start_s
-        )
+        options = ("--detach", "--label", f"astraflow={label}", *networks, *_limit_options(limits), *volumes)
+        return self._container(image, options, limits.disk_bytes, start_s)
 
     @asynccontextmanager
-    async def _container(self, image: str, options: Sequence[str], start_s: float) -> AsyncIterator["Container"]:
+    async def _container(
+        self, image: str, options: Sequence[str], disk_bytes: int, start_s: float
+    ) -> AsyncIterator["Container"]:
         name = f"astraflow-{token_hex(8)}"
         pauses_s: Sequence[float] = _REMOVAL_PAUSES_S
-        # `sleep` as the command would be an argument of the image's entry point
-        command = ("run", "--name", name, *options, "--entrypoint", "sleep", image, "infinity")
         try:
-            result = await self.call(*command, timeout_s=start_s)
+            result = await self._run(name, image, options, disk_bytes, start_s)
             if result.outcome is not Outcome.TIMEOUT:
                 pauses_s = (0.0,)
             self._check(result, "run")
@@ -101,6 +143,20 @@ class ContainerEngine:
             yield Container(self, name)
         finally:
             await self._remove(name, pauses_s)
+
+    async def _run(self, name: str, image: str, options: Sequence[str], disk_bytes: int, start_s: float) -> JobResult:
+        """Starts a container with a limit of its disk, or without one on storage that has no quotas."""
+        # `sleep` as the command would be an argument of the image's entry point
+        command = ("--entrypoint", "sleep", image, "infinity")
+        if self._has_quotas:
+            quota = ("--storage-opt", f"size={disk_bytes}")
+            result = await self.call("run", "--name", name, *options, *quota, *command, timeout_s=start_s)
+            if result.outcome is not Outcome.FAILED or _NO_QUOTA.search(result.stderr) is None:
+                return result
+            self._has_quotas = False
+            log.warning("container_disk_not_limited", program=self.program, cause=result.stderr.strip()[-300:])
+            await self.call("rm", "--force", name, timeout_s=COMMAND_S)  # Podman has created it
+        return await self.call("run", "--name", name, *options, *command, timeout_s=start_s)
 
     async def done(self, *arguments: str, timeout_s: float) -> JobResult:
         """Runs a command of the engine. Raises: SandboxError when it fails."""
@@ -124,15 +180,22 @@ class ContainerEngine:
                 return
 
     async def call(
-        self, *arguments: str, timeout_s: float, stdin: str = "", variables: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        timeout_s: float,
+        stdin: str | IO[bytes] = "",
+        stdout: IO[bytes] | None = None,
+        output_bytes: int = OUTPUT_BYTES,
+        variables: Mapping[str, str] | None = None,
     ) -> JobResult:
-        """Runs a command of the engine, and returns its result. variables: added to its environment."""
+        """Runs a command of the engine, and returns its result. variables: added to its environment. stdout: file to
+        which its output goes. output_bytes: limit of its output and of its errors; the rest is discarded."""
         began = monotonic()
         try:
             process = await asyncio.create_subprocess_exec(
                 self.program,
                 *arguments,
-                stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
+                stdin=_input_of(stdin),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env={**os.environ, **_QUIET, **(variables or {})},
@@ -141,23 +204,27 @@ class ContainerEngine:
             raise SandboxError(
                 f"cannot run {self.program!r}: {problem}; install it", code="environment.container_failed"
             ) from problem
-        if process.stdin is not None:
+        if process.stdin is not None and isinstance(stdin, str):
             process.stdin.write(stdin.encode(errors="replace"))
             process.stdin.close()
-        outputs = [asyncio.create_task(_read(stream)) for stream in (process.stdout, process.stderr)]
+        outputs = [
+            asyncio.create_task(_read(process.stdout, output_bytes, stdout)),
+            asyncio.create_task(_read(process.stderr, OUTPUT_BYTES)),
+        ]
         try:
             _, unfinished = await asyncio.wait(outputs, timeout=timeout_s)
         finally:
             if process.returncode is None and any(not output.done() for output in outputs):
                 process.kill()
         outcome = Outcome.TIMEOUT if unfinished else Outcome.FAILED if await process.wait() else Outcome.PASSED
-        stdout, stderr = [(await output).decode(errors="replace") for output in outputs]
+        texts = [(await output)[0].decode(errors="replace") for output in outputs]
         return JobResult(
             outcome=outcome,
             exit_status=process.returncode if outcome is not Outcome.TIMEOUT else None,
-            stdout=stdout,
-            stderr=stderr,
+            stdout=texts[0],
+            stderr=texts[1],
             wall_s=monotonic() - began,
+            is_output_cut=(await outputs[0])[1],
         )
 
 
@@ -205,18 +272,71 @@ class Container:
         )
 
     async def check_running(self) -> None:
-        """Raises: SandboxError when the container does not run: what a command reported is then the engine's word."""
-        status = await self._engine.call("inspect", "--format", "{{.State.Status}}", self.name, timeout_s=COMMAND_S)
-        if status.stdout.strip() != "running":
-            cause = status.stdout.strip() or status.stderr.strip()[-300:] or status.outcome.value
+        """Raises: OutOfResources when the container ended because its programs used up the memory; SandboxError when
+        it does not run for another reason: what a command reported is then the engine's word."""
+        cause = await self._status()
+        if cause.endswith(_OUT_OF_MEMORY) and not cause.startswith("running"):
+            raise out_of_resources(cause)
+        if not cause.startswith("running"):
             raise SandboxError(
                 f"cannot continue in container {self.name[:12]!r}: it is not running ({cause}); look for what ended it",
                 code="environment.container_failed",
             )
 
     async def copy_folder(self, source: Path, target: str) -> JobResult:
-        """Copies the contents of a folder of this machine into a folder of the container, which exists."""
+        """Copies the contents of a folder of this machine, an absolute path, into a folder of the container, which
+        exists."""
         return await self._engine.call("cp", f"{source}/.", f"{self.name}:{target}", timeout_s=COMMAND_S)
+
+    async def end(self) -> None:
+        """Ends all processes of the container. Raises: SandboxError."""
+        await self._engine.call("kill", self.name, timeout_s=COMMAND_S)
+        status = await self._status()
+        if status.removesuffix(_OUT_OF_MEMORY) not in _ENDED_STATES:
+            raise SandboxError(
+                f"cannot end container {self.name[:12]!r}: its state is {status!r}; check the container engine",
+                code="environment.container_failed",
+            )
+
+    async def pack(self, path: str, target: IO[bytes]) -> bool:
+        """Writes a folder of the container to an archive; returns whether it could be read and is not too large."""
+        copied = await self._engine.call(
+            "cp", "--archive", f"{self.name}:{path}", "-", timeout_s=COMMAND_S, stdout=target,
+            output_bytes=ARCHIVE_BYTES,
+        )  # fmt: skip
+        return copied.outcome is Outcome.PASSED and not copied.is_output_cut
+
+    async def unpack(self, source: IO[bytes], path: str) -> bool:
+        """Fills the folder `path` from an archive; returns whether that worked."""
+        parent = str(PurePosixPath(path).parent)
+        target = f"{self.name}:{parent}"
+        copied = await self._engine.call("cp", "--archive", "-", target, timeout_s=COMMAND_S, stdin=source)
+        return copied.outcome is Outcome.PASSED
+
+    async def text(self, path: str) -> str:
+        """Returns the begin of a file of the container; empty without one."""
+        archive = BytesIO()
+        copied = await self._engine.call(
+            "cp", f"{self.name}:{path}", "-", timeout_s=COMMAND_S, stdout=archive, output_bytes=_FILE_BYTES
+        )
+        return _text_in(archive.getvalue()) if copied.outcome is Outcome.PASSED else ""
+
+    async def _status(self) -> str:
+        """Returns the state of the container, or what the engine says instead."""
+        state = f"{{{{.State.Status}}}}{{{{if .State.OOMKilled}}}}{_OUT_OF_MEMORY}{{{{end}}}}"
+        result = await self._engine.call("inspect", "--format", state, self.name, timeout_s=COMMAND_S)
+        return result.stdout.strip() or result.stderr.strip()[-300:] or result.outcome.value
+
+
+def _text_in(archive: bytes) -> str:
+    """Returns the begin of the file in an archive of the engine, which is not compressed; empty for anything else."""
+    try:
+        with tarfile.open(fileobj=BytesIO(archive), mode="r:") as members:
+            member = members.next()
+            file = members.extractfile(member) if member is not None and member.isreg() else None
+            return "" if file is None else file.read(_TEXT_BYTES).decode(errors="replace")
+    except (tarfile.TarError, ValueError, OSError):
+        return ""
 
 
 def stopped_command(command: Sequence[str], timeout_s: float) -> tuple[str, ...]:
@@ -235,9 +355,36 @@ def _may_be_killed(result: JobResult) -> bool:
     return result.outcome is Outcome.TIMEOUT or (result.exit_status or 0) >= _ENGINE_STATUS
 
 
-async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    """Reads a stream to its end; what exceeds the limit is discarded."""
+def _input_of(stdin: str | IO[bytes]) -> int | IO[bytes]:
+    if isinstance(stdin, str):
+        return asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL
+    return stdin
+
+
+async def _read(stream: asyncio.StreamReader | None, limit: int, target: IO[bytes] | None = None) -> tuple[bytes, bool]:
+    """Reads a stream to its end, into a file if there is one; what exceeds the limit is discarded. Returns what is not
+    in the file, and whether a part was discarded."""
     output = bytearray()
+    size = 0
     while stream is not None and (chunk := await stream.read(2**16)):
-        output += chunk[: _MAX_OUTPUT_BYTES - len(output)]
-    return bytes(output)
+        stored = chunk[: max(0, limit - size)]
+        size += len(chunk)
+        if target is None:
+            output += stored
+        elif stored:
+            await asyncio.to_thread(target.write, stored)
+    return bytes(output), size > limit
+
+
+def _limit_options(limits: ContainerLimits) -> tuple[str, ...]:
+    capabilities = [word for name in limits.capabilities for word in ("--cap-add", name)]
+    return (
+        # Podman waits ten seconds for the first process to obey its stop signal, which `sleep` does not
+        *("--stop-signal", "KILL"),
+        *("--memory", f"{limits.memory_bytes}b"),
+        *("--cpus", f"{limits.cpus:g}"),
+        *("--pids-limit", str(_PROCESSES)),
+        *("--ulimit", f"fsize={limits.disk_bytes}"),
+        *("--cap-drop", "ALL", *capabilities),
+        *("--security-opt", "no-new-privileges"),
+    )

@@ -2,7 +2,6 @@
 budget and retries."""
 
 import asyncio
-import json
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.retries import Backoff
+from astraflow.runtime.untrusted_json import PLAIN, parsed_json
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class JudgeClient:
 
     async def start(self) -> None:
         """Opens the client. Raises: InvalidInput when the variable with the key is not set."""
-        headers = {}
+        headers = dict(PLAIN)
         if self._options.key_env:
             key = os.environ.get(self._options.key_env, "")
             if not key:
@@ -185,7 +185,7 @@ class JudgeClient:
         url = f"{self._options.base_url.rstrip('/')}/chat/completions"
         content = bytearray()
         async with self._client.stream("POST", url, json=body) as response:
-            async for piece in response.aiter_bytes():
+            async for piece in response.aiter_raw():
                 content += piece
                 if len(content) > MAX_REPLY_BYTES:
                     break
@@ -194,7 +194,7 @@ class JudgeClient:
     def _read(self, content: bytes) -> str:
         """Returns the text of a reply and counts its tokens; a malformed or cut reply is an empty text."""
         try:
-            message = json.loads(content)
+            message = parsed_json(content, limit=MAX_REPLY_BYTES)
             choice = message["choices"][0]
             text = choice["message"]["content"]
             used = (message.get("usage") or {}).get("total_tokens", 0)

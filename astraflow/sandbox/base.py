@@ -52,6 +52,8 @@ class JobLimits:
     """Limit of standard output and standard error, each; the rest is discarded."""
     processes: int = 16
     """Processes and threads."""
+    may_trace: bool = False
+    """Programs may trace and confine those that they start, as the supervisor of terminal tests does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +112,15 @@ class Session(Protocol):
         A timeout restarts the interpreter. Raises: SandboxError.
         """
 
-    async def execute(self, command: Command, *, timeout_s: float = 30.0) -> JobResult:
+    async def execute(self, command: Command, *, timeout_s: float = 30.0, output_bytes: int | None = None) -> JobResult:
         """Runs a program in the working directory until it exits, and ends all processes that it started.
 
+        output_bytes: limit in place of that of the session.
         Raises: InvalidInput for a file outside of the working directory; SandboxError.
         """
+
+    async def stop(self) -> None:
+        """Ends shell and interpreter with all processes that they started; files remain. Raises: SandboxError."""
 
 
 class Sandbox(Protocol):

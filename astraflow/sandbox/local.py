@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,6 +23,7 @@ log = get_logger()
 
 _ATTEMPTS = 4
 """Workers that may die under one job before the job has no result."""
+_STOP_S = 10.0
 _LEVELS = (Level.NAMESPACES, Level.RESTRICTED, Level.NONE)
 _PROBE = (
     "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-I', '-S', '-c', 'print(6 * 7)']).returncode)"
@@ -227,11 +228,17 @@ class LocalSession:
         """Runs statements in the interpreter. Raises: SandboxError."""
         return await self._call("python", source, timeout_s)
 
-    async def execute(self, command: Command, *, timeout_s: float = 30.0) -> JobResult:
+    async def execute(self, command: Command, *, timeout_s: float = 30.0, output_bytes: int | None = None) -> JobResult:
         """Runs a program until it exits. Raises: InvalidInput; SandboxError."""
         _check_paths(command.files)
         content = json.dumps({"arguments": command.arguments, "environment": dict(command.environment)})
-        return await self._call("command", content, timeout_s, files=command.files, stdin=command.stdin)
+        return await self._call(
+            "command", content, timeout_s, files=command.files, stdin=command.stdin, output_bytes=output_bytes
+        )
+
+    async def stop(self) -> None:
+        """Ends shell and interpreter, with what they started. Raises: SandboxError."""
+        await self._call("stop", "", _STOP_S)
 
     async def _call(
         self,
@@ -241,8 +248,10 @@ class LocalSession:
         *,
         files: Mapping[str, str] | None = None,
         stdin: str | None = None,
+        output_bytes: int | None = None,
     ) -> JobResult:
-        message = {"kind": kind, "limits": asdict(self._limits) | {"wall_s": timeout_s}}
+        limits = replace(self._limits, wall_s=timeout_s, output_bytes=output_bytes or self._limits.output_bytes)
+        message = {"kind": kind, "limits": asdict(limits)}
         try:
             return result_of(await self._worker.call(message, text, wall_s=timeout_s, files=files, stdin=stdin))
         except WorkerLost as problem:

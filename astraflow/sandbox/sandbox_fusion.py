@@ -5,7 +5,6 @@ Source: https://github.com/bytedance/SandboxFusion, POST /run_code.
 
 import asyncio
 import base64
-import json
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.untrusted_json import PLAIN, parsed_json
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Outcome, SandboxError, Session
 
@@ -53,7 +53,10 @@ class SandboxFusion:
     async def start(self) -> None:
         """Runs a probe on the service. Raises: SandboxError."""
         self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0), trust_env=False
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0),
+            trust_env=False,
+            headers=PLAIN,
+            auto_decompress=False,
         )
         result = await self.run(Job(source="print(6 * 7)"))
         if result.stdout.strip() != "42":
@@ -118,7 +121,7 @@ class SandboxFusion:
 
 
 def _object(content: bytes | bytearray) -> Mapping[str, Any]:
-    answer = json.loads(content)
+    answer = parsed_json(content, limit=_MAX_ANSWER_BYTES)
     if not isinstance(answer, dict):
         raise ValueError("the answer is no JSON object")
     return answer

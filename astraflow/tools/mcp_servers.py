@@ -237,19 +237,20 @@ async def _client(options: McpOptions, resources: AsyncExitStack) -> "Client":
     try:
         from mcp import Client, StdioServerParameters
         from mcp.client.streamable_http import streamable_http_client
-        from mcp.shared._httpx_utils import create_mcp_http_client
+
+        from astraflow.tools.mcp_limits import http_client, limited_command
     except ModuleNotFoundError as problem:
         raise InvalidInput(
             f"cannot use MCP servers: the package {problem.name!r} is not installed; pip install 'astraflow[mcp]'",
             code="tool.mcp_not_installed",
         ) from problem
     if options.command:
-        program, *arguments = options.command
+        program, arguments = limited_command(*options.command)
         environment = child_environment(**_variables(options.variables))
         return Client(StdioServerParameters(command=program, args=arguments, env=environment))
     token = _variables((options.token_variable,))[options.token_variable] if options.token_variable else ""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    http = await resources.enter_async_context(create_mcp_http_client(headers=headers))
+    http = await resources.enter_async_context(http_client(headers))
     return Client(streamable_http_client(options.url, http_client=http, max_sse_event_size=2 * MAX_RESULT_CHARACTERS))
 
 

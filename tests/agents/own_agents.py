@@ -97,3 +97,22 @@ def sees_variables(question: str) -> list[str]:
     """Returns the names of its environment variables."""
     ask(question)
     return sorted(os.environ)
+
+
+def leaves_traps(question: str) -> None:
+    """Leaves a pipe, links and a value of its own in place of what is read afterwards."""
+    ask(question)
+    Path("secret").symlink_to("/etc/passwd")
+    os.mkfifo("pipe")
+    for name in ("stdout", "stderr"):
+        Path("..", name).unlink()
+        Path("..", name).symlink_to("/etc/passwd")
+    os.mkfifo("../value.json")
+    os._exit(0)
+
+
+def nests_deeply(question: str) -> None:
+    """Leaves a value that is nested too deeply."""
+    ask(question)
+    Path("../value.json").write_text("[" * 100_000)
+    os._exit(0)

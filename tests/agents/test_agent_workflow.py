@@ -333,3 +333,21 @@ async def test_an_engine_that_fails_fails_the_episode_at_the_engine() -> None:
         result = await runner.run(make.task(), RolloutRecorder())
     assert result.failure is not None
     assert result.failure.boundary is Boundary.ENGINE
+
+
+@pytest.mark.parametrize("text", ["file", "stdout"])
+@pytest.mark.parametrize("path", ["secret", "pipe", "../stdout", "/etc/passwd", "../../.."])
+async def test_what_an_agent_left_in_place_of_a_file_is_not_read(text: str, path: str) -> None:
+    reward = TextReward()
+    score = {"text": text, **({"path": path} if text == "file" else {})}
+    async with started(spec("leaves_traps", score=score)) as workflow:
+        await episode(workflow, reward)
+    assert reward.texts == [""]
+
+
+@pytest.mark.parametrize("function", ["leaves_traps", "nests_deeply"])
+async def test_a_value_that_an_agent_wrote_itself_is_no_score(function: str) -> None:
+    async with started(spec(function, score={"by": "value"})) as workflow:
+        with raises_code(RolloutFailed, "agent.invalid_reward") as caught:
+            await episode(workflow, TextReward())
+    assert caught.value.boundary is Boundary.REWARD

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 ROOTS = ("/app", "/tests", "/logs", "/tmp/.astraflow-folder")  # noqa: S108 (inside the container)
@@ -28,6 +29,11 @@ def main() -> int:
         if (source / "files").is_dir():
             shutil.copytree(source / "files", image, dirs_exist_ok=True)
     elif verb == "run":
+        if "--storage-opt" in arguments and (folder / "no-quotas").exists():
+            sys.stderr.write(
+                "docker: Error response from daemon: --storage-opt is supported only for overlay over xfs\n"
+            )
+            return 125
         number = len(list(folder.glob("container-*")))
         container = folder / f"container-{number}"
         image = folder / arguments[-2]
@@ -36,14 +42,40 @@ def main() -> int:
             (container / "relays").touch()  # commands share the network of this machine, so it has nothing to relay
         sys.stdout.write(f"{container.name}\n")
     elif verb == "cp":
-        name, path = arguments[1].split(":")
-        shutil.copytree(arguments[0], f"{folder / name}{path}", dirs_exist_ok=True)
+        return copy(folder, *[word for word in arguments if word != "--archive"])
+    elif verb == "kill":
+        (folder / arguments[-1] / "ended").touch()
     elif verb == "inspect":
-        sys.stdout.write("running\n" if (folder / arguments[-1]).is_dir() else "")
+        container = folder / arguments[-1]
+        state = next(
+            (name for name in ("exited", "running") if name == "running" or (container / "ended").exists()), ""
+        )
+        memory = " (out of memory)" if (container / "spent").exists() else ""
+        sys.stdout.write(f"{state}{memory}\n" if container.is_dir() else "")
     elif verb == "exec":
         return execute(folder, arguments)
     elif verb == "rm":
-        shutil.rmtree(folder / arguments[-1])
+        shutil.rmtree(folder / arguments[-1], ignore_errors=True)
+    return 0
+
+
+def copy(folder: Path, source: str, target: str) -> int:
+    """Copies a folder into a container, or archives between a container and this process."""
+    if target == "-":
+        name, path = source.split(":")
+        copied = Path(f"{folder / name}{path}")
+        if not os.path.lexists(copied):
+            sys.stderr.write(f"Error response from daemon: Could not find the file {path} in container {name}\n")
+            return 1
+        with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+            archive.add(copied, copied.name)
+        return 0
+    name, path = target.split(":")
+    if source == "-":
+        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+            archive.extractall(f"{folder / name}{path}", filter="fully_trusted")  # noqa: S202 (the engine wrote it)
+    else:
+        shutil.copytree(source, f"{folder / name}{path}", symlinks=True, dirs_exist_ok=True)
     return 0
 
 
@@ -57,7 +89,7 @@ def execute(folder: Path, arguments: list[str]) -> int:
         workdir = arguments[1] if arguments[0] == "--workdir" else workdir
         arguments = arguments[2:]
     container, command = folder / arguments[0], arguments[1:]
-    if not container.is_dir():
+    if not container.is_dir() or (container / "ended").exists():
         sys.stderr.write(f"Error response from daemon: No such container: {arguments[0]}\n")
         return 1
     failures = folder / "start-failures"
@@ -67,6 +99,10 @@ def execute(folder: Path, arguments: list[str]) -> int:
         return 255
     if (container / "relays").exists():
         sys.stdout.write(command[3])  # the mark of a command that began
+        return 0
+    if command[-1] == "pwd":
+        told = (folder / "workdir").read_text() if (folder / "workdir").exists() else workdir
+        sys.stdout.write(f"{command[3] if command[0] == 'sh' else ''}{told}\n")
         return 0
     (container / "tmp").mkdir(exist_ok=True)
     for root in ROOTS:

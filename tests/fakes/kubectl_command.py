@@ -26,6 +26,8 @@ def main() -> int:
         name = f"{pod['metadata']['generateName']}{len(list(folder.glob('astraflow-*')))}"
         (folder / name / "app").mkdir(parents=True)
         sys.stdout.write(f"pod/{name}\n")
+    elif verb == "get" and (folder / "reason").exists():
+        sys.stdout.write((folder / "reason").read_text())
     elif verb == "delete":
         shutil.rmtree(folder / rest[0].removeprefix("pod/"))
     elif verb == "exec":

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import uvloop
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.sandbox.base import Job, JobLimits, Level, Outcome, Sandbox, SandboxError
+from astraflow.sandbox.base import Command, Job, JobLimits, Level, Outcome, Sandbox, SandboxError
 from astraflow.sandbox.local import LocalSandbox, result_of
 from astraflow.sandbox.options import LocalSandboxOptions
 from tests.suites.sandbox_suite import LIMITS, SandboxSuite
@@ -273,3 +274,34 @@ def test_a_sandbox_starts_on_the_event_loop_of_the_services() -> None:
             await sandbox.close()
 
     assert uvloop.run(run()) == "42\n"
+
+
+async def test_a_session_that_is_stopped_keeps_its_files_and_nothing_else(sandbox: LocalSandbox) -> None:
+    async with sandbox.session(LIMITS) as session:
+        await session.shell("(while :; do touch alive; done) > /dev/null 2>&1 & x=1; touch file; exec 3> /dev/null")
+        await session.python("y = 1")
+        await session.stop()
+        await session.shell("rm -f alive")
+        found = await session.shell('ls; echo "[$x]"')
+        assert found.stdout == "file\n[]\n"
+        assert (await session.python("y")).outcome is Outcome.FAILED
+
+
+async def test_a_command_has_an_output_limit_of_its_own(sandbox: LocalSandbox) -> None:
+    command = Command(arguments=("head", "-c", "30000", "/dev/zero"))
+    async with sandbox.session(LIMITS) as session:
+        outputs = [await session.execute(command, output_bytes=size) for size in (None, 30_000)]
+    assert [(len(output.stdout), output.is_output_cut) for output in outputs] == [(1000, True), (30_000, False)]
+
+
+@pytest.mark.parametrize("may_trace", [True, False])
+async def test_only_jobs_that_may_trace_trace_their_children(sandbox: LocalSandbox, may_trace: bool) -> None:
+    source = (
+        "import ctypes, os, time\nchild = os.fork()\nif not child: time.sleep(60)\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\nprint(libc.ptrace(0x4206, child, 0, 0), ctypes.get_errno())\n"
+        "os.kill(child, 9)"
+    )
+    limits = replace(LIMITS, may_trace=may_trace)
+    async with sandbox.session(limits) as session:
+        result = await session.python(source)
+    assert result.stdout == ("0 0\n" if may_trace else "-1 1\n")

@@ -1,12 +1,14 @@
 """Tools of real MCP servers, over standard input and output and over HTTP."""
 
 import asyncio
+import gzip
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import uvicorn
 from mcp.types import Tool as ListedTool
@@ -16,6 +18,7 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.runtime.config.setting_permissions import SettableBy, settable_by
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
+from astraflow.tools.mcp_limits import http_client
 from astraflow.tools.mcp_servers import MAX_RESULT_CHARACTERS, MAX_TOOLS, McpOptions, checked_tool
 from tests import make
 from tests.errors import raises_code
@@ -185,3 +188,31 @@ async def test_names_of_arguments_that_policies_cannot_write_are_refused(place: 
             checked_tool(ListedTool(name="f", input_schema=schema(name)))
     values = {"properties": {"a": {"enum": [{"properties": {"a b": 1}}], "default": {"a b": 2}}}}
     assert checked_tool(ListedTool(name="f", input_schema=values)).name == "f"
+
+
+async def test_a_server_that_sends_an_endless_line_is_ended() -> None:
+    source = "import sys\nwhile True: sys.stdout.write('x' * 2**20)"
+    with raises_code(Unavailable, "tool.mcp_unavailable"):
+        async with started(command=[sys.executable, "-c", source], start_s=30):
+            pass
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+async def test_an_answer_beyond_the_limit_or_compressed_is_not_read(is_compressed: bool) -> None:
+    content = bytes(2**25)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = gzip.compress(content) if is_compressed else content
+        encoding = "Content-Encoding: gzip\r\n" if is_compressed else ""
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{encoding}Content-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        with suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        async with http_client({}) as client:
+            with pytest.raises(httpx2.TransportError if not is_compressed else httpx2.DecodingError):
+                await client.post(url)

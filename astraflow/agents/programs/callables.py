@@ -31,10 +31,13 @@ from astraflow.agents.programs.fork_server import __name__ as server_module
 from astraflow.agents.programs.sdk_clients import UNSET_KEY, UNSET_URL
 from astraflow.agents.proxy.server import environment as client_environment
 from astraflow.contract.errors import InternalError, InvalidInput
+from astraflow.contract.values import Json
 from astraflow.runtime.child_environment import PYTHON_VARIABLES, child_environment
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.contained_files import contained_bytes
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins
+from astraflow.runtime.untrusted_json import parsed_json
 from astraflow.sandbox.base import Command, JobResult, Outcome
 
 _START_S = 120.0
@@ -127,22 +130,25 @@ class _RunningCallable:
             async with asyncio.timeout(timeout_s):
                 status = await self._server.call(self._start)
         except TimeoutError:
-            return self._exit(Outcome.TIMEOUT, None)
+            return await asyncio.to_thread(self._exit, Outcome.TIMEOUT, None)
         if status < 0:
-            return self._exit(Outcome.CRASHED, None)
-        return self._exit(Outcome.FAILED if status else Outcome.PASSED, status)
+            return await asyncio.to_thread(self._exit, Outcome.CRASHED, None)
+        return await asyncio.to_thread(self._exit, Outcome.FAILED if status else Outcome.PASSED, status)
 
     async def read(self, path: str) -> str | None:
         """Returns the text of a file of the working directory."""
-        return _text(self._folder / WORK / path)
+        return await asyncio.to_thread(_text, self._folder / WORK, path)
 
     async def execute(self, command: Command, *, timeout_s: float) -> JobResult:
         """Further commands cannot run after a function. Raises: InternalError."""
         raise InternalError("cannot run a command: the agent is a function", code="agent.no_commands")
 
     def _exit(self, outcome: Outcome, status: int | None) -> ProgramExit:
-        stdout, stderr = (_text(self._folder / name) or "" for name in OUTPUTS)
-        value = json.loads(_text(self._folder / VALUE) or "null") if status == 0 else None
+        stdout, stderr = (_text(self._folder, name) or "" for name in OUTPUTS)
+        value: Json = None
+        if status == 0:
+            with suppress(ValueError):  # the agent wrote to the file: it returned no value
+                value = parsed_json(_text(self._folder, VALUE) or "null", limit=MAX_OUTPUT_BYTES)
         return ProgramExit(outcome=outcome, exit_status=status, stdout=stdout, stderr=stderr, value=value)
 
 
@@ -260,11 +266,10 @@ def _checked_function(entry: str) -> Callable[..., Any]:
     return function
 
 
-def _text(path: Path) -> str | None:
-    """Returns the end of a file's text; None without the file."""
+def _text(folder: Path, path: str) -> str | None:
+    """Returns the end of the text of a regular file that an agent left below a folder; None for anything else, such as
+    a link that leads out of it."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - MAX_OUTPUT_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
+        return contained_bytes(folder, path, limit=MAX_OUTPUT_BYTES, is_end=True).decode(errors="replace")
+    except (OSError, ValueError):
         return None

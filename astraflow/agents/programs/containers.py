@@ -9,7 +9,7 @@ from inspect import getsource
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from astraflow.agents.programs import programs
 from astraflow.agents.programs.base import (
@@ -20,7 +20,8 @@ from astraflow.agents.programs.base import (
     program_failure,
 )
 from astraflow.agents.programs.commands import CommandFields, command_of, sandbox_failures
-from astraflow.environments.container_engine import COMMAND_S, Container, ContainerEngine
+from astraflow.environments.container_engine import COMMAND_S, Capability, Container, ContainerEngine, ContainerLimits
+from astraflow.runtime.config.image_names import is_image_name
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox import forwarding
 from astraflow.sandbox.base import Command, JobResult, Outcome
@@ -34,7 +35,7 @@ _SOCKET = "calls"
 class ContainerOptions(CommandFields):
     """Command in a container, its image and limits."""
 
-    image: Annotated[str, SettableBy.RECIPE] = Field(min_length=1)
+    image: Annotated[str, SettableBy.RECIPE]
     """Image with the agent and the program `timeout` of GNU coreutils or BusyBox."""
     relay_image: Annotated[str, SettableBy.RECIPE] = ""
     """Image with `timeout` and `python3` (3.9 or newer) for the relay of model calls; empty: that of the agent."""
@@ -47,10 +48,21 @@ class ContainerOptions(CommandFields):
     it reaches the model calls of its session and nothing else."""
     memory_mib: int = Field(default=4096, ge=16)
     """Memory of a container. MiB."""
+    disk_mib: int = Field(default=10_240, ge=16)
+    """Size of each file of a container, and of all its files where the storage of the engine has quotas. MiB."""
+    capabilities: Annotated[tuple[Capability, ...], SettableBy.RECIPE] = ()
+    """Linux capabilities of root in the container, such as `CHOWN`; it has no others."""
     cpus: float = Field(default=1.0, gt=0)
     """Processors of a container."""
     start_s: float = Field(default=600.0, gt=0)
     """Timeout for the container to start, the download of the image included."""
+
+    @field_validator("image", "relay_image")
+    @classmethod
+    def _check_image(cls, name: str, info: ValidationInfo) -> str:
+        if not is_image_name(name) and (name or info.field_name == "image"):
+            raise ValueError(f"{name!r} is not the name of an image; write it as 'registry/team/image:1'")
+        return name
 
 
 @programs.register("container", options=ContainerOptions)
@@ -87,8 +99,12 @@ class ContainerProgram:
                     self._engine.container(
                         options.image,
                         network="host" if options.shares_network else "none",
-                        memory_bytes=options.memory_mib * 2**20,
-                        cpus=options.cpus,
+                        limits=ContainerLimits(
+                            memory_bytes=options.memory_mib * 2**20,
+                            cpus=options.cpus,
+                            disk_bytes=options.disk_mib * 2**20,
+                            capabilities=options.capabilities,
+                        ),
                         label="agent",
                         start_s=options.start_s,
                     )
@@ -108,8 +124,7 @@ class ContainerProgram:
             relaying = self._engine.container(
                 options.relay_image or options.image,
                 network=f"container:{container.name}",
-                memory_bytes=_RELAY_BYTES,
-                cpus=options.cpus,
+                limits=ContainerLimits(memory_bytes=_RELAY_BYTES, cpus=options.cpus, disk_bytes=_RELAY_BYTES),
                 label="relay",
                 start_s=options.start_s,
                 mounts={folder: _MOUNTED},

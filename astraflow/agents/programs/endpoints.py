@@ -1,7 +1,6 @@
 """Agent programs that run elsewhere on this machine and begin on an HTTP request."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Annotated
@@ -23,6 +22,7 @@ from astraflow.contract.errors import InternalError
 from astraflow.contract.values import Json
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.untrusted_json import PLAIN, parsed_json
 from astraflow.sandbox.base import Command, JobResult, Outcome
 
 _STOP_S = 5.0
@@ -55,7 +55,11 @@ class EndpointProgram:
 
     async def start(self) -> None:
         """Opens the client."""
-        self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0))
+        self._client = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
+            headers=PLAIN,
+            auto_decompress=False,
+        )
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -145,7 +149,7 @@ def _exit(status: int, text: str) -> ProgramExit:
     if not 200 <= status < 300 or status == _ACCEPTED:
         return ProgramExit(outcome=Outcome.FAILED, exit_status=status, stderr=text)
     try:
-        value = json.loads(text) if text.strip() else None
+        value = parsed_json(text, limit=MAX_OUTPUT_BYTES) if text.strip() else None
     except ValueError:
         value = text
     return ProgramExit(outcome=Outcome.PASSED, exit_status=0, stdout=text, value=value)

@@ -1,7 +1,6 @@
 """Client of a hosted model endpoint that is only evaluated: retries, a budget, and counts of what was used."""
 
 import asyncio
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.untrusted_json import PLAIN, parsed_json
 
 log = get_logger()
 
@@ -123,7 +123,7 @@ class Upstream:
     async def start(self) -> None:
         """Opens the connections."""
         self._client = httpx2.AsyncClient(
-            headers=self._format.headers(self._key),
+            headers={**PLAIN, **self._format.headers(self._key)},
             timeout=self._options.timeout_s,
             limits=httpx2.Limits(max_connections=self._options.concurrency),
             follow_redirects=False,
@@ -196,7 +196,7 @@ class Upstream:
         else:
             if status == 200:
                 try:
-                    return self._format.reply(json.loads(content))
+                    return self._format.reply(parsed_json(content, limit=MAX_REPLY_BYTES))
                 except (ValueError, LookupError, TypeError, AttributeError):
                     self.usage.malformed += 1
                     failure = self._unavailable(f"its answer is no reply: {self._quoted(content)}")
@@ -216,7 +216,7 @@ class Upstream:
             raise Unavailable("cannot call the endpoint: the client is closed; start it", code="upstream.closed")
         content = bytearray()
         async with self._client.stream("POST", self._options.base_url + self._format.path, json=body) as response:
-            async for piece in response.aiter_bytes():
+            async for piece in response.aiter_raw():
                 content += piece
                 if len(content) > MAX_REPLY_BYTES:
                     break

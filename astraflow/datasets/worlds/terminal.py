@@ -19,11 +19,16 @@ from astraflow.datasets.base import ANSWER, QUESTION, check_index
 from astraflow.datasets.published.loading import SAMPLES
 from astraflow.datasets.tables.base import fingerprint_of
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.config.image_names import is_image_name
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.folders.contained_files import contained_bytes, contained_files
 
 SAMPLE_TASKS = SAMPLES / "terminal"
 """Tasks that come with AstraFlow."""
 
+_MAX_FILE_BYTES = 256 * 2**20
+_COMPOSE = re.compile(r"environment/docker-compose\.y[^/]*ml")
+_KEPT_PATH = re.compile(r"(?!/(?:tests|logs|proc|sys|dev)(?:/|$))(?:/(?!\.\.?(?:/|$))[\w.@+-]+)+", re.ASCII)
 _MEMORY = re.compile(r"(\d+)([MG])i?B?", re.IGNORECASE)
 
 
@@ -44,6 +49,10 @@ class TerminalTask:
     """Image to use instead of building `environment/Dockerfile`; empty to build."""
     cpus: float
     memory_bytes: int
+    storage_bytes: int
+    """Disk of a container."""
+    paths: tuple[str, ...]
+    """Folders that the tests in a container see as the policy left them; empty: the working directory of the image."""
 
 
 class TerminalOptions(Config):
@@ -84,6 +93,8 @@ class Terminal:
                 "folder of task folders",
                 code="dataset.empty",
             )
+        for name in self._names:
+            load_task(self._folder / name)
 
     @property
     def size(self) -> int:
@@ -110,31 +121,85 @@ class Terminal:
 
 
 def load_task(folder: Path) -> TerminalTask:
-    """Reads a task folder. Raises: InvalidInput for a folder that is incomplete, or a task with several steps or
-    services."""
+    """Reads a task folder. Raises: InvalidInput for a folder that is incomplete or has links out of it, or a task with
+    several steps or services."""
+    if not folder.resolve().is_relative_to(folder.parent.resolve()):
+        raise _invalid(folder, "it is a link that leads out of the folder of the tasks")
+    names = set(_paths(folder))
     for name in ("instruction.md", "tests/test.sh"):
-        if not (folder / name).is_file():
+        if name not in names:
             raise _invalid(folder, f"it has no {name}")
-    if (folder / "steps").is_dir() or any((folder / "environment").glob("docker-compose.y*ml")):
+    if (folder / "steps").is_dir() or any(_COMPOSE.fullmatch(name) for name in names):
         raise _invalid(folder, "tasks with several steps or services are not supported")
     try:
-        settings = tomllib.loads((folder / "task.toml").read_text())
-        instruction = (folder / "instruction.md").read_text().strip()
-    except (OSError, ValueError) as problem:
+        settings = tomllib.loads((task_file(folder, "task.toml") or b"").decode())
+        instruction = (task_file(folder, "instruction.md") or b"").decode().strip()
+    except ValueError as problem:
         raise _invalid(folder, str(problem)) from problem
     metadata, environment = _table(settings, "metadata"), _table(settings, "environment")
     return TerminalTask(
         name=folder.name,
-        folder=folder,
+        folder=folder.absolute(),
         instruction=instruction,
         category=str(metadata.get("category", "")),
         difficulty=str(metadata.get("difficulty", "")),
         verifier_s=_number(folder, _table(settings, "verifier"), "timeout_sec", 600.0),
         build_s=_number(folder, environment, "build_timeout_sec", 600.0),
-        image=str(environment.get("docker_image", "")),
+        image=_image(folder, str(environment.get("docker_image", ""))),
         cpus=_number(folder, environment, "cpus", 1),
         memory_bytes=_memory_bytes(folder, environment),
+        storage_bytes=int(_number(folder, environment, "storage_mb", 10_240)) * 2**20,
+        paths=_kept_paths(folder, _table(settings, "verifier").get("paths", [])),
     )
+
+
+def task_file(folder: Path, path: str, *, limit: int = _MAX_FILE_BYTES) -> bytes | None:
+    """Returns the content of a file of a task folder; None for a path that is no file. Raises: InvalidInput for one
+    that leads out of the folder or is larger than `limit`."""
+    try:
+        return contained_bytes(folder, path, limit=limit)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as problem:
+        raise _invalid(folder, str(problem)) from problem
+
+
+def files_below(folder: Path, inner: str) -> dict[str, bytes]:
+    """Returns the contents of all files of a folder in a task folder, by their path in it. Raises: InvalidInput for a
+    link that leads out of the task folder, or for more than 256 MiB."""
+    files: dict[str, bytes] = {}
+    total_bytes = 0
+    for path in paths_below(folder, inner):
+        content = files[path.removeprefix(f"{inner}/")] = task_file(folder, path) or b""
+        total_bytes += len(content)
+        if total_bytes > _MAX_FILE_BYTES:
+            raise _invalid(folder, f"{inner} has more than {_MAX_FILE_BYTES} bytes")
+    return files
+
+
+def paths_below(folder: Path, inner: str) -> list[str]:
+    """Returns the paths, in the task folder, of all files of a folder in it. Raises: InvalidInput."""
+    return [path for path in _paths(folder) if path.startswith(f"{inner}/")]
+
+
+def _paths(folder: Path) -> list[str]:
+    """Returns the paths of all files of a task folder. Raises: InvalidInput."""
+    try:
+        return list(contained_files(folder))
+    except OSError as problem:
+        raise _invalid(folder, str(problem)) from problem
+
+
+def _kept_paths(folder: Path, paths: object) -> tuple[str, ...]:
+    if not isinstance(paths, list) or not all(isinstance(path, str) and _KEPT_PATH.fullmatch(path) for path in paths):
+        raise _invalid(folder, f"paths in task.toml is {paths!r}, not a list of absolute folders such as '/srv/site'")
+    return tuple(paths)
+
+
+def _image(folder: Path, image: str) -> str:
+    if image and not is_image_name(image):
+        raise _invalid(folder, f"docker_image in task.toml is {image!r}, not the name of an image")
+    return image
 
 
 def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets.worlds.terminal import SAMPLE_TASKS, TerminalTask, load_task
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
+from astraflow.environments.container_engine import Capability, OutOfResources
 from astraflow.environments.terminal.containers import ContainerRunner
 from astraflow.environments.terminal.kubernetes import KubernetesRunner, PodOptions
 from astraflow.environments.terminal.runners import SandboxRunner, TerminalRunner, TerminalSession
@@ -45,6 +46,9 @@ class TerminalOptions(Config):
     """Sandbox of the runner `sandbox`."""
     has_network: Annotated[bool, SettableBy.RECIPE] = False
     """Containers reach the network, which the tests of many published tasks need. The policy does so too."""
+    capabilities: Annotated[tuple[Capability, ...], SettableBy.RECIPE] = ()
+    """Linux capabilities of root in containers; it has no others. Tasks that install Debian packages need `CHOWN`,
+    `DAC_OVERRIDE`, `FOWNER`, `SETGID` and `SETUID`."""
     namespace: Annotated[str, SettableBy.RECIPE] = ""
     """Namespace of the pods; empty: that of the node's configuration of kubectl."""
     runtime_class: Annotated[str, SettableBy.RECIPE] = ""
@@ -74,7 +78,7 @@ class TerminalFactory:
         self._options = options
         self._runner = _runner_of(options)
         self.limits = EnvironmentLimits(
-            concurrency=options.concurrency, begin_s=1200.0, act_s=max(1200.0, options.command_s + 60)
+            concurrency=options.concurrency, begin_s=1200.0, act_s=max(1800.0, options.command_s + 60)
         )
 
     async def start(self) -> None:
@@ -125,7 +129,8 @@ class TerminalEnvironment:
         return Observation(text=f"{self._task.instruction}\n\nAnswer with one shell command, or with: {SUBMIT}")
 
     async def act(self, action: str) -> Observation:
-        """Runs a command, or the tests. Raises: InvalidInput before `begin`; RolloutFailed when the runner fails."""
+        """Runs a command, or the tests. A container that the policy's programs ended by using up its memory or disk
+        loses the episode. Raises: InvalidInput before `begin`; RolloutFailed when the runner fails."""
         if self._session is None or self._task is None:
             raise InvalidInput("cannot act: the terminal is not open; call begin first", code="environment.not_begun")
         if self._last is not None:
@@ -140,6 +145,10 @@ class TerminalEnvironment:
                 self._last = Observation(text="The task is over.", ending=Ending.LOST)
                 return await self._verdict(self._session, self._task)
             return self._answer(await self._session.run(command, timeout_s=self._options.command_s))
+        except OutOfResources:
+            text = "The task is over: the container has no memory or disk left."
+            self._last = Observation(text=text, reward=0.0, ending=Ending.LOST)
+            return self._last
         except SandboxError as problem:
             raise _failure(problem) from problem
 
@@ -192,9 +201,10 @@ def _runner_of(options: TerminalOptions) -> TerminalRunner:
                 runtime_class=options.runtime_class,
                 lifetime_s=options.lifetime_s,
                 has_network=options.has_network,
+                capabilities=options.capabilities,
             )
         )
-    return ContainerRunner(options.runner, has_network=options.has_network)
+    return ContainerRunner(options.runner, has_network=options.has_network, capabilities=options.capabilities)
 
 
 def _tasks_folder(options: TerminalOptions) -> Path:

@@ -2,24 +2,37 @@
 
 import base64
 import json
+import re
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.datasets.worlds.terminal import TerminalTask
-from astraflow.environments.container_engine import COMMAND_S, GRACE_S, ContainerEngine, stopped_command, with_timeout
+from astraflow.datasets.worlds.terminal import TerminalTask, files_below
+from astraflow.environments.container_engine import (
+    ARCHIVE_BYTES,
+    COMMAND_S,
+    GRACE_S,
+    OUTPUT_BYTES,
+    ContainerEngine,
+    out_of_resources,
+    stopped_command,
+    with_timeout,
+)
 from astraflow.environments.terminal.containers import ContainerSession
-from astraflow.environments.terminal.runners import archive_of, files_below
+from astraflow.environments.terminal.runners import Judge, archive_of
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
 
 NETWORK_POLICY = "astraflow-terminal"
 """Name of the NetworkPolicy that blocks all traffic of the pods; `deploy/kubernetes/terminal.yaml` defines it."""
 _ROLE = "astraflow-terminal"
 """Label of the pods, which the NetworkPolicy selects."""
+_REASONS = "{.status.reason} {.status.containerStatuses[*].state.terminated.reason}"
+_USED_UP = re.compile(r"\b(?:Evicted|OOMKilled)\b")
+"""Reasons of the cluster for ending a pod that used up its memory or disk."""
 _ENDED = "command terminated with exit code"
 """Line of `kubectl exec` for a command with an exit status other than 0; without it, the pod did not answer."""
 
@@ -35,6 +48,8 @@ class PodOptions:
     lifetime_s: float
     """Time after which the cluster ends a pod, even if the node that created it was lost. Seconds."""
     has_network: bool
+    capabilities: tuple[str, ...] = ()
+    """Linux capabilities of root in the pods; it has no others."""
 
 
 class KubernetesRunner:
@@ -45,6 +60,7 @@ class KubernetesRunner:
     def __init__(self, options: PodOptions) -> None:
         self._options = options
         self._kubectl = ContainerEngine("kubectl")
+        self._judge = Judge()
 
     def open(self, task: TerminalTask) -> AbstractAsyncContextManager[ContainerSession]:
         """Starts a pod. Raises: InvalidInput for a task without an image."""
@@ -82,24 +98,41 @@ class KubernetesRunner:
 
     @asynccontextmanager
     async def _opened(self, task: TerminalTask) -> AsyncIterator[ContainerSession]:
+        async with self._pod_of(task) as pod:
+            yield await ContainerSession.begun(pod, task, self._judge, lambda: self._pod_of(task))
+
+    @asynccontextmanager
+    async def _pod_of(self, task: TerminalTask) -> AsyncIterator["Pod"]:
         created = await self._done("create", "--filename=-", "--output=name", stdin=json.dumps(self._pod(task)))
         name = created.stdout.strip().removeprefix("pod/")
         try:
             limit = f"--timeout={task.build_s:g}s"
             await self._done("wait", "--for=condition=Ready", f"pod/{name}", limit, timeout_s=task.build_s + GRACE_S)
-            yield ContainerSession(Pod(self, name), task)
+            yield Pod(self, name)
         finally:
             await self._call("delete", f"pod/{name}", "--grace-period=1", "--wait=false", "--ignore-not-found")
 
-    async def execute(self, pod: str, command: tuple[str, ...], *, timeout_s: float, stdin: str) -> JobResult:
-        """Runs a command in a pod. Raises: SandboxError when the pod does not answer."""
+    async def execute(
+        self,
+        pod: str,
+        command: tuple[str, ...],
+        *,
+        timeout_s: float,
+        stdin: str | IO[bytes] = "",
+        stdout: IO[bytes] | None = None,
+    ) -> JobResult:
+        """Runs a command in a pod. stdout: file for at most `ARCHIVE_BYTES` of its output. Raises: SandboxError when
+        the pod does not answer."""
         interactive = ("--stdin",) if stdin else ()
         result = await self._call(
             "exec", *interactive, pod, "--", *stopped_command(command, timeout_s),
-            timeout_s=timeout_s + GRACE_S, stdin=stdin,
+            timeout_s=timeout_s + GRACE_S, stdin=stdin, stdout=stdout,
         )  # fmt: skip
         *lines, last = result.stderr.rstrip("\n").rsplit("\n", 1)
         if result.outcome is Outcome.FAILED and not last.startswith(_ENDED):
+            reason = await self._call("get", "pod", pod, f"--output=jsonpath={_REASONS}")
+            if _USED_UP.search(reason.stdout):
+                raise out_of_resources(reason.stdout[:200])
             raise _failed("exec", result)
         shown = replace(result, stderr="\n".join(lines)) if last.startswith(_ENDED) else result
         return with_timeout(shown, timeout_s)
@@ -110,9 +143,18 @@ class KubernetesRunner:
             raise _failed(arguments[0], result)
         return result
 
-    async def _call(self, *arguments: str, stdin: str = "", timeout_s: float = COMMAND_S) -> JobResult:
-        namespace_option = (f"--namespace={self._options.namespace}",) if self._options.namespace else ()
-        return await self._kubectl.call(*namespace_option, *arguments, timeout_s=timeout_s, stdin=stdin)
+    async def _call(
+        self,
+        *arguments: str,
+        stdin: str | IO[bytes] = "",
+        stdout: IO[bytes] | None = None,
+        timeout_s: float = COMMAND_S,
+    ) -> JobResult:
+        options = (f"--namespace={self._options.namespace}",) if self._options.namespace else ()
+        output_bytes = OUTPUT_BYTES if stdout is None else ARCHIVE_BYTES
+        return await self._kubectl.call(
+            *options, *arguments, timeout_s=timeout_s, stdin=stdin, stdout=stdout, output_bytes=output_bytes
+        )
 
     def _pod(self, task: TerminalTask) -> Mapping[str, Any]:
         size = {"cpu": f"{task.cpus:g}", "memory": str(task.memory_bytes)}
@@ -120,8 +162,13 @@ class KubernetesRunner:
             "name": "task",
             "image": task.image,
             "command": ["sleep", "infinity"],
-            "resources": {"requests": size, "limits": size},
-            "securityContext": {"allowPrivilegeEscalation": False, "seccompProfile": {"type": "RuntimeDefault"}},
+            "resources": {"requests": size, "limits": {**size, "ephemeral-storage": str(task.storage_bytes)}},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"], "add": list(self._options.capabilities)},
+                "privileged": False,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
         }
         runtime = {"runtimeClassName": self._options.runtime_class} if self._options.runtime_class else {}
         labels = {"app.kubernetes.io/managed-by": "astraflow"} | (
@@ -152,13 +199,34 @@ class Pod:
     async def execute(self, *command: str, timeout_s: float) -> JobResult:
         """Runs a command in the pod, which stops it after `timeout_s`. Raises: SandboxError when the pod does not
         answer."""
-        return await self._runner.execute(self._name, command, timeout_s=timeout_s, stdin="")
+        return await self._runner.execute(self._name, command, timeout_s=timeout_s)
 
     async def copy_folder(self, source: Path, target: str) -> JobResult:
         """Copies the files of a folder of this machine into a folder of the pod, which exists."""
-        packed = base64.b64encode(archive_of(files_below(source))).decode()
+        packed = base64.b64encode(archive_of(files_below(source.parent, source.name))).decode()
         unpack = ("sh", "-c", f"base64 -d | tar -xf - -C {target} --no-same-owner")
         return await self._runner.execute(self._name, unpack, timeout_s=COMMAND_S, stdin=packed)
+
+    async def end(self) -> None:
+        """Leaves the pod as it is: one that is stopped has no files. The tests run in another pod, whose supervisor
+        has ended what they started."""
+
+    async def pack(self, path: str, target: IO[bytes]) -> bool:
+        """Writes a folder of the pod to an archive; returns whether its `tar` did and it is not too large."""
+        command = ("tar", "-cf", "-", "-C", path, ".")
+        packed = await self._runner.execute(self._name, command, timeout_s=COMMAND_S, stdout=target)
+        return packed.outcome is Outcome.PASSED and not packed.is_output_cut
+
+    async def unpack(self, source: IO[bytes], path: str) -> bool:
+        """Fills the folder `path` from an archive, which the policy may have written; returns whether that worked."""
+        command = ("tar", "-xpf", "-", "-C", path)
+        unpacked = await self._runner.execute(self._name, command, timeout_s=COMMAND_S, stdin=source)
+        return unpacked.outcome is Outcome.PASSED
+
+    async def text(self, path: str) -> str:
+        """Returns the begin of a file of the pod; empty without one."""
+        read = await self.execute("head", "-c", "256", path, timeout_s=COMMAND_S)
+        return read.stdout if read.outcome is Outcome.PASSED else ""
 
 
 def _failed(verb: str, result: JobResult) -> SandboxError:

@@ -5,29 +5,59 @@ import io
 import math
 import re
 import tarfile
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from inspect import getsource
 from pathlib import Path
-from shlex import quote
 from typing import Any, Protocol
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
-from astraflow.datasets.worlds.terminal import TerminalTask
-from astraflow.sandbox.base import JobLimits, JobResult, Outcome, Session
+from astraflow.datasets.worlds.terminal import TerminalTask, files_below, task_file
+from astraflow.environments.terminal import policy_programs, supervisor
+from astraflow.sandbox.base import Command, JobLimits, JobResult, Outcome, Session
 from astraflow.sandbox.shared import SharedSandbox
 
-_FOLDER = '"$HOME/app"'
-_TESTS = '"$HOME/tests"'
-_LOGS = '"$HOME/logs"'
-"""Folders in a session, as its shell reads them. Home is the session's own folder at each level of isolation."""
-
-_OUTPUT_BYTES = 16 * 2**20
-_CHUNK_CHARS = 2**19
+_OUTPUT_BYTES = 2**20
+_TREE_BYTES = 16 * 2**20
+"""Limit of the working directory that is copied for the tests, as text of an archive."""
 _TRANSFER_S = 60.0
+_REWARD_BYTES = 256
 _COPIED = re.compile(r"COPY\s+([\w./-]+)\s+([\w./-]+)")
 _WITHOUT_EFFECT = re.compile(r"(?:FROM|LABEL|WORKDIR|CMD|#).*|")
+
+_PREPARE = (
+    'export APP_DIR="$HOME/app" TESTS_DIR="$HOME/tests" LOGS_DIR="$HOME/logs" LC_ALL=C.UTF-8; '
+    'mkdir -p "$LOGS_DIR/verifier"; cd "$APP_DIR"'
+)
+"""Home is the session's own folder at each level of isolation."""
+_PACK = 'set -o pipefail; tar -cf - -C "$HOME/app" . | base64 -w 0'
+_UNPACK = 'set -o pipefail; mkdir -p "$0"; base64 -d | tar -xpf - -C "$0" --no-same-owner'
+PLACE_LINKS = r"""
+cd "$0" && find . ! -type f ! -type d ! -type l -delete && find . -type l -exec sh -c '
+    for link do
+        case "$(realpath -m -- "$link")/" in
+            "$0"/* | /usr/* | /bin/* | /sbin/* | /lib* | /etc/* | /opt/* | /dev/null/) ;;
+            *) rm -f -- "$link" ;;
+        esac
+    done' "$(realpath .)" {} +
+"""
+"""Removes what tests may not follow: links that lead out of the folder `$0` to other places than the system's, and
+everything but files and folders."""
+_OWN_IMPORT = f"from {policy_programs.__name__} import ProgramStart, is_of_policy\n"
+_VERIFY = """
+import os
+home = os.environ["HOME"]
+folders = {name: os.path.join(home, name) for name in ("app", "tests", "logs", "home", "tmp")}
+for name in ("logs/verifier", "home", "tmp"):
+    os.makedirs(os.path.join(home, name), exist_ok=True)
+os.environ.update(APP_DIR=folders["app"], TESTS_DIR=folders["tests"], LOGS_DIR=folders["logs"], LC_ALL="C.UTF-8")
+os.environ.update(HOME=folders["home"], TMPDIR=folders["tmp"])
+os.chdir(folders["app"])
+test = os.path.join(folders["tests"], "test.sh")
+raise SystemExit(main([folders["app"]], [folders["tests"], folders["logs"]], ["bash", test]))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +69,36 @@ class Verdict:
     is_timeout: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestRun:
+    """End of the tests of a task, before it is judged."""
+
+    __test__ = False
+    """No test of pytest."""
+    result: JobResult
+    written: str
+    """Text of the file with the reward; empty without one."""
+
+    @property
+    def output(self) -> str:
+        """Standard output and error."""
+        return f"{self.result.stdout}{self.result.stderr}"
+
+    @property
+    def reward(self) -> float | None:
+        """Reward: what was written, if the tests ended with exit status 0, else 0. None when no number in 0 to 1 was
+        written."""
+        if self.result.outcome is Outcome.TIMEOUT:
+            return 0.0
+        try:
+            reward = float(self.written)
+        except ValueError:
+            reward = math.nan
+        if not 0 <= reward <= 1:
+            return None
+        return reward if self.result.outcome is Outcome.PASSED else 0.0
+
+
 class TerminalSession(Protocol):
     """Shell of one episode."""
 
@@ -46,8 +106,9 @@ class TerminalSession(Protocol):
         """Runs a command. Raises: SandboxError."""
 
     async def verify(self, *, timeout_s: float) -> Verdict:
-        """Runs the tests of the task on what the commands left. Raises: SandboxError; RolloutFailed when the tests
-        write no reward."""
+        """Ends everything that the commands started and runs the tests of the task on the files that they left, in a
+        place which they never reached. Raises: SandboxError; RolloutFailed when the tests write no reward whatever the
+        policy did."""
 
 
 class TerminalRunner(Protocol):
@@ -61,14 +122,35 @@ class TerminalRunner(Protocol):
         """Checks that the runner works on this machine. Raises: InvalidInput or Unavailable with the remedy."""
 
 
+class Judge:
+    """Judges runs of tests. One without a reward is the fault of the tests only if they write none for the files of the
+    task either; otherwise what the policy left caused it, which scores 0."""
+
+    def __init__(self) -> None:
+        self._sound: set[Path] = set()
+        """Folders of the tasks whose tests have written a reward for the files of the task."""
+
+    async def verdict(self, task: TerminalTask, run: TestRun, untouched: Callable[[], Awaitable[TestRun]]) -> Verdict:
+        """Returns the verdict. untouched: runs the tests on the files of the task. Raises: RolloutFailed;
+        SandboxError."""
+        reward = run.reward
+        if reward is None and task.folder not in self._sound:
+            other = await untouched()
+            if other.reward is None:
+                raise _no_reward(task, other)
+            self._sound.add(task.folder)
+        return Verdict(reward=reward or 0.0, output=run.output, is_timeout=run.result.outcome is Outcome.TIMEOUT)
+
+
 class SandboxRunner:
     """Runs tasks in sessions of a sandbox of AstraFlow. There is no image: the programs are those of the node, the
     working directory is `$HOME/app`, and the variables APP_DIR, TESTS_DIR and LOGS_DIR replace `/app`, `/tests` and
-    `/logs`. Tests run in another session, to which the files are copied, so that nothing which the policy left running
-    or defined in its shell can touch them."""
+    `/logs`. Tests run in another session, to which the files are copied after everything of the policy has ended, and
+    the supervisor confines programs of the policy that the tests start."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._sandbox = SharedSandbox(spec)
+        self._judge = Judge()
 
     async def start(self) -> None:
         """Starts the sandbox. Raises: SandboxError."""
@@ -87,54 +169,79 @@ class SandboxRunner:
 
     @asynccontextmanager
     async def _opened(self, task: TerminalTask, files: Mapping[str, bytes]) -> AsyncIterator[TerminalSession]:
-        async with self._session(task) as session:
-            await _upload(session, _FOLDER, archive_of(files))
-            await session.shell(_prepared(_FOLDER))
-            yield _SandboxSession(self, session, task)
+        session = _SandboxSession(self, task, archive_of(files))
+        try:
+            await session.begin()
+            yield session
+        finally:
+            await session.close()
 
-    def _session(self, task: TerminalTask) -> AbstractAsyncContextManager[Session]:
-        limits = JobLimits(memory_bytes=task.memory_bytes, output_bytes=_OUTPUT_BYTES, processes=64)
+    def session(self, task: TerminalTask, *, may_trace: bool = False) -> AbstractAsyncContextManager[Session]:
+        """Opens a session with the limits of a task."""
+        limits = JobLimits(
+            memory_bytes=task.memory_bytes, output_bytes=_OUTPUT_BYTES, processes=64, may_trace=may_trace
+        )
         return self._sandbox.session(limits)
 
-    async def judge(self, task: TerminalTask, files: bytes, timeout_s: float) -> Verdict:
-        """Runs the tests in a new session, on an archive of the working directory."""
-        async with self._session(task) as session:
-            await _upload(session, _FOLDER, files)
-            await _upload(session, _TESTS, archive_of(files_below(task.folder / "tests")))
-            prepared = _prepared(_FOLDER)
-            result = await session.shell(f"{prepared}\nbash {_TESTS}/test.sh", timeout_s=timeout_s)
-            output = f"{result.stdout}{result.stderr}"
-            if result.outcome is Outcome.TIMEOUT:
-                return Verdict(reward=0.0, output=output, is_timeout=True)
-            written = await session.shell(f"cat {_LOGS}/verifier/reward.txt", timeout_s=_TRANSFER_S)
-            return Verdict(reward=reward_of(task, written, output), output=output)
+    async def judged(self, task: TerminalTask, tree: str, untouched: str, timeout_s: float) -> Verdict:
+        """Runs the tests on a working directory, an archive in base64. untouched: the one of the task.
+        Raises: RolloutFailed; SandboxError."""
+
+        async def of_task() -> TestRun:
+            return await self._tested(task, untouched, timeout_s)
+
+        return await self._judge.verdict(task, await self._tested(task, tree, timeout_s), of_task)
+
+    async def _tested(self, task: TerminalTask, tree: str, timeout_s: float) -> TestRun:
+        """Runs the tests in a new session."""
+        tests = base64.b64encode(archive_of(files_below(task.folder, "tests"))).decode()
+        async with self.session(task, may_trace=True) as session:
+            await _copied_into(session, "tests", tests)
+            placed = await _bash(session, _UNPACK, "app", stdin=tree)
+            if placed.outcome is Outcome.PASSED:
+                placed = await _bash(session, PLACE_LINKS, "app")
+            if placed.outcome is not Outcome.PASSED:
+                return TestRun(result=placed, written="0")
+            result = await session.python(supervisor_source() + _VERIFY, timeout_s=timeout_s)
+            path = "logs/verifier/reward.txt"
+            command = Command(arguments=("head", "-c", str(_REWARD_BYTES), "--", path))
+            return TestRun(result=result, written=(await session.execute(command, timeout_s=_TRANSFER_S)).stdout)
 
 
 class _SandboxSession:
-    def __init__(self, runner: SandboxRunner, session: Session, task: TerminalTask) -> None:
+    def __init__(self, runner: SandboxRunner, task: TerminalTask, files: bytes) -> None:
         self._runner = runner
-        self._session = session
         self._task = task
+        self._files = base64.b64encode(files).decode()
+        self._resources = AsyncExitStack()
+        self._session: Session
+
+    async def begin(self) -> None:
+        """Opens the session with the files of the task. Raises: SandboxError; RolloutFailed."""
+        self._session = await self._resources.enter_async_context(self._runner.session(self._task))
+        await _copied_into(self._session, "app", self._files)
+        await self._session.shell(_PREPARE)
+
+    async def close(self) -> None:
+        """Ends the session. Idempotent."""
+        await self._resources.aclose()
 
     async def run(self, command: str, *, timeout_s: float) -> JobResult:
         """Runs a command; after a timeout, the new shell starts in the working directory."""
         result = await self._session.shell(command, timeout_s=timeout_s)
         if result.outcome is Outcome.TIMEOUT:
-            await self._session.shell(_prepared(_FOLDER))
+            await self._session.shell(_PREPARE)
         return result
 
     async def verify(self, *, timeout_s: float) -> Verdict:
-        """Copies the working directory to a new session and runs the tests there."""
-        packed = await self._session.shell(f"tar -cf - -C {_FOLDER} . | base64 -w 0", timeout_s=_TRANSFER_S)
-        try:
-            if packed.outcome is not Outcome.PASSED or packed.is_output_cut:
-                raise ValueError(f"it is too large (more than {_OUTPUT_BYTES} bytes), or its shell failed")
-            files = base64.b64decode(packed.stdout, validate=True)
-            with tarfile.open(fileobj=io.BytesIO(files)) as archive:
-                archive.getmembers()
-        except (ValueError, tarfile.TarError) as problem:  # the policy decides what its shell answers
-            return Verdict(reward=0.0, output=f"The working directory cannot be copied: {problem}")
-        return await self._runner.judge(self._task, files, timeout_s)
+        """Ends the session, copies its working directory to a new one and runs the tests there."""
+        await self._session.stop()
+        packed = await _bash(self._session, _PACK, "app", output_bytes=_TREE_BYTES)
+        await self.close()
+        if packed.outcome is not Outcome.PASSED or packed.is_output_cut:
+            cause = f"it has more than {_TREE_BYTES * 3 // 4} bytes, or files that cannot be read: {packed.stderr}"
+            return Verdict(reward=0.0, output=f"The working directory cannot be copied: {cause}")
+        return await self._runner.judged(self._task, packed.stdout, self._files, timeout_s)
 
 
 def copied_files(task: TerminalTask) -> dict[str, bytes]:
@@ -142,31 +249,29 @@ def copied_files(task: TerminalTask) -> dict[str, bytes]:
 
     Raises: InvalidInput for a Dockerfile that does more than copying.
     """
-    folder = task.folder / "environment"
-    dockerfile = folder / "Dockerfile"
     files: dict[str, bytes] = {}
-    for line in dockerfile.read_text().splitlines() if dockerfile.is_file() else ():
+    dockerfile = task_file(task.folder, "environment/Dockerfile")
+    for line in (dockerfile or b"").decode(errors="replace").splitlines():
         match = _COPIED.fullmatch(line.strip())
         if match is None and _WITHOUT_EFFECT.fullmatch(line.strip()) is None:
             raise _not_runnable(task, f"its Dockerfile has {line.strip()!r}")
         if match is not None:
-            files |= _copied(task, folder, match[1], match[2])
+            files |= _copied(task, match[1], match[2])
     return files
 
 
-def _copied(task: TerminalTask, folder: Path, source: str, target: str) -> dict[str, bytes]:
-    path = (folder / source).resolve()
+def _copied(task: TerminalTask, source: str, target: str) -> dict[str, bytes]:
     name = target.removeprefix("/app/").removeprefix("/app").removeprefix("./")
-    if (
-        not path.is_relative_to(folder.resolve())
-        or name.startswith("/")
-        or ".." in Path(name).parts
-        or not path.exists()
-    ):
+    path = str(Path("environment", source))
+    is_inside = ".." not in Path(source).parts and not source.startswith("/")
+    content = task_file(task.folder, path) if is_inside else None
+    files = files_below(task.folder, path) if is_inside and content is None else {}
+    if name.startswith("/") or ".." in Path(name).parts or (content is None and not files):
         raise _not_runnable(task, f"its Dockerfile copies {source!r} to {target!r}")
-    if path.is_dir():
-        return {str(Path(name, inner)): content for inner, content in files_below(path).items()}
-    return {str(Path(name, path.name) if target.endswith(("/", ".")) or not name else Path(name)): path.read_bytes()}
+    if content is None:
+        return {str(Path(name, inner)): inner_content for inner, inner_content in files.items()}
+    is_folder = target.endswith(("/", ".")) or not name
+    return {str(Path(name, Path(source).name) if is_folder else Path(name)): content}
 
 
 def archive_of(files: Mapping[str, bytes]) -> bytes:
@@ -180,32 +285,14 @@ def archive_of(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def reward_of(task: TerminalTask, written: JobResult, output: str) -> float:
-    """Returns the reward that the tests wrote. Raises: RolloutFailed when they wrote none, or no number in 0 to 1."""
-    text = written.stdout.strip()
-    try:
-        reward = float(text) if written.outcome is Outcome.PASSED else math.nan
-    except ValueError:
-        reward = math.nan
-    if not 0 <= reward <= 1:
-        raise RolloutFailed(
-            f"cannot score the terminal task {task.name!r}: its tests wrote the reward {text[:100]!r}, not a number in "
-            f"0 to 1; correct tests/test.sh, which printed {output[-300:]!r}",
-            boundary=Boundary.ENVIRONMENT,
-            code="environment.no_reward",
-        )
-    return reward
+def supervisor_source() -> str:
+    """Returns the source of the supervisor as one module, which has the function `main`."""
+    return getsource(policy_programs) + getsource(supervisor).replace(_OWN_IMPORT, "")
 
 
-async def _upload(session: Session, folder: str, archive: bytes) -> None:
-    """Unpacks an archive in a folder of the session. Raises: RolloutFailed when it has no room."""
-    packed = f"{folder}.b64"
-    await session.shell(f"mkdir -p {folder}; : > {packed}", timeout_s=_TRANSFER_S)
-    for chunk in _chunks(base64.b64encode(archive).decode()):
-        await session.shell(f"printf %s {quote(chunk)} >> {packed}", timeout_s=_TRANSFER_S)
-    result = await session.shell(
-        f"base64 -d {packed} | tar -xf - -C {folder} --no-same-owner && rm {packed}", timeout_s=_TRANSFER_S
-    )
+async def _copied_into(session: Session, folder: str, archive: str) -> None:
+    """Unpacks an archive in base64 in a folder of the session. Raises: RolloutFailed when it has no room."""
+    result = await _bash(session, _UNPACK, folder, stdin=archive)
     if result.outcome is not Outcome.PASSED:
         raise RolloutFailed(
             f"cannot copy files into the sandbox: {result.stderr[-300:]}; give it more disk_bytes",
@@ -214,20 +301,21 @@ async def _upload(session: Session, folder: str, archive: bytes) -> None:
         )
 
 
-def _prepared(folder: str) -> str:
-    return (
-        f"export APP_DIR={folder} TESTS_DIR={_TESTS} LOGS_DIR={_LOGS} LC_ALL=C.UTF-8; mkdir -p {_LOGS}/verifier; "
-        f"cd {folder}"
+async def _bash(
+    session: Session, script: str, folder: str, *, stdin: str = "", output_bytes: int | None = None
+) -> JobResult:
+    """Runs a script of this module, which no definition in the policy's shell reaches."""
+    command = Command(arguments=("bash", "-c", script, folder), stdin=stdin)
+    return await session.execute(command, timeout_s=_TRANSFER_S, output_bytes=output_bytes)
+
+
+def _no_reward(task: TerminalTask, run: TestRun) -> RolloutFailed:
+    return RolloutFailed(
+        f"cannot score the terminal task {task.name!r}: its tests wrote the reward {run.written.strip()[:100]!r}, not "
+        f"a number in 0 to 1, for the files of the task; correct tests/test.sh, which printed {run.output[-300:]!r}",
+        boundary=Boundary.ENVIRONMENT,
+        code="environment.no_reward",
     )
-
-
-def _chunks(text: str) -> Iterator[str]:
-    return (text[start : start + _CHUNK_CHARS] for start in range(0, len(text), _CHUNK_CHARS))
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    """Returns the contents of all files of a folder, by their path in it."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _not_runnable(task: TerminalTask, cause: str) -> InvalidInput:

@@ -27,6 +27,7 @@ from astraflow.runtime.http.hosts import is_loopback
 from astraflow.runtime.http.server import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import run_process
+from astraflow.runtime.untrusted_json import PLAIN
 
 if TYPE_CHECKING:
     import aiohttp
@@ -122,9 +123,11 @@ class JsonClient:
     async def __aenter__(self) -> Self:
         import aiohttp
 
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        headers = {**PLAIN, **({"Authorization": f"Bearer {self._token}"} if self._token else {})}
         connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=30.0)
-        self._session = aiohttp.ClientSession(connector=connector, headers=headers, trust_env=False)
+        self._session = aiohttp.ClientSession(
+            connector=connector, headers=headers, trust_env=False, auto_decompress=False
+        )
         return self
 
     async def __aexit__(

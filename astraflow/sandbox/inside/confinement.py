@@ -21,6 +21,7 @@ class Limits:
     memory_bytes: int
     output_bytes: int
     processes: int
+    may_trace: bool = False
 
 
 class Confinement:
@@ -66,16 +67,23 @@ class Confinement:
         if not self._is_filtered:
             return
         if self._landlock_version:
-            kernel.restrict_paths(self._path_rules(folder), with_network=not self.has_namespaces)
-        kernel.install_filter(self._filter or self._filter_program(own_pid=os.getpid()))
+            kernel.restrict_paths(self._path_rules(folder, limits), with_network=not self.has_namespaces)
+        kernel.install_filter(self._filter_of(limits))
 
-    def _filter_program(self, own_pid: int | None = None) -> bytes:
+    def _filter_of(self, limits: Limits) -> bytes:
+        if self._filter:
+            return self._filter_program(may_trace=True) if limits.may_trace else self._filter
+        return self._filter_program(own_pid=os.getpid(), may_trace=limits.may_trace)
+
+    def _filter_program(self, *, own_pid: int | None = None, may_trace: bool = False) -> bytes:
         families = filters.LOCAL_SOCKETS if self.has_namespaces else ()
-        return filters.filter_program(socket_families=families, has_namespaces=self.has_namespaces, own_pid=own_pid)
+        return filters.filter_program(
+            socket_families=families, has_namespaces=self.has_namespaces, own_pid=own_pid, may_trace=may_trace
+        )
 
-    def _path_rules(self, folder: str) -> list[tuple[str, int]]:
+    def _path_rules(self, folder: str, limits: Limits) -> list[tuple[str, int]]:
         devices = [(path, kernel.READ_WRITE_FILES) for path in _PIPES_AND_NULL]
-        readable = ["/"] if self.has_namespaces else self._readable
+        readable = ["/"] if self.has_namespaces else [*self._readable, *(["/proc"] if limits.may_trace else [])]
         return [*((path, kernel.READ_EXECUTE) for path in readable), *devices, (folder, kernel.ALL_BUT_DEVICES)]
 
 

@@ -61,19 +61,22 @@ def is_known_machine() -> bool:
     return platform.machine() in _ARCHITECTURES
 
 
-def filter_program(*, socket_families: Iterable[int], has_namespaces: bool, own_pid: int | None = None) -> bytes:
+def filter_program(
+    *, socket_families: Iterable[int], has_namespaces: bool, own_pid: int | None = None, may_trace: bool = False
+) -> bytes:
     """Returns the filter.
 
     socket_families: address families for `socket`; pairs of connected sockets are always allowed. has_namespaces: the
     job has a process namespace. own_pid: the only process that signals may reach; None: the kernel limits them already.
+    may_trace: `ptrace` is allowed.
     """
     column, architecture = _ARCHITECTURES[platform.machine()]
     refused = dict(_REFUSED) if has_namespaces else _REFUSED | _WITHOUT_NAMESPACES
     refused |= _SIGNALS if own_pid is not None else {}
     program = [_step(_LOAD, 4), _step(_EQUAL, architecture, 1, 0), _step(_RETURN, _KILL_PROCESS), _step(_LOAD, 0)]
     program += [_step(_AT_LEAST, 0x40000000, 0, 1), _refusal(errno.ENOSYS)]
-    for numbers in refused.values():
-        if numbers[column] >= 0:
+    for name, numbers in refused.items():
+        if numbers[column] >= 0 and not (may_trace and name == "ptrace"):
             program += [_step(_EQUAL, numbers[column], 0, 1), _refusal()]
     program += [_step(_EQUAL, _CLONE3[column], 0, 1), _refusal(errno.ENOSYS)]  # the C library then uses clone
     program += _checked(_CLONE[column], 0, [_step(_ANY_BIT, _NEW_NAMESPACES, 0, 1), _refusal()])

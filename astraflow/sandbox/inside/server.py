@@ -73,6 +73,8 @@ class Server:
                 result = self._run(message["library"], content, limits, stdin)
             elif kind == "command":
                 result = self._execute(content, limits, stdin)
+            elif kind == "stop":
+                result = self._stop(content)
             else:
                 result = self._interpret(kind, content, limits)
         except (Broken, OSError, MemoryError) as problem:
@@ -84,6 +86,14 @@ class Server:
         """Ends the interpreters."""
         for child in self._interpreters.values():
             self._children.kill(child)
+
+    def _stop(self, content: int) -> Result:
+        os.close(content)
+        while self._interpreters:
+            _, child = self._interpreters.popitem()
+            self._children.kill(child)
+            self._children.release(child)
+        return Result({"outcome": "passed", "exit_status": 0, "stdout": "", "stderr": "", "wall_s": 0.0}, [])
 
     def _run(self, library: str, content: int, limits: Limits, stdin: int | None) -> Result:
         program = partial(programs.run_source, names=self._names_of(library))

@@ -17,7 +17,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.worlds.terminal import SAMPLE_TASKS
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory, Observation
-from astraflow.environments.container_engine import ContainerEngine
+from astraflow.environments.container_engine import ContainerEngine, ContainerLimits
 from astraflow.sandbox.base import SandboxError
 from tests.environments.experts import solver
 from tests.errors import raises_code
@@ -89,13 +89,40 @@ async def test_tasks_are_won_by_their_solution_and_not_by_doing_nothing(docker: 
 
 async def test_a_container_has_the_limits_of_its_task_and_no_network(docker: Docker) -> None:
     await played(factory_of(), "greeting", "true")
-    await played(factory_of(has_network=True), "greeting", "true")
+    await played(factory_of(has_network=True, capabilities=["CHOWN"]), "greeting", "true")
     closed, open_one = [call for call in docker.calls if call[0] == "run"]
     assert closed[closed.index("--network") + 1] == "none"
     assert closed[closed.index("--memory") + 1] == f"{512 * 2**20}b"
     assert closed[closed.index("--cpus") + 1] == "1"
+    assert closed[closed.index("--storage-opt") + 1] == f"size={10 * 2**30}"
+    assert closed[closed.index("--ulimit") + 1] == f"fsize={10 * 2**30}"
+    assert closed[closed.index("--cap-drop") + 1] == "ALL" and "--cap-add" not in closed
+    assert closed[closed.index("--security-opt") + 1] == "no-new-privileges"
+    assert not {"--privileged", "--volume", "--device", "--pid", "--ipc"} & set(closed)
     assert closed[closed.index("--stop-signal") + 1] == "KILL"  # otherwise Podman waits 10 s at the end of an episode
     assert "--network" not in open_one
+    assert open_one[open_one.index("--cap-add") + 1] == "CHOWN"
+
+
+async def test_storage_without_quotas_starts_containers_without_them(docker: Docker) -> None:
+    (docker.folder / "no-quotas").touch()
+    factory = factory_of()
+    for _ in range(2):
+        assert (await played(factory, "greeting", "echo x"))[-1].text == "x"
+    assert ["--storage-opt" in call for call in docker.calls if call[0] == "run"] == [True, False, False]
+
+
+async def test_what_is_no_name_of_an_image_starts_no_container(docker: Docker) -> None:
+    limits = ContainerLimits(memory_bytes=2**28, cpus=1, disk_bytes=2**30)
+    for image in ("--privileged", "-v=/:/host", "a b", "", "UPPER"):
+        with raises_code(InvalidInput, "environment.invalid_image"):
+            ContainerEngine("docker").container(image, network="none", limits=limits, label="a", start_s=1)
+
+
+async def test_an_image_without_a_working_directory_needs_paths(docker: Docker) -> None:
+    (docker.folder / "workdir").write_text("/")
+    with raises_code(InvalidInput, "environment.no_working_directory", "greeting"):
+        await played(factory_of(), "greeting", "true")
 
 
 async def test_the_folder_lasts_and_a_timeout_ends_the_command(docker: Docker) -> None:
@@ -121,11 +148,21 @@ async def test_a_lost_container_is_a_failure_and_a_command_that_pretends_it_is_n
     await environment.close()
 
 
+async def test_a_policy_that_uses_up_the_memory_of_its_container_loses_the_episode(docker: Docker) -> None:
+    environment = factory_of().make()
+    await environment.begin(prompt_of("greeting"), 0)
+    for name in ("ended", "spent"):
+        (docker.folder / "container-0" / name).touch()
+    last = await environment.act("true")
+    assert (last.reward, last.ending, await environment.act("true")) == (0.0, Ending.LOST, last)
+    await environment.close()
+
+
 async def test_a_command_that_the_engine_did_not_start_is_started_again(docker: Docker) -> None:
     docker.fails_to_start(2)
     _, answer = await played(factory_of(), "greeting", "echo began >> log; cat log")
     assert answer.text == "began"
-    assert [call[0] for call in docker.calls].count("exec") == 3
+    assert [call[0] for call in docker.calls].count("exec") == 4
 
 
 async def test_a_command_that_never_starts_is_a_failure_and_no_answer(docker: Docker) -> None:
@@ -150,18 +187,35 @@ async def test_tests_that_cannot_be_copied_are_a_failure(docker: Docker) -> None
     assert docker.calls[-1][0] == "rm"
 
 
-@pytest.mark.parametrize("folder", ["/logs/verifier", "/tests"])
-async def test_what_the_policy_wrote_for_the_verifier_is_removed(docker: Docker, folder: str) -> None:
-    forged = f"mkdir -p {folder} && echo 1 > {folder}/reward.txt"
+@pytest.mark.parametrize("folder", ["/logs/verifier", "/tests", "/app"])
+async def test_the_tests_run_in_another_container_with_the_working_directory_of_the_first(
+    docker: Docker, folder: str
+) -> None:
     shutil.copytree(SAMPLE_TASKS / "greeting", docker.folder / "tasks" / "one")
     (docker.folder / "tasks" / "one" / "tests" / "test.sh").write_text(
         'set -- "$LOGS_DIR/verifier/reward.txt" "$(dirname "$0")/reward.txt"\n'
         'if [ -e "$1" ] || [ -e "$2" ]; then echo 1 > "$1"; else echo 0 > "$1"; fi\n'
+        '[ ! -e reward.txt ] || echo 0.5 > "$1"\n'
     )
     factory = environments.build({"kind": "terminal", "path": str(docker.folder / "tasks"), "runner": "docker"})
-    observations = await played(factory, "one", forged, "submit")
-    removal = next(call for call in docker.calls if "rm" in call)
-    assert {"/logs/verifier", "/tests"} <= set(removal)
+    observations = await played(factory, "one", f"mkdir -p {folder} && echo 1 > {folder}/reward.txt", "submit")
+    verbs = [(call[0], call[-1]) for call in docker.calls if call[0] in ("run", "kill", "rm")]
+    assert [verb for verb, _ in verbs] == ["run", "kill", "run", "kill", "rm", "rm"]
+    assert [name for verb, name in verbs if verb == "kill"] == ["container-0", "container-1"]
+    assert observations[-1].reward == (0.5 if folder == "/app" else 0.0)
+
+
+@pytest.mark.parametrize(
+    "command", ["cd /; rm -r /app; ln -s / /app", "rm -r /app", "ln -s ../logs x; ln -s /tests/test.sh greeting.txt"]
+)
+async def test_a_working_directory_that_cannot_be_copied_scores_0(docker: Docker, command: str) -> None:
+    observations = await played(factory_of(), "greeting", command, "submit")
+    assert (observations[-1].reward, observations[-1].ending) == (0.0, Ending.LOST)
+
+
+async def test_a_program_of_the_policy_writes_no_reward_in_a_container(docker: Docker) -> None:
+    forged = '(while :; do echo 1 > "$LOGS_DIR/verifier/reward.txt"; done) > /dev/null 2>&1 &\nsleep 0.2'
+    observations = await played(factory_of(), "fix-script", f"printf '%b' '{forged}' > greet.sh", "submit")
     assert observations[-1].reward == 0.0
 
 
@@ -187,10 +241,11 @@ async def test_a_container_whose_start_does_not_complete_is_removed(
     program.chmod(0o755)
     monkeypatch.setenv("FOLDER", str(tmp_path))
     engine = ContainerEngine(str(program))
+    limits = ContainerLimits(memory_bytes=1, cpus=1, disk_bytes=1)
 
     async def use() -> None:
         start_s = 60.0 if is_cancelled else 0.5
-        async with engine.container("i", network="", memory_bytes=1, cpus=1, label="a", start_s=start_s):
+        async with engine.container("i", network="", limits=limits, label="a", start_s=start_s):
             pytest.fail("the start completes")
 
     using = asyncio.create_task(use())

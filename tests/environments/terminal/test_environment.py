@@ -1,6 +1,7 @@
 """Terminal tasks in the sandbox: each sample task can be solved and is not solved by doing nothing."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -117,13 +118,81 @@ async def test_each_sample_task_is_won_by_its_solution_and_not_by_doing_nothing(
         "base64() { echo nothing; }; exit 3",
         "exec sleep 1000",
         "dd if=/dev/zero of=large bs=1M count=40 2> /dev/null; base64 < /dev/urandom | head -c 30000000 > more",
+        "ln -s ../logs x; ln -s $HOME/tests/test.sh greeting.txt; mkfifo pipe; ln -s loop loop",
+        "kill -9 $$",
+        "chmod 000 .",
+        "for i in $(seq 200); do mkdir a; cd a; done",
     ],
-    ids=["log", "background", "functions", "tar", "base64", "exec", "large"],
+    ids=["log", "background", "functions", "tar", "base64", "exec", "large", "links", "kill", "modes", "deep"],
 )
 async def test_the_policy_cannot_write_its_own_reward(terminal: Environment, command: str) -> None:
     await terminal.act(command)
     last = await terminal.act("submit")
     assert (last.reward, last.ending) == (0.0, Ending.LOST)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        '(while :; do echo 1 > "$LOGS_DIR/verifier/reward.txt"; done) > /dev/null 2>&1 &\nsleep 0.2',
+        'echo 1 > "$LOGS_DIR/verifier/reward.txt"; kill -9 $PPID; kill -9 -1',
+        '(while :; do rm -f "$LOGS_DIR/verifier/reward.txt"; done) > /dev/null 2>&1 &\nsleep 0.2',
+        'chmod 000 "$LOGS_DIR/verifier" "$TESTS_DIR"',
+    ],
+    ids=["daemon", "kill", "remove", "modes"],
+)
+async def test_a_program_of_the_policy_that_the_tests_run_changes_no_reward(
+    impatient_factory: EnvironmentFactory, program: str
+) -> None:
+    terminal = impatient_factory.make()
+    await terminal.begin(prompt_of("fix-script"), 0)
+    await terminal.act(f"printf '%b' '{program}' > greet.sh")
+    last = await terminal.act("submit")
+    assert (last.reward, last.ending) == (0.0, Ending.LOST)
+    await terminal.close()
+
+
+async def test_links_and_modes_that_the_policy_left_reach_the_tests(tmp_path: Path) -> None:
+    test = '[ "$(cat link)" = x ] && [ "$(stat -c %a made)" = 640 ] && echo 1 > "$LOGS_DIR/verifier/reward.txt"'
+    factory = await of_test(tmp_path, f'cd "$APP_DIR"\n{test}\n')
+    assert (await played(factory, "echo x > made; chmod 640 made; ln -s made link")).reward == 1.0
+    await factory.close()  # type: ignore[attr-defined]  # a ManagedPlugin
+
+
+@pytest.mark.parametrize(
+    ("test", "reward"),
+    [
+        ('echo 1 > "$LOGS_DIR/verifier/reward.txt"; exit 1', 0.0),
+        ('echo 1 > "$LOGS_DIR/verifier/reward.txt"; kill -9 $$', 0.0),
+        ('echo 0.5 > "$LOGS_DIR/verifier/reward.txt"', 0.5),
+        ('[ -e "$APP_DIR/left" ] || echo 1 > "$LOGS_DIR/verifier/reward.txt"', 0.0),
+    ],
+    ids=["status", "signal", "number", "without a reward only after what the policy did"],
+)
+async def test_the_reward_is_what_tests_with_exit_status_0_wrote(tmp_path: Path, test: str, reward: float) -> None:
+    factory = await of_test(tmp_path, f"{test}\n")
+    assert (await played(factory, "touch left")).reward == reward
+    await factory.close()  # type: ignore[attr-defined]  # a ManagedPlugin
+
+
+async def of_test(folder: Path, test: str) -> EnvironmentFactory:
+    """Returns terminals of one task, whose test is a text."""
+    shutil.copytree(SAMPLE_TASKS / "greeting", folder / "one")
+    (folder / "one" / "tests" / "test.sh").write_text(test)
+    factory = environments.build({"kind": "terminal", "path": str(folder), "sandbox": {"kind": "local", "workers": 1}})
+    assert isinstance(factory, ManagedPlugin)
+    await factory.start()
+    return factory
+
+
+async def played(factory: EnvironmentFactory, command: str) -> Observation:
+    """Returns the end of an episode with one command."""
+    terminal = factory.make()
+    await terminal.begin(prompt_of("one"), 0)
+    await terminal.act(command)
+    last = await terminal.act("submit")
+    await terminal.close()
+    return last
 
 
 async def test_a_shell_keeps_its_state_until_a_timeout_restarts_it() -> None:
@@ -213,13 +282,68 @@ def test_a_published_task_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    ["not toml", "[verifier]\ntimeout_sec = -1", "[environment]\nmemory = 'much'", "[environment]\ncpus = true"],
+    [
+        "not toml",
+        "[verifier]\ntimeout_sec = -1",
+        "[environment]\nmemory = 'much'",
+        "[environment]\ncpus = true",
+        "[environment]\ndocker_image = '--privileged'",
+        "[environment]\ndocker_image = '-v=/:/host'",
+        "[verifier]\npaths = ['/']",
+        "[verifier]\npaths = ['/srv/../etc']",
+        "[verifier]\npaths = ['/tests/a']",
+    ],
 )
 def test_a_task_with_wrong_settings_is_refused(tmp_path: Path, settings: str) -> None:
     folder = shutil.copytree(SAMPLE_TASKS / "greeting", tmp_path / "wrong")
     (folder / "task.toml").write_text(settings)
     with raises_code(InvalidInput, "dataset.invalid_task", "wrong"):
         load_task(folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("environment/files/data.txt", "/etc/passwd"),
+        ("environment/files/data.txt", "../../../outside"),
+        ("environment/files/more", "/etc"),
+        ("tests/expected", "../../outside"),
+        ("instruction.md", "/etc/passwd"),
+        ("environment/files/gone", "missing"),
+        ("solution/device", "/dev/zero"),
+    ],
+)
+def test_a_task_with_a_link_out_of_its_folder_is_refused_when_the_dataset_opens(
+    tmp_path: Path, path: str, target: str
+) -> None:
+    folder = shutil.copytree(SAMPLE_TASKS / "sum-column", tmp_path / "tasks" / "linked")
+    (tmp_path / "tasks" / "outside").write_text("secret")
+    (folder / path).unlink(missing_ok=True)
+    (folder / path).symlink_to(target)
+    for open_tasks in (
+        lambda: load_task(folder),
+        lambda: datasets.build({"kind": "terminal", "path": str(folder.parent)}, 0),
+    ):
+        with raises_code(InvalidInput, "dataset.invalid_task", "linked"):
+            open_tasks()
+
+
+def test_a_task_with_a_pipe_and_a_linked_task_folder_are_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(SAMPLE_TASKS / "sum-column", tmp_path / "elsewhere" / "task")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "linked").symlink_to(folder)
+    with raises_code(InvalidInput, "dataset.invalid_task", "linked"):
+        load_task(tmp_path / "tasks" / "linked")
+    os.mkfifo(folder / "environment" / "pipe")
+    with raises_code(InvalidInput, "dataset.invalid_task", "pipe"):
+        load_task(folder)
+
+
+def test_a_link_inside_of_a_task_is_followed(tmp_path: Path) -> None:
+    folder = shutil.copytree(SAMPLE_TASKS / "sum-column", tmp_path / "task")
+    (folder / "environment" / "files" / "linked.csv").symlink_to("sales.csv")
+    files = copied_files(load_task(folder))
+    assert files["linked.csv"] == files["sales.csv"] != b""
 
 
 @pytest.mark.parametrize("change", ["instruction.md", "tests/test.sh", "steps", "environment/docker-compose.yaml"])

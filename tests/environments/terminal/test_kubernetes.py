@@ -87,6 +87,17 @@ async def test_a_task_is_won_by_its_solution_and_not_by_doing_nothing(kubectl: K
     assert all(call[0] == "--namespace=terminals" for call in kubectl.calls)
 
 
+async def test_the_tests_run_in_another_pod(kubectl: Kubectl) -> None:
+    forged = 'mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt; echo "echo 1" > /tests/test.sh'
+    observations = await played(kubectl.terminals(), forged, "submit")
+    assert observations[-1].reward == 0.0
+    assert [call[1] for call in kubectl.calls if call[1] in ("create", "delete")] == [
+        "create",
+        "create",
+        *["delete"] * 2,
+    ]
+
+
 async def test_commands_keep_their_folder_and_report_their_status(kubectl: Kubectl) -> None:
     _, _, where, failed, slow = await played(
         kubectl.terminals(command_s=1.0), "mkdir inner && cd inner", "pwd", "echo 'a b'; exit 4", "sleep 30"
@@ -98,12 +109,20 @@ async def test_commands_keep_their_folder_and_report_their_status(kubectl: Kubec
 
 async def test_a_pod_has_the_limits_of_its_task_no_token_and_no_network(kubectl: Kubectl) -> None:
     await played(kubectl.terminals(runtime_class="gvisor", lifetime_s=600))
-    await played(kubectl.terminals(has_network=True))
+    await played(kubectl.terminals(has_network=True, capabilities=["CHOWN"]))
     closed, open_pod = [json.loads(call[-1]) for call in kubectl.calls if call[1] == "create"]
     for pod in (closed, open_pod):
         check_fields("pods", pod)
     spec, (container,) = closed["spec"], closed["spec"]["containers"]
-    assert container["resources"]["limits"] == {"cpu": "1", "memory": str(512 * 2**20)}
+    assert container["resources"]["requests"] == {"cpu": "1", "memory": str(512 * 2**20)}
+    assert container["resources"]["limits"]["ephemeral-storage"] == str(10 * 2**30)
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": []},
+        "privileged": False,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert open_pod["spec"]["containers"][0]["securityContext"]["capabilities"]["add"] == ["CHOWN"]
     assert (spec["automountServiceAccountToken"], spec["activeDeadlineSeconds"]) == (False, 600)
     assert spec["runtimeClassName"] == "gvisor"
     assert closed["metadata"]["labels"]["astraflow.io/network"] == "astraflow-terminal"
@@ -126,6 +145,19 @@ async def test_a_lost_pod_is_a_failure_and_not_the_status_of_a_command(kubectl: 
     pod.rename(kubectl.folder / "gone")
     with raises_code(RolloutFailed, "environment.container_failed", "NotFound"):
         await environment.act("true")
+    (kubectl.folder / "gone").rename(pod)
+    await environment.close()
+
+
+@pytest.mark.parametrize("reason", ["Evicted ", " OOMKilled"])
+async def test_a_policy_that_uses_up_memory_or_disk_of_its_pod_loses_the_episode(kubectl: Kubectl, reason: str) -> None:
+    environment = kubectl.terminals().make()
+    await environment.begin(Prompt(id=PromptId("terminal:greeting"), fields={"task": "greeting"}), 0)
+    (pod,) = kubectl.folder.glob("astraflow-*")
+    pod.rename(kubectl.folder / "gone")
+    (kubectl.folder / "reason").write_text(reason)
+    last = await environment.act("true")
+    assert (last.reward, last.ending) == (0.0, Ending.LOST)
     (kubectl.folder / "gone").rename(pod)
     await environment.close()
 

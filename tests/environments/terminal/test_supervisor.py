@@ -1,0 +1,158 @@
+"""Supervisor of terminal tests: programs of the policy reach neither the tests nor the reward."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from astraflow.environments.terminal.policy_programs import ProgramStart, is_of_policy
+from astraflow.environments.terminal.runners import supervisor_source
+from astraflow.environments.terminal.supervisor import landlock_version
+
+_MAIN = "\nimport sys\nsys.exit(main([sys.argv[1]], sys.argv[2:4], sys.argv[4:]))"
+FORGE = 'echo 1 > "$LOGS_DIR/reward.txt"'
+FORGE_ALWAYS = f"(while :; do {FORGE}; done) > /dev/null 2>&1 &"
+SCRIPT_TEST = 'if [ "$(bash p.sh)" = right ]; then echo 1; else echo 0; fi > "$LOGS_DIR/reward.txt"'
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Folders of a task, and its tests."""
+
+    __test__ = False
+    folder: Path
+
+    @property
+    def reward(self) -> str:
+        return (self.folder / "logs" / "reward.txt").read_text().strip()
+
+    def write(self, path: str, text: str) -> None:
+        file = self.folder / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+
+    def run(self, test: str) -> subprocess.CompletedProcess[str]:
+        """Runs a text as test.sh below the supervisor."""
+        app, tests, logs = (str(self.folder / name) for name in ("app", "tests", "logs"))
+        self.write("tests/test.sh", f'cd "{app}"\n{test}\n')
+        variables = {"PATH": "/usr/bin:/bin", "LOGS_DIR": logs, "TESTS_DIR": tests}
+        command = [sys.executable, "-c", supervisor_source() + _MAIN, app, tests, logs, "bash", f"{tests}/test.sh"]
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def tests(tmp_path: Path) -> Tests:
+    if not landlock_version():
+        pytest.skip("the kernel has no Landlock")
+    for name in ("app", "tests", "logs"):
+        (tmp_path / name).mkdir()
+    return Tests(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("p.sh", FORGE),
+        ("p.sh", f"{FORGE_ALWAYS}\nsleep 0.1"),
+        ("p.sh", f"setsid bash -c '{FORGE_ALWAYS}' &\nsleep 0.1"),
+        ("p.sh", 'rm -rf "$LOGS_DIR" "$TESTS_DIR"; mv "$LOGS_DIR" "$LOGS_DIR.2"; ln -s /x "$LOGS_DIR/reward.txt"'),
+        ("p.sh", f"echo '{FORGE}' >> \"$TESTS_DIR/test.sh\""),
+        ("p.sh", "kill -STOP $PPID; kill -9 $PPID"),
+        ("p.sh", 'for p in /proc/[0-9]*; do echo x > "$p/mem"; cat "$p/root$TESTS_DIR/test.sh"; done'),
+        ("p.sh", "exec -a sh sh -c 'echo 1 > \"$LOGS_DIR/reward.txt\"; exec sh'"),
+    ],
+)
+def test_a_program_of_the_policy_writes_no_reward(tests: Tests, name: str, program: str) -> None:
+    tests.write(f"app/{name}", program)
+    ended = tests.run(SCRIPT_TEST)
+    assert (ended.returncode, tests.reward) == (0, "0")
+
+
+@pytest.mark.parametrize(
+    ("name", "test"),
+    [
+        ("p", "./p"),
+        ("p", "timeout 10 env A=1 ./p"),
+        ("p.sh", "bash -eu -o pipefail p.sh"),
+        ("p.sh", "sh < p.sh"),
+        ("p.py", "python3 -W ignore p.py"),
+        ("p.py", "python3 -m p"),
+        ("json.py", "python3 -c 'import json'"),
+        ("Makefile", "make -s"),
+        ("p", "python3 -c 'import subprocess; subprocess.run([\"./p\"])'"),
+    ],
+)
+def test_programs_are_confined_however_the_tests_start_them(tests: Tests, name: str, test: str) -> None:
+    python = "import os\nopen(os.environ['LOGS_DIR'] + '/reward.txt', 'w').write('1')\n"
+    programs = {"p": f"#!/bin/bash\n{FORGE}\n", "p.sh": FORGE, "Makefile": f"all:\n\t@{FORGE.replace('$', '$$')}\n"}
+    tests.write(f"app/{name}", programs.get(name, python))
+    tests.run(f'echo 0 > "$LOGS_DIR/reward.txt"\n{test}')
+    assert tests.reward == "0"
+
+
+def test_a_program_whose_output_is_the_file_with_the_reward_writes_nothing_to_it(tests: Tests) -> None:
+    program = "#!/usr/bin/env python3\nimport os\nos.write(1, b'1')\nif not os.fork():\n"
+    tests.write("app/p", f"{program}    while True:\n        os.lseek(1, 0, 0), os.write(1, b'1')\n")
+    ended = tests.run('{ ./p; sleep 0.1; echo 0; } > "$LOGS_DIR/reward.txt"')
+    assert (ended.returncode, tests.reward) == (0, "0")
+
+
+def test_tests_keep_their_rights_and_what_they_leave_running_ends(tests: Tests) -> None:
+    tests.write("tests/check.py", "import os, sys\nprint(sys.argv[1])\nopen(os.environ['LOGS_DIR'] + '/a', 'w')\n")
+    tests.write("app/out.txt", "x")
+    ended = tests.run('python3 "$TESTS_DIR/check.py" out.txt; sleep 600 & echo $! > "$LOGS_DIR/pid"; exit 3')
+    assert (ended.returncode, ended.stdout) == (3, "out.txt\n")
+    assert (tests.folder / "logs" / "a").exists()
+    left = Path("/proc", (tests.folder / "logs" / "pid").read_text().strip(), "stat")
+    assert not left.exists() or ") Z " in left.read_text()
+
+
+def test_a_program_of_the_policy_writes_no_modules_or_settings_of_the_tests(tests: Tests) -> None:
+    home = tests.folder / "home"
+    module = "open(__import__('os').environ['LOGS_DIR'] + '/reward.txt', 'w').write('1')"
+    folder = (
+        '"$HOME/.local/lib/$(python3 -c "import sys; print(\'python%d.%d\' % sys.version_info[:2])")/site-packages"'
+    )
+    tests.write("app/p.sh", f'mkdir -p {folder}; echo "{module}" > {folder}/usercustomize.py')
+    home.mkdir()
+    ended = tests.run(f'export HOME="{home}"; bash p.sh; echo 0 > "$LOGS_DIR/reward.txt"; python3 -c pass')
+    assert (ended.returncode, tests.reward, list(home.iterdir())) == (0, "0", [])
+
+
+def test_a_right_program_works_as_before(tests: Tests) -> None:
+    tests.write("app/data.txt", "rig")
+    tests.write(
+        "app/p.sh", 'printf "%sht\\n" "$(cat data.txt)" > made && sort made | cat; cd .. ; ls app > /dev/null\n'
+    )
+    ended = tests.run(SCRIPT_TEST)
+    assert (ended.returncode, tests.reward, ended.stderr) == (0, "1", "")
+
+
+def test_the_status_of_killed_tests_is_128_plus_the_signal(tests: Tests) -> None:
+    assert tests.run("kill -9 $$").returncode == 137
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "expected"),
+    [
+        ("/usr/bin/cat", ["cat", "a"], False),
+        ("/usr/bin/cmp", ["cmp", "-s", "a", "-"], False),
+        ("/usr/bin/python3", ["python3", "-c", "print()", "a"], False),
+        ("/usr/bin/bash", ["bash", "-c", "cat a", "a"], False),
+        ("/usr/bin/gawk", ["awk", "{print $1}", "a"], False),
+        ("/usr/bin/gawk", ["awk", "-f", "a"], True),
+        ("/usr/bin/perl5.36", ["perl", "-w", "a"], True),
+        ("/usr/bin/node", ["node", "-e", "1", "a"], False),
+        ("/usr/bin/node", ["node", "/usr/bin/npm", "test"], True),
+        ("/usr/bin/git", ["git", "status"], True),
+        ("/usr/bin/bash", ["bash"], False),
+    ],
+)
+def test_programs_of_the_policy_are_told_from_those_that_read_its_files(
+    tmp_path: Path, program: str, arguments: list[str], expected: bool
+) -> None:
+    (tmp_path / "a").touch()
+    assert is_of_policy([str(tmp_path)], ProgramStart(program, arguments, str(tmp_path))) is expected
