@@ -7,16 +7,15 @@ import shutil
 import tarfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from time import monotonic
-from typing import IO, Annotated
-
-from pydantic import StringConstraints
+from typing import IO
 
 from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.environments.container_limits import ContainerLimits, limit_options
 from astraflow.runtime.config.image_names import is_image_name
 from astraflow.runtime.logs import get_logger
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
@@ -49,25 +48,8 @@ or a verdict: neither exit status nor text tells, since the command chooses both
 _REMOVAL_PAUSES_S = (0.0, 1.0, 4.0)
 """Pauses before the attempts to remove a container whose start did not complete: the engine may go on creating it
 after its client has ended."""
-_PROCESSES = 512
 _QUIET = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
 """Variables without which Podman adds warnings to the output of commands, which a policy would read."""
-
-
-Capability = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z_]{1,30}$")]
-"""Linux capability, without `CAP_`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerLimits:
-    """Resources and rights of a container."""
-
-    memory_bytes: int
-    cpus: float
-    disk_bytes: int
-    """Size of each file, and of all files where the storage of the engine has quotas."""
-    capabilities: tuple[str, ...] = ()
-    """Linux capabilities of root in the container, such as `CHOWN`; it has no others."""
 
 
 class OutOfResources(SandboxError):
@@ -125,7 +107,7 @@ class ContainerEngine:
             )
         networks = ("--network", network) if network else ()
         volumes = [word for folder, path in (mounts or {}).items() for word in ("--volume", f"{folder}:{path}")]
-        options = ("--detach", "--label", f"astraflow={label}", *networks, *_limit_options(limits), *volumes)
+        options = ("--detach", "--label", f"astraflow={label}", *networks, *limit_options(limits), *volumes)
         return self._container(image, options, limits.disk_bytes, start_s)
 
     @asynccontextmanager
@@ -374,17 +356,3 @@ async def _read(stream: asyncio.StreamReader | None, limit: int, target: IO[byte
         elif stored:
             await asyncio.to_thread(target.write, stored)
     return bytes(output), size > limit
-
-
-def _limit_options(limits: ContainerLimits) -> tuple[str, ...]:
-    capabilities = [word for name in limits.capabilities for word in ("--cap-add", name)]
-    return (
-        # Podman waits ten seconds for the first process to obey its stop signal, which `sleep` does not
-        *("--stop-signal", "KILL"),
-        *("--memory", f"{limits.memory_bytes}b"),
-        *("--cpus", f"{limits.cpus:g}"),
-        *("--pids-limit", str(_PROCESSES)),
-        *("--ulimit", f"fsize={limits.disk_bytes}"),
-        *("--cap-drop", "ALL", *capabilities),
-        *("--security-opt", "no-new-privileges"),
-    )

@@ -11,7 +11,8 @@ from typing import IO, Protocol
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets.worlds.terminal import TerminalTask, paths_below, task_file
-from astraflow.environments.container_engine import COMMAND_S, Container, ContainerEngine, ContainerLimits
+from astraflow.environments.container_engine import COMMAND_S, Container, ContainerEngine
+from astraflow.environments.container_limits import ContainerLimits
 from astraflow.environments.terminal.runners import PLACE_LINKS, Judge, TestRun, Verdict, supervisor_source
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
 

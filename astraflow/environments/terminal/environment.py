@@ -14,7 +14,8 @@ from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.datasets.worlds.terminal import SAMPLE_TASKS, TerminalTask, load_task
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
-from astraflow.environments.container_engine import Capability, OutOfResources
+from astraflow.environments.container_engine import OutOfResources
+from astraflow.environments.container_limits import Capability
 from astraflow.environments.terminal.containers import ContainerRunner
 from astraflow.environments.terminal.kubernetes import KubernetesRunner, PodOptions
 from astraflow.environments.terminal.runners import SandboxRunner, TerminalRunner, TerminalSession

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.datasets.worlds.terminal import TerminalTask, files_below, task_file
-from astraflow.environments.terminal import policy_programs, supervisor
+from astraflow.environments.terminal import policy_programs, supervisor, traced_process
 from astraflow.sandbox.base import Command, JobLimits, JobResult, Outcome, Session
 from astraflow.sandbox.shared import SharedSandbox
 
@@ -45,7 +45,7 @@ cd "$0" && find . ! -type f ! -type d ! -type l -delete && find . -type l -exec 
 """
 """Removes what tests may not follow: links that lead out of the folder `$0` to other places than the system's, and
 everything but files and folders."""
-_OWN_IMPORT = f"from {policy_programs.__name__} import ProgramStart, is_of_policy\n"
+_OWN_IMPORT = re.compile(r"^from astraflow\.(?:[^(\n]*|[^(\n]*\([^)]*\))\n", re.MULTILINE)
 _VERIFY = """
 import os
 home = os.environ["HOME"]
@@ -287,7 +287,8 @@ def archive_of(files: Mapping[str, bytes]) -> bytes:
 
 def supervisor_source() -> str:
     """Returns the source of the supervisor as one module, which has the function `main`."""
-    return getsource(policy_programs) + getsource(supervisor).replace(_OWN_IMPORT, "")
+    sources = map(getsource, (policy_programs, traced_process, supervisor))
+    return "".join(_OWN_IMPORT.sub("", source) for source in sources)
 
 
 async def _copied_into(session: Session, folder: str, archive: str) -> None:

@@ -21,16 +21,29 @@ import struct
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from astraflow.environments.terminal.policy_programs import ProgramStart, is_of_policy
+from astraflow.environments.terminal.traced_process import (
+    CREATE_RULESET,
+    MACHINES,
+    WAIT_ALL,
+    Ended,
+    Machine,
+    arrive,
+    called,
+    checked,
+    exchanged,
+    landlock_version,
+    ptrace,
+    registers_of,
+    set_registers,
+)
 
-_WALL = 0x40000000
 _EVENT_FORK, _EVENT_VFORK, _EVENT_CLONE, _EVENT_EXEC, _EVENT_STOP = 1, 2, 3, 4, 128
 _OPTIONS = 0b11110 | 1 << 20
 """Stops at forks, clones and executions; the end of the supervisor kills what it traces."""
-_PEEK, _POKE, _CONTINUE = 1, 4, 7
-_EVENT_MESSAGE, _GET_REGISTERS, _SET_REGISTERS, _SEIZE, _LISTEN = 0x4201, 0x4204, 0x4205, 0x4206, 0x4208
+_CONTINUE = 7
+_EVENT_MESSAGE, _SEIZE, _LISTEN = 0x4201, 0x4206, 0x4208
 _USUAL_FOLDERS = (
     "bin", "dev", "etc", "home", "lib", "lib32", "lib64", "media", "mnt", "opt", "root", "run", "sbin", "srv",
     "sys", "tmp", "usr", "var",
@@ -39,7 +52,7 @@ _BROKEN = 70
 """Exit status of a supervisor that failed itself."""
 _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ADD_RULE, _RESTRICT_SELF = 445, 446
 _ALL_RIGHTS, _READ_RIGHTS = 0xFFFF, 0b1101 | 1 << 15
 """Landlock rights: all; execute and read files, list folders, ioctl."""
 _FILE_RIGHTS = 0b111 | 1 << 14 | 1 << 15
@@ -64,7 +77,7 @@ def main(trees: Sequence[str], protected: Sequence[str], command: Sequence[str])
 
 
 def _supervised(trees: Sequence[str], protected: Sequence[str], command: Sequence[str]) -> int:
-    machine, version = _MACHINES.get(platform.machine()), landlock_version()
+    machine, version = MACHINES.get(platform.machine()), landlock_version()
     if any(f"{os.path.realpath(os.path.expanduser('~'))}/".startswith(f"{tree}/") for tree in trees):
         os.environ["PYTHONNOUSERSITE"] = "1"  # the policy may have written modules there
     begin, start = os.pipe()
@@ -128,43 +141,10 @@ def _names_in(folder: str) -> Sequence[str]:
         return () if folder else _USUAL_FOLDERS
 
 
-@dataclass(frozen=True)
-class _Machine:
-    """Registers and instructions of a processor."""
-
-    size: int
-    """Registers, of 8 bytes. Count."""
-    calls: tuple[int, int, int, int]
-    """Numbers of the system calls openat, close, prctl and dup3."""
-    number: int
-    """Position of the register with the number of a system call; so the others."""
-    result: int
-    arguments: tuple[int, ...]
-    at: int
-    stack: int
-    repeated: int | None
-    """Register with which the kernel would repeat a call. None: it has none."""
-    call: bytes
-    """Instruction for a system call, and that of a breakpoint."""
-    trap: bytes
-
-
-_MACHINES = {
-    "x86_64": _Machine(
-        size=27, calls=(257, 3, 157, 292), number=10, result=10, arguments=(14, 13, 12, 7, 9), at=16, stack=19,
-        repeated=15, call=b"\x0f\x05", trap=b"\xcc",
-    ),
-    "aarch64": _Machine(
-        size=34, calls=(56, 57, 167, 24), number=8, result=0, arguments=(0, 1, 2, 3, 4), at=32, stack=31, repeated=None,
-        call=b"\x01\x00\x00\xd4", trap=b"\x00\x00\x20\xd4",
-    ),
-}  # fmt: skip
-
-
 class _Tracer:
     """Follows a process and its descendants."""
 
-    def __init__(self, trees: Sequence[str], protected: Sequence[str], machine: _Machine, version: int) -> None:
+    def __init__(self, trees: Sequence[str], protected: Sequence[str], machine: Machine, version: int) -> None:
         self._trees = trees
         self._protected = protected
         self._allowed = _allowed_paths(trees, protected)
@@ -175,19 +155,19 @@ class _Tracer:
 
     def seize(self, process: int) -> None:
         """Begins to trace a process. Raises: OSError."""
-        _ptrace(_SEIZE, process, 0, _OPTIONS)
+        ptrace(_SEIZE, process, 0, _OPTIONS)
         self._tasks.add(process)
 
     def follow(self, tests: int) -> int:
         """Waits until the tests have ended, then kills the rest; returns their exit code."""
         code = None
         while code is None:
-            task, status = os.waitpid(-1, _WALL)
+            task, status = os.waitpid(-1, WAIT_ALL)
             try:
                 if os.WIFSTOPPED(status):
                     self._continue(task, status)
                     continue
-            except _Ended as end:
+            except Ended as end:
                 status = end.status
             self._tasks.discard(task)
             self._confined.discard(task)
@@ -204,12 +184,12 @@ class _Tracer:
                 self._confine_program(task)
             elif event in (_EVENT_FORK, _EVENT_VFORK, _EVENT_CLONE) and task in self._confined:
                 child = ctypes.c_ulong()
-                _ptrace(_EVENT_MESSAGE, task, 0, ctypes.addressof(child))
+                ptrace(_EVENT_MESSAGE, task, 0, ctypes.addressof(child))
                 self._confined.add(child.value)
             if event == _EVENT_STOP and number in _STOPS:
-                _ptrace(_LISTEN, task, 0, 0)
+                ptrace(_LISTEN, task, 0, 0)
             else:
-                _ptrace(_CONTINUE, task, 0, 0 if event else number)
+                ptrace(_CONTINUE, task, 0, 0 if event else number)
 
     def _kill_rest(self) -> None:
         for task in self._tasks:
@@ -217,10 +197,10 @@ class _Tracer:
                 os.kill(task, signal.SIGKILL)
         with suppress(ChildProcessError):
             while self._tasks:
-                task, status = os.waitpid(-1, _WALL)
+                task, status = os.waitpid(-1, WAIT_ALL)
                 if os.WIFSTOPPED(status):
                     with suppress(ProcessLookupError):
-                        _ptrace(_CONTINUE, task, 0, signal.SIGKILL)
+                        ptrace(_CONTINUE, task, 0, signal.SIGKILL)
                 self._tasks.discard(task)
 
     def _confine_program(self, task: int) -> None:
@@ -256,22 +236,14 @@ def _descriptors(task: int) -> dict[int, str]:
     return {number: path for number, path in links.items() if path.startswith("/")}
 
 
-class _Ended(Exception):
-    """A process ended while it was being confined."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
 def _confine(
-    task: int, machine: _Machine, allowed: Sequence[tuple[str, bool]], version: int, *, hidden: Sequence[int]
+    task: int, machine: Machine, allowed: Sequence[tuple[str, bool]], version: int, *, hidden: Sequence[int]
 ) -> None:
     """Lets a stopped process restrict itself before its first instruction. hidden: descriptors that lead nowhere
-    afterwards. Ends the process where that fails. Raises: _Ended."""
-    before = _registers(task, machine)
+    afterwards. Ends the process where that fails. Raises: Ended."""
+    before = registers_of(task, machine)
     place = before[machine.at]
-    saved = _exchanged(task, place, machine.call + machine.trap)
+    saved = exchanged(task, place, machine.call + machine.trap)
     open_number, close_number, prctl_number, dup_number = machine.calls
     data = (before[machine.stack] - 8192) & ~15
 
@@ -282,114 +254,35 @@ def _confine(
             registers[machine.repeated] = 2**64 - 1
         for position, value in zip(machine.arguments, (*arguments, *[0] * 5), strict=False):
             registers[position] = value & (2**64 - 1)
-        return _called(task, machine, registers)
+        return called(task, machine, registers)
 
     def stored(content: bytes) -> int:
-        _exchanged(task, data, content)
+        exchanged(task, data, content)
         return data
 
     try:
-        _arrive(task, machine, before)
+        arrive(task, machine, before)
         handled = 0x1FFF | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
         size = 24 if version >= 6 else 8
         attributes = struct.pack("=QQQ", handled, 0, 0b11)[:size]
         if hidden:
-            null = _checked(call(open_number, -100, stored(b"/dev/null\0"), os.O_RDWR | os.O_CLOEXEC))
+            null = checked(call(open_number, -100, stored(b"/dev/null\0"), os.O_RDWR | os.O_CLOEXEC))
             for descriptor in hidden:
-                _checked(call(dup_number, null, descriptor, 0))
+                checked(call(dup_number, null, descriptor, 0))
             call(close_number, null)
-        _checked(call(prctl_number, 38, 1))
-        ruleset = _checked(call(_CREATE_RULESET, stored(attributes), size, 0))
+        checked(call(prctl_number, 38, 1))
+        ruleset = checked(call(CREATE_RULESET, stored(attributes), size, 0))
         for path, may_write in allowed:
             descriptor = call(open_number, -100, stored(os.fsencode(path) + b"\0"), os.O_PATH | os.O_CLOEXEC)
             if descriptor >= 0:
                 rights = handled & (_ALL_RIGHTS if may_write else _READ_RIGHTS)
                 rights &= _ALL_RIGHTS if os.path.isdir(path) else _FILE_RIGHTS
-                _checked(call(_ADD_RULE, ruleset, 1, stored(struct.pack("=Qi", rights, descriptor))))
+                checked(call(_ADD_RULE, ruleset, 1, stored(struct.pack("=Qi", rights, descriptor))))
                 call(close_number, descriptor)
-        _checked(call(_RESTRICT_SELF, ruleset, 0))
+        checked(call(_RESTRICT_SELF, ruleset, 0))
         call(close_number, ruleset)
     except OSError:
         os.kill(task, signal.SIGKILL)
         return
-    _exchanged(task, place, saved)
-    _set_registers(task, before)
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
-    return result
-
-
-def _called(task: int, machine: _Machine, registers: Sequence[int]) -> int:
-    """Runs a process until a breakpoint, with registers for a system call before it; returns the result of the call.
-    Signals of other processes meanwhile are lost. Raises: _Ended; OSError."""
-    _set_registers(task, registers)
-    while True:
-        _ptrace(_CONTINUE, task, 0, 0)
-        _, status = os.waitpid(task, _WALL)
-        if not os.WIFSTOPPED(status):
-            raise _Ended(status)
-        if os.WSTOPSIG(status) == signal.SIGTRAP and not status >> 16:
-            value = _registers(task, machine)[machine.result]
-            return value - 2**64 if value >= 2**63 else value
-
-
-def _arrive(task: int, machine: _Machine, registers: Sequence[int]) -> None:
-    """Runs a process to the breakpoint: the end of the call that executed its program writes into a register."""
-    changed = list(registers)
-    changed[machine.at] += len(machine.call)
-    _called(task, machine, changed)
-
-
-def _exchanged(task: int, address: int, content: bytes) -> bytes:
-    """Writes into the memory of a stopped process; returns what was there."""
-    padded_bytes = (len(content) + 7) // 8 * 8
-    words = [_peek(task, address + offset) for offset in range(0, padded_bytes, 8)]
-    before = struct.pack(f"={len(words)}Q", *words)
-    after = content + before[len(content) :]
-    for offset, (word,) in zip(range(0, padded_bytes, 8), struct.iter_unpack("=Q", after), strict=True):
-        _ptrace(_POKE, task, address + offset, word)
-    return before
-
-
-def _peek(task: int, address: int) -> int:
-    ctypes.set_errno(0)
-    value = int(_libc.ptrace(_PEEK, task, address, 0))
-    if value == -1 and ctypes.get_errno():
-        raise OSError(ctypes.get_errno(), "ptrace")
-    return value & (2**64 - 1)
-
-
-class _Vector(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
-def _registers(task: int, machine: _Machine) -> list[int]:
-    values = (ctypes.c_uint64 * machine.size)()
-    vector = _Vector(ctypes.addressof(values), ctypes.sizeof(values))
-    _ptrace(_GET_REGISTERS, task, 1, ctypes.addressof(vector))
-    return list(values)
-
-
-def _set_registers(task: int, registers: Sequence[int]) -> None:
-    values = (ctypes.c_uint64 * len(registers))(*registers)
-    vector = _Vector(ctypes.addressof(values), ctypes.sizeof(values))
-    _ptrace(_SET_REGISTERS, task, 1, ctypes.addressof(vector))
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.ptrace.restype = ctypes.c_long
-_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
-
-
-def _ptrace(request: int, task: int, address: int, data: int) -> None:
-    if _libc.ptrace(request, task, address, data) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"ptrace: {os.strerror(number)}")
-
-
-def landlock_version() -> int:
-    """Returns the version of the kernel's Landlock interface; 0 without Landlock."""
-    return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))))
+    exchanged(task, place, saved)
+    set_registers(task, before)

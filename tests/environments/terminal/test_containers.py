@@ -17,7 +17,8 @@ from astraflow.datasets import datasets
 from astraflow.datasets.worlds.terminal import SAMPLE_TASKS
 from astraflow.environments import environments
 from astraflow.environments.base import EnvironmentFactory, Observation
-from astraflow.environments.container_engine import ContainerEngine, ContainerLimits
+from astraflow.environments.container_engine import ContainerEngine
+from astraflow.environments.container_limits import ContainerLimits
 from astraflow.sandbox.base import SandboxError
 from tests.environments.experts import solver
 from tests.errors import raises_code

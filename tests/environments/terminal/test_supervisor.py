@@ -9,7 +9,7 @@ import pytest
 
 from astraflow.environments.terminal.policy_programs import ProgramStart, is_of_policy
 from astraflow.environments.terminal.runners import supervisor_source
-from astraflow.environments.terminal.supervisor import landlock_version
+from astraflow.environments.terminal.traced_process import landlock_version
 
 _MAIN = "\nimport sys\nsys.exit(main([sys.argv[1]], sys.argv[2:4], sys.argv[4:]))"
 FORGE = 'echo 1 > "$LOGS_DIR/reward.txt"'
