@@ -32,7 +32,7 @@ def needs(recipe: Recipe) -> list[Need]:
     """Returns what the recipe needs, each once."""
     flows: list[FlowConfig | EvaluationConfig] = [*recipe.flows.values(), *recipe.evaluations.values()]
     downloads = [need for policy in recipe.policies.values() for need in _model(policy.model)]
-    downloads += [need for flow in flows for need in _dataset(flow.dataset)]
+    downloads += [need for flow in flows for need in dataset_needs(flow.dataset)]
     downloads += [need for flow in flows for need in _services(flow.workflow)]
     kinds = {str(engine.get("kind")) for engine in (recipe.nodes.engine, *recipe.nodes.engines.values())}
     downloads += [
@@ -67,7 +67,8 @@ def _model(spec: Mapping[str, Any]) -> Iterator[Need]:
         yield Need(name=f"model {path}", is_here=is_here, command=f"hf download {hub} --local-dir {path}")
 
 
-def _dataset(spec: Mapping[str, Any]) -> Iterator[Need]:
+def dataset_needs(spec: Mapping[str, Any]) -> Iterator[Need]:
+    """Yields what a data set needs."""
     kind, path = str(spec.get("kind")), str(spec.get("path", ""))
     is_here = Path(path).expanduser().exists() if path else None
     if spec.get("is_sample"):

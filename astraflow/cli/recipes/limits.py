@@ -4,21 +4,38 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from astraflow.cli.recipes.gpu_placement import GpuUse, engine_of, setup_of
-from astraflow.contract.errors import InvalidInput
+import psutil
+
+from astraflow.cli.recipes.downloads import dataset_needs
+from astraflow.cli.recipes.gpu_placement import GpuUse, engine_of, needs_gpu, setup_of, trainer_use
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.rollouts.limits import EpisodeBounds
+from astraflow.datasets import datasets
+from astraflow.datasets.base import QUESTION
 from astraflow.models.shapes import ModelShape, known_model
 from astraflow.raas.engines.memory import SERVERS, gpus_per_server, server_gpus, server_memory
-from astraflow.recipe.config import Recipe
+from astraflow.recipe.config import FlowConfig, Recipe
+from astraflow.workflows import workflows
+from astraflow.workflows.base import BoundedWorkflow
 
 GIB = 2**30
+_TEMPLATE_TOKENS = 256
+"""Tokens that a chat template and a system message usually add to a question."""
+_SAMPLED = 64
+"""First prompts of a data set whose questions are measured. Count."""
 _GPU_OPTIONS = {"cpu_offload": "trainer.offload_without_gpu", "float8": "trainer.float8_without_gpu"}
 """Options of trainers that need a GPU, and the codes with which a trainer refuses them."""
 
 
 def problems(
-    recipe: Recipe, shapes: Mapping[str, ModelShape | None], uses: Sequence[GpuUse], *, gpu_bytes: int
+    recipe: Recipe,
+    shapes: Mapping[str, ModelShape | None],
+    uses: Sequence[GpuUse],
+    *,
+    rows: Mapping[str, int],
+    gpu_bytes: int,
 ) -> Iterator[InvalidInput]:
-    """Yields what cannot work."""
+    """Yields what cannot work. rows: longest row of each policy. Tokens."""
     for name in recipe.policies:
         yield from _batch_problems(recipe, name)
         yield from _backend_problems(recipe, name, shapes[name])
@@ -28,11 +45,31 @@ def problems(
             yield from _engine_problems(recipe, name, shape, gpu_bytes)
     yield from _context_problems(recipe, shapes)
     yield from _memory_problems(uses, gpu_bytes)
+    if not needs_gpu(recipe):
+        yield from _host_problems(recipe, shapes, rows)
 
 
-def longest_row(workflow: Mapping[str, Any], context: int) -> int:
-    """Returns the longest trajectory that a workflow can make. Tokens. context: bound of the engine."""
-    return min(context, int(workflow["max_context"])) if "max_context" in workflow else context
+def longest_row(flow: FlowConfig, context: int) -> int:
+    """Returns the longest trajectory of a flow, by what its workflow states and by the questions of its first prompts,
+    where the data are here. Tokens, of which a text has at most as many as characters. context: bound of the engine."""
+    workflow = workflows.build(flow.workflow)
+    bounds = workflow.bounds if isinstance(workflow, BoundedWorkflow) else EpisodeBounds()
+    limits = [context] if bounds.tokens is None else [context, bounds.tokens]
+    if bounds.context is not None and bounds.written is not None and (characters := _question_characters(flow.dataset)):
+        limits.append(_TEMPLATE_TOKENS + characters + bounds.written)
+    return min(filter(None, limits), default=0)
+
+
+def _question_characters(spec: Mapping[str, Any]) -> int:
+    """Returns the characters of the longest of the first questions; 0 where the data are elsewhere."""
+    if any(not need.is_here for need in dataset_needs(spec)):
+        return 0
+    try:
+        dataset = datasets.build(spec, 0)
+        questions = [dataset.prompt(index).fields.get(QUESTION) for index in range(min(_SAMPLED, dataset.size))]
+    except AstraFlowError:  # the recipe's own checks report it
+        return 0
+    return max((len(question) for question in questions if isinstance(question, str)), default=0)
 
 
 def engine_context(engine: Mapping[str, Any], shape: ModelShape | None) -> int:
@@ -161,3 +198,19 @@ def _memory_problems(uses: Sequence[GpuUse], gpu_bytes: int) -> Iterator[Invalid
             + "; or ".join(dict.fromkeys(use.remedy for use in parts)),
             code="recipe.gpu_too_small",
         )
+
+
+def _host_problems(
+    recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping[str, int]
+) -> Iterator[InvalidInput]:
+    """Yields trainers on a CPU that this machine has no memory for."""
+    memory_bytes = psutil.virtual_memory().total
+    for name, policy in recipe.policies.items():
+        use = trainer_use(policy, shapes[name], longest_row=rows[name])
+        if use is not None and use.peak > memory_bytes:
+            yield InvalidInput(
+                f"cannot train {name!r} on the CPU of this machine: its trainer needs {use.peak / GIB:.0f} GiB, the "
+                f"machine has {memory_bytes / GIB:.0f} GiB; set fewer micro_batch_tokens or lora in policies.{name}, "
+                "shorter answers, or a smaller model",
+                code="recipe.memory_too_small",
+            )

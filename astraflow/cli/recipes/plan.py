@@ -95,15 +95,13 @@ def plan_recipe(recipe: Recipe, *, gpu_bytes: int) -> RecipePlan:
         flows=tuple(_flow_plan(recipe, name) for name in recipe.flows),
         disk=_disk(recipe, shapes, rows),
         needs=tuple(needs(recipe)),
-        problems=tuple(problems(recipe, shapes, uses, gpu_bytes=gpu_bytes)),
+        problems=tuple(problems(recipe, shapes, uses, rows=rows, gpu_bytes=gpu_bytes)),
     )
 
 
 def _longest_row(recipe: Recipe, name: str, shape: ModelShape | None) -> int:
     context = engine_context(engine_of(recipe, name), shape)
-    lengths = [
-        longest_row(flow.workflow, context) for flow in recipe.flows.values() if name in _policies(flow.workflow)
-    ]
+    lengths = [longest_row(flow, context) for flow in recipe.flows.values() if name in _policies(flow.workflow)]
     return max(lengths, default=context)
 
 

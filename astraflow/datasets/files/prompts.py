@@ -7,7 +7,7 @@ from pydantic import Field
 from astraflow.contract.ids import PromptId
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.datasets.base import ANSWER, QUESTION, check_index
-from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields, plain, value_text
+from astraflow.datasets.tables.base import RequiredFields, RowRange, Table, check_fields, plain, value_text
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 
@@ -22,8 +22,10 @@ class RowOptions(Config):
     files without an exponent."""
     fields: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
     """Further fields for workflow and reward; all when empty. Every task carries them over the wire."""
+    skip: int = Field(default=0, ge=0)
+    """Number of first rows to leave out, such as those that an evaluation uses with `limit`."""
     limit: int = Field(default=0, ge=0)
-    """Number of first rows to use; 0: all."""
+    """Number of rows to use, after those that are left out; 0: all."""
 
     @property
     def required_fields(self) -> RequiredFields:
@@ -35,7 +37,8 @@ class RowPrompts:
     """Rows in their order; the seed has no effect."""
 
     def __init__(self, table: Table, options: RowOptions) -> None:
-        self._table = FirstRows(table, options.limit) if options.limit else table
+        has_range = options.skip or options.limit
+        self._table = RowRange(table, skip=options.skip, limit=options.limit) if has_range else table
         self._options = options
 
     @property

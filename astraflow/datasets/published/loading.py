@@ -13,7 +13,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index, path_remedy
 from astraflow.datasets.tables.arrow import ArrowTable, DatasetSource
-from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields, plain
+from astraflow.datasets.tables.base import RequiredFields, RowRange, Table, check_fields, plain
 from astraflow.datasets.tables.lines import LineTable
 from astraflow.datasets.tables.shards import ShardTable
 from astraflow.runtime.config.base import Config, suggest_name
@@ -79,7 +79,7 @@ class PublishedPrompts:
 
     def __init__(self, options: PublishedOptions, published: PublishedSet, read: RowReader) -> None:
         table = _table(options, published)
-        self._table = FirstRows(table, options.limit) if options.limit else table
+        self._table = RowRange(table, limit=options.limit) if options.limit else table
         self._required_fields = published.required_fields
         self._read = read
         self._prefix = f"sample/{options.name}" if options.is_sample else options.name

@@ -59,26 +59,33 @@ class Table(Protocol):
         """Returns the unique key of a row for the id of its prompt."""
 
 
-class FirstRows:
-    """The first rows of a table."""
+class RowRange:
+    """Rows of a table that follow each other."""
 
-    def __init__(self, table: Table, size: int) -> None:
+    def __init__(self, table: Table, *, skip: int = 0, limit: int = 0) -> None:
+        """skip: first rows that are left out. limit: number of rows; 0: all others. Raises: InvalidInput if no row is
+        left."""
         self._table = table
-        self.size = min(size, table.size)
-        self.fingerprint = f"{table.fingerprint}[:{size}]"
+        self._skip = skip
+        self.size = min(limit or table.size, table.size - skip)
+        if table.size and self.size <= 0:
+            raise InvalidInput(
+                f"cannot skip {skip} rows: the data set has {table.size}; lower `skip`", code="dataset.nothing_left"
+            )
+        self.fingerprint = f"{table.fingerprint}[{skip or ''}:{skip + limit if limit else ''}]"
 
     def row(self, index: int) -> dict[str, Json]:
         """Returns a row of the table."""
         check_index(index, self.size)
-        return self._table.row(index)
+        return self._table.row(self._skip + index)
 
     def where(self, index: int) -> str:
         """Returns the location of a row of the table."""
-        return self._table.where(index)
+        return self._table.where(self._skip + index)
 
     def key(self, index: int) -> str:
         """Returns the key of a row of the table."""
-        return self._table.key(index)
+        return self._table.key(self._skip + index)
 
 
 def check_fields(row: Mapping[str, Json], required_fields: RequiredFields, where: str) -> None:

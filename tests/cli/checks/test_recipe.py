@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -89,6 +90,25 @@ def test_steps_prompts_and_epochs_follow_from_the_recipe() -> None:
     assert (flow.prompts, flow.episodes, flow.epochs) == (800 * 32, 800 * 256, 3.2)
     assert policy.batch_rows == 256
     assert policy.longest_row == policy.context_tokens == 16_384
+
+
+def test_rows_are_as_long_as_the_questions_and_the_workflow_make_them() -> None:
+    (policy,) = planned("reverse").policies
+    assert policy.context_tokens == 512
+    assert 6 + len("rev abcd=") < policy.longest_row < 300
+    (longer,) = planned("reverse", "flows.train.workflow.max_new_tokens=100").policies
+    assert longer.longest_row == policy.longest_row + 94
+    (multi_turn,) = planned("textcraft/tiny").policies
+    assert multi_turn.longest_row == 512
+
+
+def test_a_trainer_that_the_memory_of_a_machine_without_gpus_cannot_hold_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert planned("reverse").problems == ()
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=10**8))
+    assert [problem.code for problem in planned("reverse").problems] == ["recipe.memory_too_small"]
+    assert "recipe.memory_too_small" not in {problem.code for problem in planned("math").problems}
 
 
 def test_the_sizes_of_a_model_come_from_its_folder_where_it_is(tmp_path: Path) -> None:

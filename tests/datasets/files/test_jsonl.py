@@ -151,3 +151,15 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         datasets.build({"kind": "jsonl", "path": str(tmp_path)}, 0)
     assert caught.value.code == "dataset.unreadable"
+
+
+def test_first_rows_can_be_left_out_so_that_an_evaluation_has_them_alone(tmp_path: Path) -> None:
+    content = b"".join(b'{"question": "%d", "answer": "a"}\n' % number for number in range(10))
+    trained = dataset(tmp_path / "a.jsonl", content, skip=3, limit=5)
+    held_out = dataset(tmp_path / "b.jsonl", content, limit=3)
+
+    questions = [[each.prompt(index).fields["question"] for index in range(each.size)] for each in (trained, held_out)]
+    assert questions == [["3", "4", "5", "6", "7"], ["0", "1", "2"]]
+    assert trained.prompt(0).id == "line:4"
+    with raises_code(InvalidInput, "dataset.nothing_left"):
+        dataset(tmp_path / "c.jsonl", content, skip=10)
