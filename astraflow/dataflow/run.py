@@ -8,6 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from astraflow.archive.set_aside import SetAsideFiles, counts_text
@@ -262,7 +263,11 @@ class Run:
     def _load_trainers(self, saved: Mapping[str, Any]) -> None:
         self.trainers.update(
             {
-                PolicyId(policy): {"backend": str(facts["backend"]), "is_simulated": bool(facts["is_simulated"])}
+                PolicyId(policy): {
+                    "backend": str(facts["backend"]),
+                    "is_simulated": bool(facts["is_simulated"]),
+                    "limits": asdict(_row_limits(facts)),
+                }
                 for policy, facts in saved.items()
             }
         )
