@@ -70,7 +70,11 @@ def test_the_oldest_files_are_deleted_beyond_the_limits(tmp_path: Path, monkeypa
     assert not list(tmp_path.glob("*.partial"))
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"[]\n"), gzip.compress(b"{}\n" * 999)[:20]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no gzip", gzip.compress(b"[]\n", mtime=0), gzip.compress(b"{}\n" * 999, mtime=0)[:20]],
+    ids=["empty", "no gzip", "a list", "cut"],
+)
 def test_a_damaged_file_is_listed_as_unreadable(content: bytes, tmp_path: Path) -> None:
     files = SetAsideFiles(tmp_path)
     files.store_batch(batch(), [row()], at=1.0)
