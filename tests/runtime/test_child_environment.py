@@ -41,7 +41,7 @@ STARTS = {
     "astraflow/sandbox/worker.py": "a constant environment",
     "astraflow/tools/mcp_lines.py": "its own environment, which is minimal",
     "astraflow/tools/mcp_servers.py": MINIMAL,
-    "maintainer/fleet/providers/local_process/machine_folders.py": MINIMAL,
+    "maintainer/fleet/providers/local_process/machine_folders.py": "a minimal environment of its own, as it runs anywhere",
     "maintainer/fleet/providers/local_process/machine.py": "its own environment, which is minimal",
     "astraflow/cli/child_process.py": "services of the run, of the same user and code",
     "astraflow/cli/inspection/archive_viewer.py": "the viewer that the user installed, without the tokens",

@@ -113,6 +113,7 @@ def _stream(content: dict[str, Any]) -> StreamReport:
     more = {
         "staleness": staleness,
         "rewards": rewards,
+        "losses": tuple(content.get("losses", ())),
         "planned": _planned(content),
         "pace": None if pace is None else _with_defaults(Pace, pace),
     }

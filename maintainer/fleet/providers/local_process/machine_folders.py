@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from astraflow.runtime.child_environment import child_environment
 from maintainer.fleet.providers.local_process import machine
 from maintainer.fleet.providers.local_process.machine import LOCK, LOG, NOTE, NOTICE, ORDER, RETIRED
 
@@ -31,8 +30,19 @@ _LAUNCH_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _START_S = 10.0
 """Time in which a started machine takes its lock; without a lock after it, the machine was never started. Seconds."""
 
-_FORWARDED_VARIABLES = ("PYTHONPATH", "VIRTUAL_ENV", "HF_HOME", "ASTRAFLOW_SHARED_FOLDER")
-"""Environment variables passed to machines beside those of every program. Secrets of the parent are not."""
+_FORWARDED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "HF_HOME",
+    "ASTRAFLOW_SHARED_FOLDER",
+)
+"""Environment variables passed to machines. Others, such as secrets of the parent, are not."""
 
 
 class MachineFolders:
@@ -91,7 +101,8 @@ class MachineFolders:
         folder = self._folder(launch_id)
         if (folder / NOTE).exists() or (folder / RETIRED).exists() or _is_held(folder):
             return
-        environment = child_environment(_FORWARDED_VARIABLES, ASTRAFLOW_TOKEN=token, OMP_NUM_THREADS="1")
+        environment = {key: os.environ[key] for key in _FORWARDED_VARIABLES if key in os.environ}
+        environment |= {"ASTRAFLOW_TOKEN": token, "OMP_NUM_THREADS": "1"}
         log = (os.POSIX_SPAWN_OPEN, 1, str(folder / LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         (folder / STARTED).touch()
         child = os.posix_spawn(
