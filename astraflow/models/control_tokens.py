@@ -53,8 +53,8 @@ class ControlTokens:
         begun = self._open_end(text)
         if not begun:
             return text
-        place = len(text.rstrip()) - begun + 1
-        return f"{text[:place]}{mark}{text[place:]}"
+        position = len(text.rstrip()) - begun + 1
+        return f"{text[:position]}{mark}{text[position:]}"
 
     def encode(self, text: str, escapes: "Escapes | None" = None) -> Int32Array:
         """Returns the ids of text from the chat template; without escapes, of text that has no control token."""

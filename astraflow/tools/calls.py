@@ -110,17 +110,17 @@ def json_end(text: str, begin: int) -> int:
         raise BrokenJson("A call is nested too deeply.", at=at) from None
     except json.JSONDecodeError as problem:
         is_endless = problem.msg.startswith("Unterminated string")
-        place = problem.pos
+        position = problem.pos
         if problem.msg.startswith("Invalid control character"):  # a line break in a text: refused with all that follows
             try:
                 return at + _extent(source, is_strict=False)
             except json.JSONDecodeError as lenient:
-                place = len(source) if lenient.msg.startswith("Unterminated string") else lenient.pos
+                position = len(source) if lenient.msg.startswith("Unterminated string") else lenient.pos
             except RecursionError:
-                place = problem.pos
-        if len(source) > MAX_CALL_CHARACTERS and (is_endless or place >= MAX_CALL_CHARACTERS):
+                position = problem.pos
+        if len(source) > MAX_CALL_CHARACTERS and (is_endless or position >= MAX_CALL_CHARACTERS):
             raise BrokenJson(_TOO_LONG, at=at + len(source)) from None
-        end = len(source) if is_endless else place
+        end = len(source) if is_endless else position
         raise BrokenJson(_described(problem), at=at + end, is_cut=is_endless) from None
 
 
@@ -143,7 +143,7 @@ def json_value(source: str) -> Json | UnreadableCall:
 
 
 def skip_space(text: str, at: int) -> int:
-    """Returns the place of the next character that is no JSON white space."""
+    """Returns the position of the next character that is no JSON white space."""
     match = _SPACE.match(text, at)
     return match.end() if match else at
 

@@ -51,7 +51,7 @@ class StepMark:
         self._clock = clock
         self._values: dict[str, Any] = {}
         self._fatal_error = ""
-        """First line and place of the fatal error that ended the previous process; empty without one."""
+        """First line and source line of the fatal error that ended the previous process; empty without one."""
 
     @contextmanager
     def recording_fatal_errors(self) -> Iterator[None]:
@@ -133,8 +133,8 @@ class StepMark:
         )
         if begin is None:
             return ""
-        place = next((line.strip() for line in lines[begin:] if line.startswith("  File ")), "")
-        return f"{lines[begin]} {place}".strip()[:MAX_ERROR_CHARS]
+        source_line = next((line.strip() for line in lines[begin:] if line.startswith("  File ")), "")
+        return f"{lines[begin]} {source_line}".strip()[:MAX_ERROR_CHARS]
 
 
 def step_end(problem: Exception) -> StepEnd | None:

@@ -66,6 +66,14 @@ def config(
     )
 
 
+def sessions_config(**options: Any) -> DataflowConfig:
+    """Returns a small run whose flow has episodes of several trajectories. options: of `config`."""
+    run = config(**options)
+    workflow = {"kind": "plan_and_solve", "planner": "solver", "solver": "solver", "solutions": 7}
+    flow = run.flows["train-solver"].model_copy(update={"workflow": workflow})
+    return run.model_copy(update={"flows": {"train-solver": flow}})
+
+
 def evaluation(policy: str = "solver", **options: Any) -> EvaluationConfig:
     """Returns an evaluation of three prompts of the same dataset, two samples each."""
     values = {

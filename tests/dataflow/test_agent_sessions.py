@@ -10,8 +10,7 @@ from astraflow.contract.reports.queries import TrajectoryQuery
 from astraflow.contract.rollouts.agent_calls import MAX_LIVE_SESSIONS, MAX_REPORTED_SESSIONS, CallOutcome
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.trajectories import Episode
-from astraflow.dataflow.config import DataflowConfig
-from tests.dataflow.running import config, facts, running
+from tests.dataflow.running import config, facts, running, sessions_config
 from tests.fakes.agent_session import agent_trajectories, live_session
 
 pytestmark = pytest.mark.anyio
@@ -22,16 +21,8 @@ def status(node: NodeId, ages_s: range) -> NodeStatus:
     return NodeStatus(node=node, running=(), versions={}, sessions=sessions)
 
 
-def sessions(*, max_attempts: int = 2) -> DataflowConfig:
-    """Returns a run whose flow has episodes of several trajectories."""
-    run = config(batch_groups=1, max_attempts=max_attempts)
-    workflow = {"kind": "plan_and_solve", "planner": "solver", "solver": "solver", "solutions": 7}
-    flow = run.flows["train-solver"].model_copy(update={"workflow": workflow})
-    return run.model_copy(update={"flows": {"train-solver": flow}})
-
-
 async def test_calls_of_a_pushed_session_are_sampled_and_not_trained_on(tmp_path: Path) -> None:
-    async with running(tmp_path, sessions()) as service:
+    async with running(tmp_path, sessions_config(batch_groups=1)) as service:
         node = (await service.nodes.join(facts())).node
         lease = await service.nodes.lease(node, 2, wait_s=5)
         episodes = [
@@ -54,7 +45,7 @@ async def test_calls_of_a_pushed_session_are_sampled_and_not_trained_on(tmp_path
 async def test_calls_of_failed_sessions_are_sampled_once(tmp_path: Path) -> None:
     """One member fails on its node, the other one has a reward outside of the flow's range."""
     calls = agent_trajectories()[0].calls
-    async with running(tmp_path, sessions(max_attempts=1)) as service:
+    async with running(tmp_path, sessions_config(batch_groups=1, max_attempts=1)) as service:
         node = (await service.nodes.join(facts())).node
         tasks = (await service.nodes.lease(node, 2, wait_s=5)).tasks
         failure = Failure(boundary=Boundary.WORKFLOW, message="the program ended by a signal")

@@ -34,9 +34,9 @@ Damage: TypeAlias = Callable[[Path], None]
 
 
 def settings() -> DataflowConfig:
-    made = config(max_staleness=3, evaluations={"held_out": evaluation()})
-    flows = {name: flow.model_copy(update={"selector": {"kind": "greso"}}) for name, flow in made.flows.items()}
-    return made.model_copy(update={"flows": flows})
+    run = config(max_staleness=3, evaluations={"held_out": evaluation()})
+    flows = {name: flow.model_copy(update={"selector": {"kind": "greso"}}) for name, flow in run.flows.items()}
+    return run.model_copy(update={"flows": flows})
 
 
 @pytest.fixture(scope="module")

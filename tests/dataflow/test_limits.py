@@ -167,10 +167,10 @@ def test_without_statements_of_trainer_and_workflow_the_limits_of_the_flow_hold(
 def test_the_texts_of_a_prompt_count_among_the_tokens_of_its_trajectories() -> None:
     limits = replace(LIMITS, bounds=EpisodeBounds(written=10, context=20))
     episode = replace(make.episode(), trajectories=(shaped(190, 5),))
-    asked = make.prompt()
+    prompt = make.prompt()
 
-    assert checked(episode, limits, prompt=replace(asked, fields={"question": "x" * 100})) is episode
-    assert checked(episode, limits, prompt=replace(asked, fields={"question": "é?"})).failure is not None
+    assert checked(episode, limits, prompt=replace(prompt, fields={"question": "x" * 100})) is episode
+    assert checked(episode, limits, prompt=replace(prompt, fields={"question": "é?"})).failure is not None
 
 
 def test_rewards_after_a_group_reward_are_held_to_the_same_ranges() -> None:

@@ -19,10 +19,10 @@ ADA, BOB, EVE = NodeId("ada.1"), NodeId("bob.2"), NodeId("eve.3")
 KEYS = {ADA: ("ada", "first", "eu"), BOB: ("bob", "second", "us"), EVE: ("eve", "second", "us")}
 
 
-def shares(*seen: NodeId) -> Shares:
+def shares(*nodes: NodeId) -> Shares:
     """Returns the shares of nodes that have just called. Bob and Eve share a token and a pool."""
     known = Shares(lambda node: KEYS.get(node, (str(node), "third", "asia")))
-    for node in seen:
+    for node in nodes:
         known.see(node, now=0)
     return known
 

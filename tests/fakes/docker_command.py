@@ -101,8 +101,8 @@ def execute(folder: Path, arguments: list[str]) -> int:
         sys.stdout.write(command[3])  # the mark of a command that began
         return 0
     if command[-1] == "pwd":
-        told = (folder / "workdir").read_text() if (folder / "workdir").exists() else workdir
-        sys.stdout.write(f"{command[3] if command[0] == 'sh' else ''}{told}\n")
+        answer = (folder / "workdir").read_text() if (folder / "workdir").exists() else workdir
+        sys.stdout.write(f"{command[3] if command[0] == 'sh' else ''}{answer}\n")
         return 0
     (container / "tmp").mkdir(exist_ok=True)
     for root in ROOTS:

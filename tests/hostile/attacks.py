@@ -82,8 +82,8 @@ async def other_policy(node: HostileNode) -> Sequence[str]:
 async def many_trajectories(node: HostileNode) -> Sequence[str]:
     """Pushes an episode of twenty thousand trajectories."""
     (task, *_) = await node.lease(1)
-    one = node.episode(task, {}).trajectories[0]
-    episode = Episode(task=task.id, node=node.node, trajectories=(one,) * 20_000)
+    trajectory = node.episode(task, {}).trajectories[0]
+    episode = Episode(task=task.id, node=node.node, trajectories=(trajectory,) * 20_000)
     return await refused(node.push_episodes([episode]))
 
 
@@ -138,8 +138,8 @@ async def results_of_others(node: HostileNode) -> Sequence[str]:
     (task, *_) = await node.lease(1)
     flow, _, number = task.group.rpartition(":")
     others = [TaskId(f"{flow}:{int(number) - back}/{member}") for back in range(1, 9) for member in range(4)]
-    one = node.episode(task, {}).trajectories
-    episodes = [Episode(task=other, node=node.node, trajectories=one) for other in others]
+    trajectories = node.episode(task, {}).trajectories
+    episodes = [Episode(task=other, node=node.node, trajectories=trajectories) for other in others]
     return await refused(node.push_episodes(episodes))
 
 

@@ -80,4 +80,6 @@ async def _pushed(run: RunningRun, name: str, examples: list[dict[str, Any]]) ->
     async with hostile_node(run, name) as node:
         tasks = await node.lease(len(examples))
         with contextlib.suppress(AstraFlowError):  # refused as a whole
-            await node.push_episodes([node.episode(task, made) for task, made in zip(tasks, examples, strict=False)])
+            await node.push_episodes(
+                [node.episode(task, example) for task, example in zip(tasks, examples, strict=False)]
+            )

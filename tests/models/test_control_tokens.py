@@ -111,12 +111,12 @@ def test_plain_text_has_no_control_token_and_is_decoded_to_itself(kind: str, tex
 
 
 @pytest.mark.parametrize("kind", ["plain", "phi", "unigram", "words", "markers"])
-@pytest.mark.parametrize("place", ["name", "description", "key", "required", "deep key"])
-def test_no_part_of_a_tool_forges_a_turn(kind: str, place: str) -> None:
+@pytest.mark.parametrize("part", ["name", "description", "key", "required", "deep key"])
+def test_no_part_of_a_tool_forges_a_turn(kind: str, part: str) -> None:
     tokens = tokenizer(kind)
 
     def encoded(text: str) -> np.ndarray:
-        parts = {"name": "f", "description": "d", "key": "k", "required": "k", "deep key": "n"} | {place: text}
+        parts = {"name": "f", "description": "d", "key": "k", "required": "k", "deep key": "n"} | {part: text}
         nested = {"type": "object", "properties": {parts["deep key"]: {"type": "string"}}}
         schema = {"type": "object", "properties": {parts["key"]: nested}, "required": [parts["required"]]}
         function = {"name": parts["name"], "description": parts["description"], "parameters": schema}

@@ -41,7 +41,7 @@ STARTS = {
     "astraflow/sandbox/worker.py": "a constant environment",
     "astraflow/tools/mcp_lines.py": "its own environment, which is minimal",
     "astraflow/tools/mcp_servers.py": MINIMAL,
-    "maintainer/fleet/providers/local_process/machine_folders.py": "a minimal environment of its own, as it runs anywhere",
+    "maintainer/fleet/providers/local_process/machine_folders.py": "its own minimal environment, anywhere",
     "maintainer/fleet/providers/local_process/machine.py": "its own environment, which is minimal",
     "astraflow/cli/child_process.py": "services of the run, of the same user and code",
     "astraflow/cli/inspection/archive_viewer.py": "the viewer that the user installed, without the tokens",
@@ -102,10 +102,10 @@ class Started(Exception):
 @pytest.fixture
 def environments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
     """Environments of the children that were to be started; the parent has secrets."""
-    seen: list[dict[str, str]] = []
+    environments: list[dict[str, str]] = []
 
     def record(*arguments: Any, env: dict[str, str] | None = None, **options: Any) -> Any:
-        seen.append(dict(os.environ if env is None else env))
+        environments.append(dict(os.environ if env is None else env))
         raise Started
 
     def spawn(path: str, arguments: list[str], environment: dict[str, str], **options: Any) -> int:
@@ -116,7 +116,7 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str
     monkeypatch.setattr(asyncio, "create_subprocess_exec", record)
     monkeypatch.setattr(subprocess, "Popen", record)
     monkeypatch.setattr(os, "posix_spawn", spawn)
-    yield seen
+    yield environments
 
 
 def start_environment() -> Coroutine[Any, Any, Any]:
@@ -180,13 +180,13 @@ def test_a_local_machine_gets_its_join_token_and_no_secret(environments: list[di
 @pytest.mark.anyio
 async def test_an_mcp_server_gets_the_named_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     mcp = pytest.importorskip("mcp")
-    seen: list[dict[str, str]] = []
-    monkeypatch.setattr(mcp, "StdioServerParameters", lambda *, command, args, env: seen.append(env))
+    environments: list[dict[str, str]] = []
+    monkeypatch.setattr(mcp, "StdioServerParameters", lambda *, command, args, env: environments.append(env))
     monkeypatch.setattr(mcp, "Client", lambda server: server)
     for name in SECRETS:
         monkeypatch.setenv(name, CANARY)
     await _client(McpOptions(command=("server",), variables=("GITHUB_TOKEN",)), AsyncExitStack())
-    assert {name for name, value in seen[0].items() if value == CANARY} == {"GITHUB_TOKEN"}
+    assert {name for name, value in environments[0].items() if value == CANARY} == {"GITHUB_TOKEN"}
 
 
 def test_the_environment_has_what_was_added_and_named_and_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

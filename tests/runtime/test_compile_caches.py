@@ -50,9 +50,9 @@ def test_a_folder_that_the_user_chose_stays_unless_others_can_write_to_it(cache:
 
 
 @needs_root
-@pytest.mark.parametrize("place", ["compiled", "compiled/inductor", "."])
-def test_a_folder_that_another_user_created_first_is_not_used(cache: Path, tmp_path: Path, place: str) -> None:
-    foreign = (cache.parent / place).resolve()
+@pytest.mark.parametrize("relative", ["compiled", "compiled/inductor", "."])
+def test_a_folder_that_another_user_created_first_is_not_used(cache: Path, tmp_path: Path, relative: str) -> None:
+    foreign = (cache.parent / relative).resolve()
     foreign.mkdir(parents=True)
     os.chown(foreign, OTHER_USER, OTHER_USER)
 

@@ -282,8 +282,8 @@ async def test_a_session_that_is_stopped_keeps_its_files_and_nothing_else(sandbo
         await session.python("y = 1")
         await session.stop()
         await session.shell("rm -f alive")
-        found = await session.shell('ls; echo "[$x]"')
-        assert found.stdout == "file\n[]\n"
+        result = await session.shell('ls; echo "[$x]"')
+        assert result.stdout == "file\n[]\n"
         assert (await session.python("y")).outcome is Outcome.FAILED
 
 

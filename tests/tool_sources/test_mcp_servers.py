@@ -169,8 +169,8 @@ async def test_only_a_recipe_names_programs_and_addresses() -> None:
         assert settable_by(McpOptions, (name,)) is SettableBy.RECIPE
 
 
-@pytest.mark.parametrize("place", ["argument", "part", "item", "definition"])
-async def test_names_of_arguments_that_policies_cannot_write_are_refused(place: str) -> None:
+@pytest.mark.parametrize("schema_part", ["argument", "part", "item", "definition"])
+async def test_names_of_arguments_that_policies_cannot_write_are_refused(schema_part: str) -> None:
     def schema(name: str) -> dict[str, Any]:
         leaf: dict[str, Any] = {"type": "object", "properties": {name: {"type": "string"}}}
         schemas: dict[str, dict[str, Any]] = {
@@ -179,7 +179,7 @@ async def test_names_of_arguments_that_policies_cannot_write_are_refused(place: 
             "item": {"properties": {"a": {"type": "array", "items": leaf}}},
             "definition": {"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": leaf}},
         }
-        return schemas[place]
+        return schemas[schema_part]
 
     for name in ("path", "$filter", "user.name", "file-path", "\u00fc", "properties", "ids[]"):
         assert checked_tool(ListedTool(name="f", input_schema=schema(name))).parameters == schema(name)

@@ -37,7 +37,7 @@ class ResultCheck:
         if self._are_within(episodes, parts, [flow for flow in flows.values() if flow is not None]):
             return episodes
         results = [self._checked(episode, flows[flow_of(episode.task)]) for episode in episodes]
-        refused = [result for result, given in zip(results, episodes, strict=True) if result is not given]
+        refused = [result for result, episode in zip(results, episodes, strict=True) if result is not episode]
         if not refused:
             return episodes
         others = f" (and {len(refused) - 1} others of {len(results)} results)" if len(refused) > 1 else ""

@@ -100,4 +100,4 @@ def _is_in(trees: Sequence[str], path: str, folder: str) -> bool:
     named = os.path.normpath(os.path.join(folder, path))
     if not path or not os.path.lexists(named):
         return False
-    return any(f"{place}/".startswith(f"{tree}/") for tree in trees for place in (named, os.path.realpath(named)))
+    return any(f"{spelling}/".startswith(f"{tree}/") for tree in trees for spelling in (named, os.path.realpath(named)))

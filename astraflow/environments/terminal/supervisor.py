@@ -242,14 +242,14 @@ def _confine(
     """Lets a stopped process restrict itself before its first instruction. hidden: descriptors that lead nowhere
     afterwards. Ends the process where that fails. Raises: Ended."""
     before = registers_of(task, machine)
-    place = before[machine.at]
-    saved = exchanged(task, place, machine.call + machine.trap)
+    address = before[machine.at]
+    saved = exchanged(task, address, machine.call + machine.trap)
     open_number, close_number, prctl_number, dup_number = machine.calls
     data = (before[machine.stack] - 8192) & ~15
 
     def call(number: int, *arguments: int) -> int:
         registers = list(before)
-        registers[machine.number], registers[machine.at] = number, place
+        registers[machine.number], registers[machine.at] = number, address
         if machine.repeated is not None:
             registers[machine.repeated] = 2**64 - 1
         for position, value in zip(machine.arguments, (*arguments, *[0] * 5), strict=False):
@@ -284,5 +284,5 @@ def _confine(
     except OSError:
         os.kill(task, signal.SIGKILL)
         return
-    exchanged(task, place, saved)
+    exchanged(task, address, saved)
     set_registers(task, before)

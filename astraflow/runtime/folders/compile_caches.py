@@ -47,12 +47,12 @@ def private_cache_variables(environment: Mapping[str, str]) -> dict[str, str]:
     root = _private_root()
     variables: dict[str, str] = {}
     for name, folder in FOLDERS.items():
-        given = environment.get(name, "")
-        if given and is_private(Path(given)):
-            variables[name] = given
+        setting = environment.get(name, "")
+        if setting and is_private(Path(setting)):
+            variables[name] = setting
             continue
-        if given:
-            log.warning("cache_folder_not_private", variable=name, path=given, uses=str(root / folder))
+        if setting:
+            log.warning("cache_folder_not_private", variable=name, path=setting, uses=str(root / folder))
         path = root / folder
         variables[name] = str(path if is_private(path) else _new_folder())
     return variables if _has_private_cache(environment) else {**variables, USER_CACHE: str(root)}
@@ -86,9 +86,9 @@ def _is_safe(parent: os.stat_result, owners: tuple[int, ...]) -> bool:
 
 
 def _has_private_cache(environment: Mapping[str, str]) -> bool:
-    given = environment.get(USER_CACHE)
+    setting = environment.get(USER_CACHE)
     try:
-        return is_private(Path(given) if given else Path.home() / ".cache")
+        return is_private(Path(setting) if setting else Path.home() / ".cache")
     except RuntimeError:  # no home
         return False
 

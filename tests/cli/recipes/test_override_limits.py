@@ -155,7 +155,7 @@ def test_every_fleet_table_has_a_trust_class() -> None:
     assert covered | only_the_recipe == set(FleetConfig.model_fields)
 
 
-def test_what_has_no_trust_class_cannot_be_overridden_unless_it_is_a_plain_number(
+def test_settings_without_a_trust_class_cannot_be_overridden_unless_they_are_plain_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Options(Config):

@@ -113,7 +113,7 @@ async def test_storage_without_quotas_starts_containers_without_them(docker: Doc
     assert ["--storage-opt" in call for call in docker.calls if call[0] == "run"] == [True, False, False]
 
 
-async def test_what_is_no_name_of_an_image_starts_no_container(docker: Docker) -> None:
+async def test_a_text_that_is_no_name_of_an_image_starts_no_container(docker: Docker) -> None:
     limits = ContainerLimits(memory_bytes=2**28, cpus=1, disk_bytes=2**30)
     for image in ("--privileged", "-v=/:/host", "a b", "", "UPPER"):
         with raises_code(InvalidInput, "environment.invalid_image"):

@@ -31,5 +31,5 @@ def test_names_of_images(name: str) -> None:
         "a" * 600,
     ],
 )
-def test_what_is_no_name_of_an_image(name: str) -> None:
+def test_a_text_that_is_no_name_of_an_image(name: str) -> None:
     assert not is_image_name(name)

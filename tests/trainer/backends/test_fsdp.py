@@ -118,8 +118,8 @@ def test_bad_rows_are_dropped_once_before_the_ranks_get_their_shares(pair: FsdpB
     pair.load(start)
     assert pair.step(with_foreign_token(batch(3), *range(12)))["updates"] == 0
     pair.load(start)
-    given = batch(3)
-    pair.step(replace(given, rows=[row for index, row in enumerate(given.rows) if index not in (0, 5)]))
+    whole = batch(3)
+    pair.step(replace(whole, rows=[row for index, row in enumerate(whole.rows) if index not in (0, 5)]))
     assert digest(snapshot_of(pair)) == trained
 
 

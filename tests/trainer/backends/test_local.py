@@ -434,14 +434,14 @@ def test_blocks_are_not_compiled_without_the_headers_of_python(monkeypatch: pyte
         local(compile_blocks=True)
 
 
-def with_foreign_token(given: Batch, *rows: int) -> Batch:
+def with_foreign_token(original: Batch, *rows: int) -> Batch:
     """Returns the batch with a token id in these rows that the model does not have."""
     changed = []
-    for index, row in enumerate(given.rows):
+    for index, row in enumerate(original.rows):
         tokens = row.trajectory.tokens.copy()
         tokens[-1] = 10**6 if index in rows else tokens[-1]
         changed.append(replace(row, trajectory=replace(row.trajectory, tokens=tokens)))
-    return replace(given, rows=tuple(changed))
+    return replace(original, rows=tuple(changed))
 
 
 def test_a_bad_row_is_left_out_as_if_it_had_not_been_sampled() -> None:
@@ -469,10 +469,10 @@ def test_a_backend_states_the_rows_that_it_can_train() -> None:
     assert limits.tokens == 512
 
 
-def logprobs_under(backend: Backend, given: Batch) -> list[np.ndarray[Any, Any]]:
+def logprobs_under(backend: Backend, original: Batch) -> list[np.ndarray[Any, Any]]:
     """Returns the logprobs of the answers under the backend's weights, by row."""
     assert isinstance(backend, LocalBackend)
-    texts = [row.trajectory.tokens for row in given.rows]
+    texts = [row.trajectory.tokens for row in original.rows]
     values = backend._engine.score(pack_sequences(texts, [6] * len(texts))).logprobs.numpy()
     return np.split(values, np.cumsum([len(text) - 6 for text in texts])[:-1])
 
@@ -489,5 +489,5 @@ def test_one_node_with_other_logprobs_is_excluded_and_does_not_end_training() ->
         replace(row, trajectory=replace(row.trajectory, logprobs=row.trajectory.logprobs - 20)) if index % 2 else row
         for index, row in enumerate(rows)
     ]
-    given = replace(good, rows=tuple(spoiled))
-    assert [backend.step(given).get("dropped_mismatch") for _ in range(4)] == [None, None, 4.0, 4.0]
+    original = replace(good, rows=tuple(spoiled))
+    assert [backend.step(original).get("dropped_mismatch") for _ in range(4)] == [None, None, 4.0, 4.0]

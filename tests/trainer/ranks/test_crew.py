@@ -338,8 +338,8 @@ with launch.launched_early({{"kind": "fsdp", "ranks": 2}}):
 
 
 def test_a_number_of_ranks_other_than_the_recipes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in {**place, SECRET: "of all"}.items():
+    variables = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in {**variables, SECRET: "of all"}.items():
         monkeypatch.setenv(name, value)
 
     with pytest.raises(InvalidInput) as caught:

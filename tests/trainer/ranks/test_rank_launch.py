@@ -61,9 +61,9 @@ def test_ranks_start_with_their_places_and_are_taken_once(kind: str) -> None:
             "WORLD_SIZE": "3",
             "OMP_NUM_THREADS": "2",
         }
-        place = RankPlace.from_environment(variables)
-        assert place is not None
-        assert (place.store_file, place.secret) == (launched.place.store_file, launched.place.secret)
+        rank = RankPlace.from_environment(variables)
+        assert rank is not None
+        assert (rank.store_file, rank.secret) == (launched.place.store_file, launched.place.secret)
         assert launched.place.secret.decode() not in Path(f"/proc/{launched.processes[2].pid}/cmdline").read_text()
     finally:
         launched.close()
@@ -181,7 +181,7 @@ def test_ranks_of_a_scheduler_need_a_secret_of_their_own(tmp_path: Path) -> None
         RankPlace.from_environment({**PLACE, **variables})
         for variables in ({SECRET: "abc\n"}, {SECRET_FILE: str(tmp_path / "secret")})
     ]
-    assert [place and (place.address, place.port, place.store_file) for place in places] == [("host", 29500, "")] * 2
+    assert [rank and (rank.address, rank.port, rank.store_file) for rank in places] == [("host", 29500, "")] * 2
     assert places[0] is not None
     assert places[1] is not None
     assert places[0].secret == b"abc"

@@ -14,7 +14,7 @@ from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.reports.queries import TrajectoryQuery
 from astraflow.contract.rollouts.trajectories import Episode
-from tests.dataflow.running import TOKEN, Service, config, facts, running
+from tests.dataflow.running import TOKEN, Service, facts, running, sessions_config
 from tests.fakes.agent_session import agent_trajectories, live_session
 from tests.fakes.browser import logged_in_page
 from tests.fakes.web import RunningWeb, running_web
@@ -27,7 +27,7 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 @asynccontextmanager
 async def agents_run(folder: Path) -> AsyncIterator[tuple[Service, RunningWeb]]:
     """Serves a run with one group of agents' sessions, and its pages; a node reports two live sessions."""
-    async with running(folder / "run", config(lease_s=600.0)) as service:
+    async with running(folder / "run", sessions_config(lease_s=600.0)) as service:
         node = (await service.nodes.join(facts("node-a"))).node
         lease = await service.nodes.lease(node, 2, wait_s=5)
         episodes = [
