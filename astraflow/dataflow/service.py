@@ -240,7 +240,7 @@ class Service:
             self._run,
             self._history,
             self.report,
-            nodes=self._nodes,
+            membership=self._nodes.membership,
             credentials=self._credentials,
             ports=self._ports,
             recommender=self._recommender,
@@ -269,7 +269,7 @@ class Service:
 
     def _register_enrollment(self, server: grpc.aio.Server, *, accepts_tokens: bool = False) -> None:
         service = EnrollmentService(
-            self._run, self._credentials, self._ports, self._nodes, accepts_tokens=accepts_tokens
+            self._run, self._credentials, self._ports, self._nodes.membership, accepts_tokens=accepts_tokens
         )
         add_EnrollmentServicer_to_server(service, server)
 
@@ -307,8 +307,8 @@ class Service:
         self._clock.take_suspension_s()  # restoring a run may take long
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(periodic(self._tick, every_s=TICK_S, clock=self._clock))
-            tasks.create_task(DatasetFiller(self._run, self._nodes).work())
-            tasks.create_task(GroupScorer(self._run, self._nodes).work())
+            tasks.create_task(DatasetFiller(self._run, self._nodes.results).work())
+            tasks.create_task(GroupScorer(self._run, self._nodes.results).work())
             tasks.create_task(periodic(self._report, every_s=self._config.report_s, clock=self._clock))
 
     async def drain(self) -> None:
@@ -352,7 +352,7 @@ class Service:
                 "overloaded, or its clock was set ahead; leases are extended"
             )
             self._run.events.add("run_suspended", self._config.run, message)
-        self._nodes.tick()
+        self._nodes.membership.tick()
         self._credentials.tick()
 
     async def _report(self) -> None:

@@ -56,12 +56,12 @@ async def test_after_a_suspension_a_silent_node_has_the_rest_of_its_lease(tmp_pa
         awake = AwakeClock(clock, gap_s=2)
         run = build_run(config(lease_s=10), journal=NullJournal(), archive=archive, clock=awake)
         nodes = NodeOperations(run)
-        node = nodes.join(facts())
-        assert len((await nodes.lease(node.id, 4, versions=SERVED, wait_s=0)).tasks) == 4
+        node = nodes.membership.join(facts())
+        assert len((await nodes.leasing.lease(node.id, 4, versions=SERVED, wait_s=0)).tasks) == 4
         (flow,) = run.all_flows
         held = []
         for passed_s in (2.0, 2.0, 2.0, 60.0, 2.0, 3600.0, 1.0, 2.0):
             clock.advance(passed_s)
-            nodes.tick()
+            nodes.membership.tick()
             held.append((node.state, flow.leases.held))
     assert held == [(NodeState.READY, 4)] * 7 + [(NodeState.LOST, 0)]
