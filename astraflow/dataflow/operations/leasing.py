@@ -10,7 +10,6 @@ from astraflow.dataflow.operations.assignment import TaskAssignment
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.operations.node_callers import caller_node
 from astraflow.dataflow.operations.reclaim import Reclaimer
-from astraflow.dataflow.operations.result_check import ResultCheck
 from astraflow.dataflow.operations.version_check import VersionCheck
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
@@ -19,19 +18,10 @@ from astraflow.dataflow.run import Run
 class Leasing:
     """Answers the lease calls of nodes."""
 
-    def __init__(
-        self,
-        run: Run,
-        evaluator: Evaluator,
-        *,
-        version_check: VersionCheck,
-        result_check: ResultCheck,
-        reclaimer: Reclaimer,
-    ) -> None:
+    def __init__(self, run: Run, evaluator: Evaluator, version_check: VersionCheck, reclaimer: Reclaimer) -> None:
         self._run = run
         self._evaluator = evaluator
         self._version_check = version_check
-        self._result_check = result_check
         self._reclaimer = reclaimer
         self._next_flow = 0
 
@@ -62,11 +52,9 @@ class Leasing:
             node = self._run.registry.get(node_id)
             is_newest = number == node.lease_calls
             may_lease = is_newest and node.drain_reason is None
-            most = capacity if (allowed := self._result_check.most_tasks(node)) is None else min(allowed, capacity)
-            most_evaluated = evaluation_capacity if allowed is None else min(allowed, evaluation_capacity)
-            tasks = self._lease(node, most, most_evaluated) if may_lease else []
+            tasks = self._lease(node, capacity, evaluation_capacity) if may_lease else []
             if not tasks and is_newest:
-                with self._reclaimer.waiting(node_id, most):
+                with self._reclaimer.waiting(node_id, capacity):
                     is_notified = await subscription.wait(deadline - self._run.clock.now())
             if tasks or not is_newest or not is_notified:
                 await self._run.journal.wait_durable()
@@ -85,7 +73,7 @@ class Leasing:
             now=self._run.clock.now(),
             may_run=lambda flow: node.facts.serves(flow.served_policies),
         )
-        if self._evaluator.lease(assignment, node, max_tasks=evaluation_capacity):
+        if self._evaluator.lease(assignment, node, max_tasks=0 if room.is_blocked else evaluation_capacity):
             return assignment.tasks
         flows = [] if self._run.is_over else [flow for flow in self._run.flows.values() if flow.answers is None]
         flows = [flow for flow in flows if assignment.may_run(flow)]

@@ -23,12 +23,9 @@ class NodeOperations:
 
     def __init__(self, run: Run) -> None:
         evaluator = Evaluator(run)
-        version_check, result_check = VersionCheck(run, evaluator), ResultCheck(run)
-        reclaimer = Reclaimer(run)
-        self.results = Results(run, evaluator, version_check=version_check, result_check=result_check)
-        self.leasing = Leasing(
-            run, evaluator, version_check=version_check, result_check=result_check, reclaimer=reclaimer
-        )
+        version_check, reclaimer = VersionCheck(run, evaluator), Reclaimer(run)
+        self.results = Results(run, evaluator, version_check=version_check, result_check=ResultCheck(run))
+        self.leasing = Leasing(run, evaluator, version_check, reclaimer)
         self.membership = Membership(run, version_check, reclaimer)
 
 

@@ -14,7 +14,6 @@ from astraflow.dataflow.issuing.groups import flow_of
 from astraflow.dataflow.operations.node_callers import nodes_of
 from astraflow.dataflow.outcomes import ACCEPTED
 from astraflow.dataflow.pool.registry import Node
-from astraflow.dataflow.pool.withholding import LeaseWithholding
 from astraflow.dataflow.run import Run
 
 
@@ -23,7 +22,6 @@ class ResultCheck:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._withholding = LeaseWithholding()
 
     def episodes(
         self, episodes: Sequence[Episode], parts: Sequence[Trajectories], *, node: NodeId
@@ -57,8 +55,8 @@ class ResultCheck:
 
     def note_outcomes(self, node: Node, *, refused: int, outcomes: Sequence[str]) -> None:
         """Notes how many results of a node were refused, and withholds tasks from it if there were too many."""
-        now, owner = self._run.clock.now(), self._run.registry.owner(node.id)
-        pause_s = self._withholding.note(owner, refused=refused, accepted=outcomes.count(ACCEPTED), now=now)
+        accepted = outcomes.count(ACCEPTED)
+        pause_s = self._run.shares.judge(node.id, refused=refused, accepted=accepted, now=self._run.clock.now())
         if pause_s:
             returned = sum(flow.return_tasks_of(node.id) for flow in self._run.all_flows)
             message = f"no tasks for {pause_s:g} s, because its results break limits; {returned} tasks are requeued"
@@ -71,11 +69,6 @@ class ResultCheck:
         self._run.events.add("push_refused", caller.name or "unknown", str(problem), source=caller.holder)
         for node in nodes_of(self._run, {caller.holder} - {""}):
             self.note_outcomes(node, refused=1, outcomes=())
-
-    def most_tasks(self, node: Node) -> int | None:
-        """Returns how many tasks the node may lease now; None for any number."""
-        held = sum(flow.leases.held_by(node.id) for flow in self._run.all_flows)
-        return self._withholding.most_tasks(self._run.registry.owner(node.id), held=held, now=self._run.clock.now())
 
     def _are_within(self, episodes: Sequence[Episode], parts: Sequence[Trajectories], flows: Iterable[Flow]) -> bool:
         limits = [flow.limits for flow in flows]
