@@ -1,5 +1,6 @@
 """A run whose dataflow service does not run for a while: no node is lost, and no task is requeued."""
 
+import asyncio
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from astraflow.dataflow.storage.null_journal import NullJournal
 from astraflow.runtime.clock import AwakeClock
 from tests.dataflow.running import archive_in, config, facts, running
 from tests.dataflow.test_service import episode
-from tests.fakes.clock import JumpingClock, ManualClock
+from tests.fakes.clock import JumpingClock, ManualClock, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -65,3 +66,25 @@ async def test_after_a_suspension_a_silent_node_has_the_rest_of_its_lease(tmp_pa
             nodes.membership.tick()
             held.append((node.state, flow.leases.held))
     assert held == [(NodeState.READY, 4)] * 7 + [(NodeState.LOST, 0)]
+
+
+async def test_tasks_leased_for_a_call_whose_node_is_gone_return_to_the_queue_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(archive_in(tmp_path)) as archive:
+        run = build_run(config(), journal=NullJournal(), archive=archive, clock=ManualClock())
+        nodes = NodeOperations(run)
+        node = nodes.membership.join(facts())
+        (flow,) = run.all_flows
+        with monkeypatch.context() as patched:
+            patched.setattr(run.journal, "wait_durable", asyncio.Event().wait)
+            call = asyncio.create_task(nodes.leasing.lease(node.id, 4, versions=SERVED, wait_s=1))
+            await settle()
+            assert flow.leases.held == 4
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        assert (flow.leases.held, flow.leases.queued, flow.counts.tasks_returned) == (0, 4, 4)
+        again = await nodes.leasing.lease(node.id, 4, versions=SERVED, wait_s=0)
+    assert [task.id for task in again.tasks] == [
+        f"train-solver:{group}/{member}" for group in (0, 1) for member in (0, 1)
+    ]

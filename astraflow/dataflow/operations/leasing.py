@@ -1,5 +1,6 @@
 """Leases tasks to nodes: queued ones, and those of new groups as far as the gates of their policies allow."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from astraflow.contract.ids import NodeId, PolicyId, Version
@@ -57,8 +58,21 @@ class Leasing:
                 with self._reclaimer.waiting(node_id, capacity):
                     is_notified = await subscription.wait(deadline - self._run.clock.now())
             if tasks or not is_newest or not is_notified:
-                await self._run.journal.wait_durable()
+                try:
+                    await self._run.journal.wait_durable()
+                except asyncio.CancelledError:  # the caller is gone, for example when both were suspended
+                    self.take_back(tasks, node_id)
+                    raise
                 return Lease(tasks=tuple(tasks), lease_s=self._run.lease_s)
+
+    def take_back(self, tasks: Sequence[Task], node: NodeId) -> None:
+        """Requeues the tasks of an answer that its node does not get."""
+        for task in reversed(tasks):
+            flow = self._run.flow_named(task.flow)
+            if flow is not None and flow.leases.holder(task.id) == node:
+                flow.leases.requeue(task.id)
+                flow.counts.tasks_returned += 1
+        self._run.nodes_notifier.notify()
 
     def _lease(self, node: Node, capacity: int, evaluation_capacity: int) -> list[Task]:
         """Leases evaluation tasks, then queued tasks, then new groups of the flows in turn, as the gates allow.

@@ -68,13 +68,16 @@ class NodeDataService(NodeDataServicer):
 
     async def Lease(self, request: data.LeaseRequest, context: Any) -> data.LeaseReply:  # noqa: N802
         """See the proto."""
+        node = NodeId(request.node)
         lease = await self._nodes.leasing.lease(
-            NodeId(request.node),
+            node,
             min(request.capacity, MAX_CAPACITY),
             versions=decode_versions(request.versions),
             wait_s=_wait_s(request.wait_s),
             evaluation_capacity=min(request.evaluation_capacity, MAX_CAPACITY),
         )
+        if context.time_remaining() == 0:  # the node has given up, for example because both were suspended
+            self._nodes.leasing.take_back(lease.tasks, node)
         return encode_lease(lease)
 
     async def Push(self, request: bytes, context: Any) -> data.PushReply:  # type: ignore[override]  # noqa: N802 (raw)
