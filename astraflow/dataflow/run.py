@@ -116,6 +116,11 @@ class Run:
         """Flows of training and of evaluations."""
         return [*self.flows.values(), *(evaluation.flow for evaluation in self.evaluations.values())]
 
+    def flow_named(self, name: FlowId) -> Flow | None:
+        """Returns the flow of training or of an evaluation with this name, None for an unknown one."""
+        evaluation = self.evaluations.get(name)
+        return self.flows.get(name) if evaluation is None else evaluation.flow
+
     def stream(self, policy: PolicyId) -> Stream:
         """Returns the stream of a policy. Raises: UnknownPolicy."""
         if policy not in self.streams:

@@ -67,7 +67,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset
 from astraflow.models import build_tokenizer
 from astraflow.rewards import judging_policies
-from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.clock import AwakeClock, Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
 from astraflow.runtime.service import run_until
@@ -86,6 +86,9 @@ log = get_logger()
 
 TICK_S = 0.25
 """Interval at which leases and heartbeats are checked. Seconds."""
+
+SUSPENDED_S = 5.0
+"""A service that did not run for longer was suspended; less where leases are short. Seconds."""
 
 LIVENESS_HEARTBEATS = 3.0
 """A node that reported within this many heartbeat periods is alive: its name is not given to another process."""
@@ -116,11 +119,12 @@ async def serve(
     begin_run(config.run)
     endpoint = metrics_endpoint(config.metrics, token=metrics_token)
     is_durable = config.durability == "disk"
-    clock = clock or SystemClock()
+    gap_s = max(4 * TICK_S, min(SUSPENDED_S, config.lease_s / 2))
+    awake_clock = AwakeClock(clock or SystemClock(), gap_s=gap_s)
     with (
         exclusive_use(directory),
         closing(Journal(directory / "journal.sqlite") if is_durable else NullJournal()) as journal,
-        closing(Archive(directory / "history.sqlite", clock=clock, starts_empty=not is_durable)) as archive,
+        closing(Archive(directory / "history.sqlite", clock=awake_clock, starts_empty=not is_durable)) as archive,
     ):
         await _serve(
             config,
@@ -132,7 +136,7 @@ async def serve(
             stop=stop,
             on_ready=on_ready,
             endpoint=endpoint,
-            clock=clock,
+            clock=awake_clock,
         )
 
 
@@ -147,7 +151,7 @@ async def _serve(
     stop: asyncio.Event,
     on_ready: Callable[[str], None],
     endpoint: MetricsEndpoint | None,
-    clock: Clock,
+    clock: AwakeClock,
 ) -> None:
     run = build_run(config, journal=journal, archive=archive, clock=clock)
     run.restore(grace_s=min(config.lease_s, GRACE_S))
@@ -194,7 +198,7 @@ class Service:
         weights_address: str,
         weights_key: bytes,
         credentials: Credentials,
-        clock: Clock,
+        clock: AwakeClock,
     ) -> None:
         self._config = config
         self._credentials = credentials
@@ -236,7 +240,7 @@ class Service:
             self._run,
             self._history,
             self.report,
-            nodes=self._nodes,
+            membership=self._nodes.membership,
             credentials=self._credentials,
             ports=self._ports,
             recommender=self._recommender,
@@ -265,7 +269,7 @@ class Service:
 
     def _register_enrollment(self, server: grpc.aio.Server, *, accepts_tokens: bool = False) -> None:
         service = EnrollmentService(
-            self._run, self._credentials, self._ports, self._nodes, accepts_tokens=accepts_tokens
+            self._run, self._credentials, self._ports, self._nodes.membership, accepts_tokens=accepts_tokens
         )
         add_EnrollmentServicer_to_server(service, server)
 
@@ -300,10 +304,11 @@ class Service:
 
     async def work(self) -> None:
         """Checks leases and reports, until cancelled."""
+        self._clock.take_suspension_s()  # restoring a run may take long
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(periodic(self._tick, every_s=TICK_S, clock=self._clock))
-            tasks.create_task(DatasetFiller(self._run, self._nodes).work())
-            tasks.create_task(GroupScorer(self._run, self._nodes).work())
+            tasks.create_task(DatasetFiller(self._run, self._nodes.results).work())
+            tasks.create_task(GroupScorer(self._run, self._nodes.results).work())
             tasks.create_task(periodic(self._report, every_s=self._config.report_s, clock=self._clock))
 
     async def drain(self) -> None:
@@ -341,7 +346,13 @@ class Service:
         )
 
     async def _tick(self) -> None:
-        self._nodes.tick()
+        if suspended_s := self._clock.take_suspension_s():
+            message = (
+                f"the service did not run for {suspended_s:.0f} s: its process was stopped, the machine slept or was "
+                "overloaded, or its clock was set ahead; leases are extended"
+            )
+            self._run.events.add("run_suspended", self._config.run, message)
+        self._nodes.membership.tick()
         self._credentials.tick()
 
     async def _report(self) -> None:

@@ -36,6 +36,46 @@ class SystemClock:
         await asyncio.sleep(duration_s)
 
 
+class AwakeClock:
+    """Clock of a service that leaves out the time in which the service did not run, so that no deadline passes then.
+
+    The service must read the time at least once per `gap_s`: a longer gap means that its process was stopped. While a
+    machine sleeps, the monotonic time of some systems stands still; then only the wall time shows it.
+    """
+
+    def __init__(self, clock: Clock, *, gap_s: float) -> None:
+        self._clock = clock
+        self._gap_s = gap_s
+        self._read_at = clock.now()
+        self._left_out_s = 0.0
+        self._taken_at, self._taken_wall, self._taken_left_out_s = self._read_at, clock.wall(), 0.0
+
+    def now(self) -> float:
+        """Returns monotonic seconds, less those in which the service did not run."""
+        now = self._clock.now()
+        if now - self._read_at > self._gap_s:
+            self._left_out_s += now - self._read_at
+        self._read_at = now
+        return now - self._left_out_s
+
+    def wall(self) -> float:
+        """Returns Unix seconds."""
+        return self._clock.wall()
+
+    async def sleep(self, duration_s: float) -> None:
+        """Waits for `duration_s` seconds."""
+        await self._clock.sleep(duration_s)
+
+    def take_suspension_s(self) -> float:
+        """Returns for how long the service did not run since the last call, by the clock that shows more of it; 0 for
+        less than `gap_s`."""
+        now, wall = self.now(), self.wall()
+        beside_s = (wall - self._taken_wall) - (now - self._taken_at)
+        suspended_s = max(self._left_out_s - self._taken_left_out_s, beside_s)
+        self._taken_at, self._taken_wall, self._taken_left_out_s = now, wall, self._left_out_s
+        return suspended_s if suspended_s > self._gap_s else 0.0
+
+
 class VirtualClock:
     """Clock that moves only by `advance`: for simulations and tests."""
 

@@ -16,6 +16,7 @@ from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run, serve
 from astraflow.dataflow.storage.journal import Journal
+from astraflow.runtime.clock import Clock
 from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.server import ListenOptions
 from tests.fakes.clock import ManualClock
@@ -125,7 +126,12 @@ class Service:
 
 @asynccontextmanager
 async def running(
-    directory: Path, run: DataflowConfig | None = None, *, port: int = 0, weights_address: str = "127.0.0.1:1"
+    directory: Path,
+    run: DataflowConfig | None = None,
+    *,
+    port: int = 0,
+    weights_address: str = "127.0.0.1:1",
+    clock: Clock | None = None,
 ) -> AsyncIterator[Service]:
     """Serves until the block ends."""
     stop = asyncio.Event()
@@ -138,6 +144,7 @@ async def running(
             weights_address=weights_address,
             stop=stop,
             on_ready=ready.set_result,
+            clock=clock,
         )
     )
     waited: set[asyncio.Future[Any]] = {serving, ready}

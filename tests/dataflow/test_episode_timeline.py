@@ -32,7 +32,7 @@ def episode(work: EvaluationWork, task: TaskId, *, ended_at: float) -> Episode:
 async def test_a_trained_episode_has_all_hops_from_lease_to_step(tmp_path: Path) -> None:
     async with evaluating(tmp_path, config(batch_groups=1)) as work:
         began_at = work.clock.wall()
-        lease = await work.nodes.lease(work.node, 2, versions={SOLVER: Version(0)}, wait_s=0)
+        lease = await work.nodes.leasing.lease(work.node, 2, versions={SOLVER: Version(0)}, wait_s=0)
         work.clock.advance(5.0)
         ended_at = work.clock.wall() - 0.5
         await work.push([episode(work, task.id, ended_at=ended_at) for task in lease.tasks])
@@ -59,7 +59,7 @@ async def test_a_trained_episode_has_all_hops_from_lease_to_step(tmp_path: Path)
 
 async def test_a_node_whose_clock_is_ahead_yields_no_negative_durations(tmp_path: Path) -> None:
     async with evaluating(tmp_path, config(batch_groups=1)) as work:
-        lease = await work.nodes.lease(work.node, 2, versions={SOLVER: Version(0)}, wait_s=0)
+        lease = await work.nodes.leasing.lease(work.node, 2, versions={SOLVER: Version(0)}, wait_s=0)
         ahead = work.clock.wall() + 60.0
         await work.push([episode(work, task.id, ended_at=ahead) for task in lease.tasks])
         (sample, _) = (await work.run.samples.page(TrajectoryQuery())).trajectories

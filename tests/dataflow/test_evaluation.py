@@ -52,11 +52,13 @@ class EvaluationWork:
 
     async def lease(self, capacity: int = 100, *, at_most: int = 100, node: NodeId | None = None) -> list[Task]:
         """Leases tasks and returns those of evaluations; training tasks are leased too and left alone."""
-        lease = await self.nodes.lease(node or self.node, capacity, versions={}, wait_s=0, evaluation_capacity=at_most)
+        lease = await self.nodes.leasing.lease(
+            node or self.node, capacity, versions={}, wait_s=0, evaluation_capacity=at_most
+        )
         return [task for task in lease.tasks if task.pinned]
 
     async def push(self, episodes: Iterable[Episode]) -> list[str]:
-        return await self.nodes.push(self.node, [replace(episode, node=self.node) for episode in episodes])
+        return await self.nodes.results.push(self.node, [replace(episode, node=self.node) for episode in episodes])
 
     async def step_to(self, version: int) -> None:
         """Reports the trainer's version."""
@@ -97,7 +99,7 @@ async def evaluating(
                 evaluator=Evaluator(run),
                 archive=archive,
                 clock=clock,
-                node=nodes.join(facts()).id,
+                node=nodes.membership.join(facts()).id,
             )
 
 
@@ -178,7 +180,7 @@ async def test_an_evaluation_does_not_change_training_counts(tmp_path: Path) -> 
 
 async def test_evaluations_get_only_their_share_of_a_node_during_training(tmp_path: Path) -> None:
     async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=50)) as work:
-        lease = await work.nodes.lease(work.node, 8, versions={}, wait_s=0, evaluation_capacity=3)
+        lease = await work.nodes.leasing.lease(work.node, 8, versions={}, wait_s=0, evaluation_capacity=3)
         mine = [task for task in lease.tasks if task.pinned]
         assert (len(mine), len(lease.tasks)) == (3, 8)
         assert await work.lease(at_most=3) == []
@@ -189,7 +191,7 @@ async def test_evaluations_get_only_their_share_of_a_node_during_training(tmp_pa
 
 async def test_evaluations_continue_while_training_is_full_or_paused(tmp_path: Path) -> None:
     async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=50)) as work:
-        lease = await work.nodes.lease(work.node, 1000, versions={}, wait_s=0)
+        lease = await work.nodes.leasing.lease(work.node, 1000, versions={}, wait_s=0)
         assert len(lease.tasks) == 8, "the gate is closed"
         assert len(await work.lease(at_most=3)) == 3
         work.run.pause_flow(FlowId("train-solver"), is_paused=True, actor="ada", reason="to look")
@@ -200,7 +202,7 @@ async def test_evaluations_continue_while_training_is_full_or_paused(tmp_path: P
 async def test_the_memory_limit_stops_training_but_not_evaluations(tmp_path: Path) -> None:
     settings = with_evaluation(at_start=True).model_copy(update={"memory_bytes": 1})
     async with evaluating(tmp_path, settings) as work:
-        lease = await work.nodes.lease(work.node, 1, versions={}, wait_s=0)
+        lease = await work.nodes.leasing.lease(work.node, 1, versions={}, wait_s=0)
         await work.push([Episode(task=lease.tasks[0].id, node=work.node, trajectories=(make.trajectory(),))])
         assert not work.run.may_issue
         assert len(await work.lease()) == 6
@@ -209,7 +211,7 @@ async def test_the_memory_limit_stops_training_but_not_evaluations(tmp_path: Pat
 async def test_a_node_works_on_one_round_at_a_time_oldest_first(tmp_path: Path) -> None:
     settings = config(evaluations={name: evaluation(at_start=True, prompts=2) for name in ("first", "second")})
     async with evaluating(tmp_path, settings) as work:
-        other = work.nodes.join(facts("other")).id
+        other = work.nodes.membership.join(facts("other")).id
         tasks = await work.lease(3)
         assert {task.flow for task in tasks} == {"first"}
         assert {task.flow for task in await work.lease(1, node=other)} == {"first"}
@@ -267,7 +269,7 @@ async def test_a_running_round_survives_a_crash(tmp_path: Path) -> None:
         assert await work.push([answer(tasks[3])]) == ["accepted"], "the node kept running during the restart"
         assert await work.lease() == [], "the other tasks may still be running on the node"
         clock.advance(GRACE_S + 0.1)
-        work.nodes.tick()
+        work.nodes.membership.tick()
         again = await work.lease()
         assert {task.id for task in again} == {task.id for task in tasks[4:]}
         assert {task.pinned[SOLVER] for task in again} == {0}
@@ -308,8 +310,8 @@ async def test_tasks_of_a_silent_node_go_to_another_node(tmp_path: Path) -> None
     async with evaluating(tmp_path, with_evaluation(at_start=True)) as work:
         held = await work.lease()
         work.clock.advance(5.1)
-        work.nodes.tick()
-        other = work.nodes.join(facts("other")).id
+        work.nodes.membership.tick()
+        other = work.nodes.membership.join(facts("other")).id
         assert {task.id for task in await work.lease(node=other)} == {task.id for task in held}
 
 
@@ -476,10 +478,10 @@ async def test_partial_rollouts_of_a_round_are_continued_at_any_version(tmp_path
         await work.step_to(1)
         other = make.partial(task.id, make.recorded(version=1))
         with pytest.raises(InvalidInput) as caught:
-            await work.nodes.hand_back(work.node, [other])
+            await work.nodes.results.hand_back(work.node, [other])
         assert caught.value.code == "evaluation.wrong_version"
         written = make.partial(task.id, make.recorded(version=0))
-        assert await work.nodes.hand_back(work.node, [written]) == ["handed_back"]
+        assert await work.nodes.results.hand_back(work.node, [written]) == ["handed_back"]
         await work.step_to(9)
         (again,) = await work.lease()
         assert (again.id, again.pinned, len(again.resume_from)) == (task.id, task.pinned, 1)
@@ -489,7 +491,7 @@ async def test_a_stopped_round_discards_partial_rollouts(tmp_path: Path) -> None
     settings = with_evaluation(at_start=True, prompts=1)
     async with evaluating(tmp_path, settings) as work:
         (task, _) = await work.lease()
-        await work.nodes.hand_back(work.node, [make.partial(task.id)])
+        await work.nodes.results.hand_back(work.node, [make.partial(task.id)])
         assert work.report().held_bytes == 16
         work.evaluator.stop(HELD_OUT, actor="ada", reason="enough")
         assert work.report().held_bytes == 0

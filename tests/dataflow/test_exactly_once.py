@@ -91,7 +91,7 @@ class RunUnderFire(RuleBasedStateMachine):
 
     @rule(capacity=st.integers(1, 5))
     def lease_tasks(self, capacity: int) -> None:
-        lease = self.loop.run(self.nodes.lease(self.node, capacity, versions={}, wait_s=0))
+        lease = self.loop.run(self.nodes.leasing.lease(self.node, capacity, versions={}, wait_s=0))
         self.held += lease.tasks
 
     @rule(data=st.data(), lag=st.integers(0, MAX_STALENESS + 1), fails=st.booleans())
@@ -118,14 +118,14 @@ class RunUnderFire(RuleBasedStateMachine):
         if not self.acknowledged:
             return
         task = data.draw(st.sampled_from(sorted(self.acknowledged)))
-        (outcome,) = self.loop.run(self.nodes.push(self.node, [self.acknowledged[task]]))
+        (outcome,) = self.loop.run(self.nodes.results.push(self.node, [self.acknowledged[task]]))
         assert outcome in ALREADY_COUNTED
 
     @rule()
     def expire_leases(self) -> None:
         self.clock.advance(LEASE_S + 1)
-        self.nodes.tick()
-        self.node = self.nodes.join(facts()).id
+        self.nodes.membership.tick()
+        self.node = self.nodes.membership.join(facts()).id
 
     @rule()
     def pull_a_batch(self) -> None:
@@ -301,7 +301,7 @@ class RunUnderFire(RuleBasedStateMachine):
         self.run.restore(grace_s=1)
         self.nodes, self.trainers = NodeOperations(self.run), TrainerOperations(self.run)
         self.committing = self.loop.get_loop().create_task(self.journal.run())
-        self.node = self.nodes.join(facts()).id
+        self.node = self.nodes.membership.join(facts()).id
         if not self.run.trainers:
             self.trainers.attach(SOLVER, Version(self.version), backend="fake", is_simulated=True)
 
@@ -327,7 +327,7 @@ class RunUnderFire(RuleBasedStateMachine):
         self.loop.run(end())
 
     def _push(self, episode: Episode) -> None:
-        (outcome,) = self.loop.run(self.nodes.push(self.node, [episode]))
+        (outcome,) = self.loop.run(self.nodes.results.push(self.node, [episode]))
         known = episode.task in self.acknowledged
         assert (outcome in ALREADY_COUNTED) == known
         if outcome not in ("retried", "superseded") and not known:
@@ -356,7 +356,7 @@ class EvaluationUnderFire(RunUnderFire):
 
     @rule(capacity=st.integers(1, 5), at_most=st.integers(0, 5))
     def lease_tasks_with_an_evaluation_share(self, capacity: int, at_most: int) -> None:
-        leasing = self.nodes.lease(self.node, capacity, versions={}, wait_s=0, evaluation_capacity=at_most)
+        leasing = self.nodes.leasing.lease(self.node, capacity, versions={}, wait_s=0, evaluation_capacity=at_most)
         lease = self.loop.run(leasing)
         pinned = [task for task in lease.tasks if task.pinned]
         held = self.run.evaluations[HELD_OUT].flow.leases.held_by(self.node)

@@ -74,7 +74,7 @@ class Session:
         self.flow = next(iter(run.flows.values()))
         self.stream = run.streams[SOLVER]
         self._nodes, self._trainers = NodeOperations(run), TrainerOperations(run)
-        self._node = self._nodes.join(facts()).id
+        self._node = self._nodes.membership.join(facts()).id
         self._open = sorted(self.flow.open_groups, key=lambda group: ordinal_of(group) or 0)
 
     async def act(self, number: int, action: tuple[str, Any]) -> None:
@@ -105,7 +105,7 @@ class Session:
 
     async def lease(self, groups: int) -> None:
         """Leases as many new groups as the gate allows; tasks in doubt stay so, since no time passes."""
-        lease = await self._nodes.lease(
+        lease = await self._nodes.leasing.lease(
             self._node, groups * GROUP_SIZE, versions={SOLVER: self.stream.version}, wait_s=0
         )
         for task in lease.tasks:
@@ -115,7 +115,7 @@ class Session:
 
     async def push(self, results: tuple[Episode, ...]) -> None:
         """Pushes a whole group at once."""
-        outcomes = await self._nodes.push(self._node, results)
+        outcomes = await self._nodes.results.push(self._node, results)
         assert set(outcomes) in ({ACCEPTED}, {LATE})
 
     def _results(self, group: GroupId, rewards: tuple[float, ...]) -> tuple[Episode, ...]:

@@ -298,11 +298,11 @@ async def test_groups_that_waited_are_admitted_unscored_once_the_recipe_has_no_g
 async def test_memory_of_results_is_returned_after_rescoring(tmp_path: Path) -> None:
     async with opened(tmp_path, compared(weight=1e-3)) as (run, journal):
         nodes = NodeOperations(run)
-        node = nodes.join(facts()).id
-        lease = await nodes.lease(node, 4, versions={}, wait_s=0)
-        await nodes.push(node, [completed(task, text="x" * 10_000) for task in lease.tasks])
+        node = nodes.membership.join(facts()).id
+        lease = await nodes.leasing.lease(node, 4, versions={}, wait_s=0)
+        await nodes.results.push(node, [completed(task, text="x" * 10_000) for task in lease.tasks])
         pushed_bytes = run.held_bytes
-        scoring = asyncio.create_task(GroupScorer(run, nodes).work())
+        scoring = asyncio.create_task(GroupScorer(run, nodes.results).work())
         await holds(lambda: run.flows[lease.tasks[0].flow].counts.admitted == 2)
         scoring.cancel()
         await asyncio.gather(scoring, return_exceptions=True)
@@ -342,11 +342,11 @@ async def test_a_kill_at_any_point_of_a_commit_loses_and_repeats_nothing(tmp_pat
     async with opened(folder, compared()) as (run, journal):
         journal._files = files = KilledFiles(folder, copies)
         nodes = NodeOperations(run)
-        node = nodes.join(facts()).id
-        lease = await nodes.lease(node, 4, versions={}, wait_s=0)
+        node = nodes.membership.join(facts()).id
+        lease = await nodes.leasing.lease(node, 4, versions={}, wait_s=0)
         for task in lease.tasks:
-            await nodes.push(node, [completed(task)])
-        scoring = asyncio.create_task(GroupScorer(run, nodes).work())
+            await nodes.results.push(node, [completed(task)])
+        scoring = asyncio.create_task(GroupScorer(run, nodes.results).work())
         await holds(lambda: run.flows[lease.tasks[0].flow].counts.admitted == 2)
         scoring.cancel()
         await asyncio.gather(scoring, return_exceptions=True)
@@ -356,7 +356,7 @@ async def test_a_kill_at_any_point_of_a_commit_loses_and_repeats_nothing(tmp_pat
     for kill in files.kills:
         async with opened(kill.folder, compared()) as (run, _):
             flow, stream = run.flows[lease.tasks[0].flow], run.streams[PolicyId("solver")]
-            scoring = asyncio.create_task(GroupScorer(run, NodeOperations(run)).work())
+            scoring = asyncio.create_task(GroupScorer(run, NodeOperations(run).results).work())
             complete = [group for group in flow.open_groups.values() if group.is_complete]
             await holds(partial(_is_settled, flow))
             scoring.cancel()

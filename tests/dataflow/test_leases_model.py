@@ -124,7 +124,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
         partial = make.partial(task.id, written, attempt=task.attempt, continued_tokens=continued, nothing=not tokens)
         node = self._id(name)
         is_its_own = not member.result and member.holder == name and member.attempt == task.attempt
-        (outcome,) = self.loop.run(self.side.hand_back(node, [partial]))
+        (outcome,) = self.loop.run(self.side.results.hand_back(node, [partial]))
         assert outcome == ("handed_back" if is_its_own else "late")
         if not is_its_own:
             self.partial_rollouts["late"] += 1
@@ -139,13 +139,13 @@ class LeasesUnderFire(RuleBasedStateMachine):
     @rule(name=names)
     def send_a_heartbeat(self, name: str) -> None:
         node, running = self._id(name), tuple(task.id for task in self.nodes[name].tasks)
-        self.side.heartbeat(NodeStatus(node=node, running=running, versions={}))
+        self.side.membership.heartbeat(NodeStatus(node=node, running=running, versions={}))
         self.nodes[name].beat_at = self.clock.now()
         self._renew(name)
 
     @rule(name=names)
     def let_a_node_leave(self, name: str) -> None:
-        self.side.leave(self._id(name), "a test")
+        self.side.membership.leave(self._id(name), "a test")
         self._return_all_of(name)
         self.nodes[name] = NodeModel()
 
@@ -159,7 +159,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
     def advance_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
         now = self.clock.now()
-        self.side.tick()
+        self.side.membership.tick()
         for member in self.members.values():
             if member.held_until is not None and member.held_until <= now:
                 member.holder = member.held_until = None
@@ -228,7 +228,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
     def _lease(self, name: str, capacity: int) -> list[Task]:
         node = self._id(name)
         queued = [task for task, member in self.members.items() if not member.result and member.held_until is None]
-        lease = self.loop.run(self.side.lease(node, capacity, versions={}, wait_s=0))
+        lease = self.loop.run(self.side.leasing.lease(node, capacity, versions={}, wait_s=0))
         assert len({task.id for task in lease.tasks} & set(queued)) == min(len(queued), capacity)
         for task in lease.tasks:
             for number in range(GROUP_SIZE):
@@ -249,7 +249,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
         continued = sum(len(partial_rollout.generation.tokens) for partial_rollout in task.resume_from) if used else 0
         episode = self._episode(task, node, outcome, continued)
         expected = self._expected(name, task, outcome)
-        (outcome,) = self.loop.run(self.side.push(node, [episode]))
+        (outcome,) = self.loop.run(self.side.results.push(node, [episode]))
         assert outcome == expected
         self.pushes += 1
         self.outcomes[outcome] += 1
@@ -313,7 +313,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
         node = self.nodes[name]
         if node.id is not None:
             self._return_all_of(name)
-        node.id = self.side.join(facts(name, running=tuple(task.id for task in node.tasks))).id
+        node.id = self.side.membership.join(facts(name, running=tuple(task.id for task in node.tasks))).id
         node.beat_at = self.clock.now()
         for member in (self.members[task.id] for task in node.tasks):
             if not member.result and member.holder is None:

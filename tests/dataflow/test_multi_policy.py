@@ -98,17 +98,17 @@ class World:
         run = build_run(settings_, journal=journal, archive=archive, clock=clock)
         run.restore(grace_s=0)
         nodes = NodeOperations(run)
-        node = nodes.join(facts(running=running)).id
+        node = nodes.membership.join(facts(running=running)).id
         return cls(run=run, nodes=nodes, trainers=TrainerOperations(run), clock=clock, node=node, versions=versions)
 
     async def lease(self, tasks: int = PLENTY, *, served: Mapping[PolicyId, Version] | None = None) -> list[Task]:
         served = {policy: Version(version) for policy, version in self.versions.items()} if served is None else served
-        return list((await self.nodes.lease(self.node, tasks, versions=served, wait_s=0)).tasks)
+        return list((await self.nodes.leasing.lease(self.node, tasks, versions=served, wait_s=0)).tasks)
 
     async def push(self, tasks: list[Task], *, reward: float | None = None) -> None:
         """Pushes a trajectory of the current weights for every policy of the tasks' flow."""
         episodes = [self.episode(task, reward=reward) for task in tasks]
-        assert await self.nodes.push(self.node, episodes) == ["accepted"] * len(tasks)
+        assert await self.nodes.results.push(self.node, episodes) == ["accepted"] * len(tasks)
 
     def episode(self, task: Task, *, reward: float | None = None) -> Episode:
         trajectories = tuple(
@@ -145,9 +145,9 @@ class World:
         return batch
 
     def wait(self, duration_s: float) -> None:
-        self.nodes.tick()
+        self.nodes.membership.tick()
         self.clock.advance(duration_s)
-        self.nodes.tick()
+        self.nodes.membership.tick()
 
     def report(self) -> Report:
         report = build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
@@ -398,7 +398,7 @@ async def test_staleness_zero_is_a_barrier_for_both_trainers_and_the_node(tmp_pa
                 assert batch is not None
                 assert {row.trajectory.oldest_version for row in batch.rows} == {version}
             assert await it.lease(served={SOLVER: Version(version), VERIFIER: Version(version + 1)}) == []
-            it.nodes.heartbeat(NodeStatus(node=it.node, running=(), versions={SOLVER: Version(version + 1)}))
+            it.nodes.membership.heartbeat(NodeStatus(node=it.node, running=(), versions={SOLVER: Version(version + 1)}))
         assert it.flow().issued == 10 * 4
         assert it.dropped(SOLVER) == it.dropped(VERIFIER) == {}
 
@@ -408,14 +408,14 @@ async def test_groups_issued_for_new_weights_are_not_leased_to_nodes_with_old_on
     synchronous = StreamConfig(batch_groups=4, max_staleness=0)
     settings_ = config(solver=synchronous, verifier=synchronous, shared=True, when_full="wait")
     async with world(tmp_path, settings_) as it:
-        behind = it.nodes.join(facts("behind")).id
+        behind = it.nodes.membership.join(facts("behind")).id
         await it.roll_out()
         await it.step(SOLVER)
         await it.step(VERIFIER)
         (first,) = await it.lease(1)
         old, new = ({SOLVER: Version(1), VERIFIER: Version(version)} for version in (0, 1))
-        assert (await it.nodes.lease(behind, 1, versions=old, wait_s=0)).tasks == ()
-        (second,) = (await it.nodes.lease(behind, 1, versions=new, wait_s=0)).tasks
+        assert (await it.nodes.leasing.lease(behind, 1, versions=old, wait_s=0)).tasks == ()
+        (second,) = (await it.nodes.leasing.lease(behind, 1, versions=new, wait_s=0)).tasks
         assert first.group == second.group
 
 

@@ -81,17 +81,17 @@ def attach(run: Run, version: int, policy: PolicyId = SOLVER) -> None:
 
 async def lease(run: Run, count: int, *, version: int = 0) -> tuple[Task, ...]:
     nodes = NodeOperations(run)
-    node = nodes.join(facts()).id
-    return (await nodes.lease(node, count, versions={SOLVER: Version(version)}, wait_s=0)).tasks
+    node = nodes.membership.join(facts()).id
+    return (await nodes.leasing.lease(node, count, versions={SOLVER: Version(version)}, wait_s=0)).tasks
 
 
 async def push(run: Run, tasks: tuple[Task, ...], *, spread: bool, version: int = 0) -> None:
     nodes = NodeOperations(run)
-    node = nodes.join(facts()).id
+    node = nodes.membership.join(facts()).id
     for task in tasks:
         reward = float(task.member % 2) if spread else 1.0
         trajectory = make.trajectory(version=version, reward=reward)
-        await nodes.push(node, [Episode(task=task.id, node=node, trajectories=(trajectory,))])
+        await nodes.results.push(node, [Episode(task=task.id, node=node, trajectories=(trajectory,))])
 
 
 async def step(run: Run, version: int) -> None:

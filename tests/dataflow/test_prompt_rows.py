@@ -30,9 +30,9 @@ def selecting(kind: str) -> DataflowConfig:
 async def push_equal_rewards(run: Run) -> int:
     """Leases all tasks and pushes them as solved; returns the number of groups."""
     nodes = NodeOperations(run)
-    node = nodes.join(facts()).id
-    lease = await nodes.lease(node, 100, versions={PolicyId("solver"): Version(0)}, wait_s=0)
-    await nodes.push(node, [solved(task, node) for task in lease.tasks])
+    node = nodes.membership.join(facts()).id
+    lease = await nodes.leasing.lease(node, 100, versions={PolicyId("solver"): Version(0)}, wait_s=0)
+    await nodes.results.push(node, [solved(task, node) for task in lease.tasks])
     return len({task.group for task in lease.tasks})
 
 

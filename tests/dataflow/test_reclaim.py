@@ -55,13 +55,13 @@ class Cluster:
         return build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
 
     def join(self, name: str, *, pool: str = "honest", **more: Any) -> NodeId:
-        node = self.nodes.join(replace(facts(name), pool=PoolId(pool), **more)).id
-        self.nodes.heartbeat(NodeStatus(node=node, running=(), versions={SOLVER: Version(self.version)}))
+        node = self.nodes.membership.join(replace(facts(name), pool=PoolId(pool), **more)).id
+        self.nodes.membership.heartbeat(NodeStatus(node=node, running=(), versions={SOLVER: Version(self.version)}))
         return node
 
     async def push(self, node: NodeId, tasks: list[Task], *, failure: Boundary | None = None) -> None:
         episodes = [_episode(task, node, failure, self.version) for task in tasks]
-        await self.nodes.push(node, episodes)
+        await self.nodes.results.push(node, episodes)
 
 
 def _episode(task: Task, node: NodeId, failure: Boundary | None, version: int) -> Episode:
@@ -91,7 +91,7 @@ async def honest_node(made: Cluster, name: str) -> None:
     while True:
         now = made.clock.now()
         status = NodeStatus(node=node, running=tuple(running), versions={SOLVER: Version(made.version)})
-        made.nodes.heartbeat(status)
+        made.nodes.membership.heartbeat(status)
         done = [task for task, since in running.values() if now - since >= EPISODE_S]
         if done:
             await made.push(node, done)
@@ -103,7 +103,7 @@ async def honest_node(made: Cluster, name: str) -> None:
         if waiting is None and len(running) < SLOTS:
             versions = {SOLVER: Version(made.version)}
             free = SLOTS - len(running)
-            waiting = asyncio.create_task(made.nodes.lease(node, free, versions=versions, wait_s=1e6))
+            waiting = asyncio.create_task(made.nodes.leasing.lease(node, free, versions=versions, wait_s=1e6))
         await made.clock.sleep(TICK_S)
 
 
@@ -118,7 +118,7 @@ async def trainer(made: Cluster) -> None:
 
 async def ticks(made: Cluster) -> None:
     while True:
-        made.nodes.tick()
+        made.nodes.membership.tick()
         await made.clock.sleep(TICK_S)
 
 
@@ -164,8 +164,8 @@ class Hostile:
     async def turn(self, made: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
         running = tuple(task.id for task in held[node])
         versions = {SOLVER: Version(made.version)}
-        made.nodes.heartbeat(NodeStatus(node=node, running=running, versions=versions))
-        held[node] += (await made.nodes.lease(node, 4096, versions=versions, wait_s=0.0)).tasks
+        made.nodes.membership.heartbeat(NodeStatus(node=node, running=running, versions=versions))
+        held[node] += (await made.nodes.leasing.lease(node, 4096, versions=versions, wait_s=0.0)).tasks
         return await self.act(made, node, held)
 
     async def act(self, made: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
@@ -189,7 +189,7 @@ class Rejoining(Hostile):
         tasks = held[node]
         name = f"hostile-{self._turns}" if self._new_names else "hostile-0"
         if self._new_names:
-            made.nodes.leave(node, "a trick")
+            made.nodes.membership.leave(node, "a trick")
         return {made.join(name, pool="hostile", running=tuple(task.id for task in tasks)): tasks}
 
 
@@ -199,7 +199,7 @@ class HandingBack(Hostile):
     async def act(self, made: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
         partials = [make.partial(task.id, attempt=task.attempt, nothing=True) for task in held[node]]
         if partials:
-            await made.nodes.hand_back(node, partials)
+            await made.nodes.results.hand_back(node, partials)
         return {node: []}
 
 
@@ -219,9 +219,9 @@ class Lying(Hostile):
         flow = made.run.flows[FLOW]
         every = tuple(task for group in flow.open_groups.values() for task in group.open_tasks())
         versions = {SOLVER: Version(made.version + random.Random(made.version).randint(0, 9))}
-        made.nodes.heartbeat(NodeStatus(node=node, running=every, versions=versions))
+        made.nodes.membership.heartbeat(NodeStatus(node=node, running=every, versions=versions))
         capacity = 4096 if round(made.clock.now() / TICK_S) % 2 else 1
-        held[node] += (await made.nodes.lease(node, capacity, versions=versions, wait_s=0.0)).tasks
+        held[node] += (await made.nodes.leasing.lease(node, capacity, versions=versions, wait_s=0.0)).tasks
         return held
 
 
@@ -284,20 +284,22 @@ async def test_results_make_a_node_that_hung_equal_to_others(tmp_path: Path) -> 
 async def test_before_anything_was_measured_each_waiting_node_gets_a_few_tasks_once(tmp_path: Path) -> None:
     async with cluster(tmp_path, lease_s=1e6) as made:
         versions = {SOLVER: Version(0)}
-        await made.nodes.lease(made.join("slow"), 4096, versions=versions, wait_s=0.0)
+        await made.nodes.leasing.lease(made.join("slow"), 4096, versions=versions, wait_s=0.0)
         calls = []
         for name in ("first", "second"):
-            calls.append(asyncio.create_task(made.nodes.lease(made.join(name), 4096, versions=versions, wait_s=1e6)))
+            calls.append(
+                asyncio.create_task(made.nodes.leasing.lease(made.join(name), 4096, versions=versions, wait_s=1e6))
+            )
             await settle()
         made.clock.advance(FIRST_S)
         for _ in range(5):
-            made.nodes.tick()
+            made.nodes.membership.tick()
             await settle()
         assert [len(call.result().tasks) for call in calls] == [FIRST_WAITING] * 2
         assert not made.run.shares.is_on_probation(NodeId("slow.1"))
-        again = asyncio.create_task(made.nodes.lease(NodeId("first.2"), 4096, versions=versions, wait_s=1e6))
+        again = asyncio.create_task(made.nodes.leasing.lease(NodeId("first.2"), 4096, versions=versions, wait_s=1e6))
         await settle()
-        made.nodes.tick()
+        made.nodes.membership.tick()
         await settle()
         assert not again.done()
         made.run.stop()
@@ -308,19 +310,19 @@ async def test_the_late_result_of_a_former_holder_counts_if_it_is_first(tmp_path
     async with cluster(tmp_path) as made:
         slow = made.join("slow", pool="other")
         versions = {SOLVER: Version(0)}
-        held = (await made.nodes.lease(slow, 4096, versions=versions, wait_s=0.0)).tasks
+        held = (await made.nodes.leasing.lease(slow, 4096, versions=versions, wait_s=0.0)).tasks
         await simulated(made, 6, first)
         open_tasks = [task for group in made.run.flows[FLOW].open_groups.values() for task in group.open_tasks()]
         late = [task for task in held if task.id in open_tasks]
         assert late
-        outcomes = await made.nodes.push(slow, [_episode(task, slow, None, 0) for task in late])
+        outcomes = await made.nodes.results.push(slow, [_episode(task, slow, None, 0) for task in late])
         assert set(outcomes) == {"accepted"}
 
 
 async def test_without_others_that_wait_a_task_is_kept_for_the_time_limit_of_an_episode(tmp_path: Path) -> None:
     async with cluster(tmp_path, lease_s=30.0) as made:
         node = made.join("lonely", episode_timeout_s=7_200.0)
-        held = (await made.nodes.lease(node, 4, versions={SOLVER: Version(0)}, wait_s=0.0)).tasks
+        held = (await made.nodes.leasing.lease(node, 4, versions={SOLVER: Version(0)}, wait_s=0.0)).tasks
         status = NodeStatus(node=node, running=tuple(task.id for task in held), versions={SOLVER: Version(0)})
         limit_s = longest_s(7_200.0, ceiling_s=made.run.episode_ceiling_s)
 
@@ -330,8 +332,8 @@ async def test_without_others_that_wait_a_task_is_kept_for_the_time_limit_of_an_
             second += began_at
             while made.clock.now() < second:
                 made.clock.advance(min(20.0, second - made.clock.now()))
-                made.nodes.heartbeat(status)
-                made.nodes.tick()
+                made.nodes.membership.heartbeat(status)
+                made.nodes.membership.tick()
 
         heartbeats_until(limit_s - 30)
         assert made.run.flows[FLOW].leases.held_by(node) == 4
@@ -345,7 +347,9 @@ async def test_of_several_calls_that_wait_only_the_newest_gets_tasks(tmp_path: P
         node = made.join("greedy")
         versions = {SOLVER: Version(0)}
         made.run.pause_flow(FLOW, is_paused=True, actor="a test", reason="no tasks yet")
-        calls = [asyncio.create_task(made.nodes.lease(node, 4, versions=versions, wait_s=1e6)) for _ in range(100)]
+        calls = [
+            asyncio.create_task(made.nodes.leasing.lease(node, 4, versions=versions, wait_s=1e6)) for _ in range(100)
+        ]
         await settle()
         await settle()
         assert sum(call.done() for call in calls) == 99

@@ -28,7 +28,7 @@ async def test_a_full_disk_is_reported_and_stops_issuing_until_space_is_free(
         def problems() -> tuple[str, ...]:
             return build_report(run, name="test", sequence=1, now=0, wall=0, uptime_s=0).problems
 
-        node = nodes.join(facts()).id
+        node = nodes.membership.join(facts()).id
         await journal.wait_durable()
         assert problems() == ()
         (pages,) = journal.rows("pragma page_count")[0]
@@ -39,13 +39,13 @@ async def test_a_full_disk_is_reported_and_stops_issuing_until_space_is_free(
         assert "free some space" in problems()[0]
         issued = run.flows[next(iter(run.flows))].issued
         with pytest.raises(StorageFull):
-            await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
+            await nodes.leasing.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
         assert run.flows[next(iter(run.flows))].issued == issued
         journal.rows("pragma max_page_count = 1000000")
         while journal.failure is not None:  # noqa: ASYNC110 (the journal notifies waiters for durability only)
             await asyncio.sleep(0.01)
         assert problems() == ()
-        lease = await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
+        lease = await nodes.leasing.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
         assert len(lease.tasks) == 4
 
 

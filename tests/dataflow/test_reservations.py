@@ -27,9 +27,9 @@ class Pool:
         self.work = work
         self.held: dict[NodeId, list[Task]] = {}
         self.versions: dict[NodeId, Version] = {}
-        work.nodes.leave(work.node, "not used here")
+        work.nodes.membership.leave(work.node, "not used here")
         for number in range(count):
-            node = work.nodes.join(replace(facts(f"own-{number}"), evaluation_mode=mode)).id
+            node = work.nodes.membership.join(replace(facts(f"own-{number}"), evaluation_mode=mode)).id
             self.held[node], self.versions[node] = [], Version(0)
             self.beat(node)
 
@@ -39,21 +39,25 @@ class Pool:
         pinned = [task.pinned[SOLVER] for task in tasks if task.pinned]
         self.versions[node] = pinned[0] if pinned else self.work.run.streams[SOLVER].version
         running = tuple(task.id for task in tasks)
-        self.work.nodes.heartbeat(NodeStatus(node=node, running=running, versions={SOLVER: self.versions[node]}))
+        self.work.nodes.membership.heartbeat(
+            NodeStatus(node=node, running=running, versions={SOLVER: self.versions[node]})
+        )
 
     async def lease(self, node: NodeId, *, takes_evaluations: bool = True) -> list[Task]:
         """Fills the node's slots; returns the new tasks."""
         free = SLOTS - len(self.held[node])
         capacity = SLOTS if takes_evaluations else 0
         versions = {SOLVER: self.versions[node]}
-        lease = await self.work.nodes.lease(node, free, versions=versions, wait_s=0, evaluation_capacity=capacity)
+        lease = await self.work.nodes.leasing.lease(
+            node, free, versions=versions, wait_s=0, evaluation_capacity=capacity
+        )
         self.held[node] += lease.tasks
         return list(lease.tasks)
 
     async def finish(self, node: NodeId) -> None:
         """Pushes the results of all tasks of the node."""
         tasks, self.held[node] = self.held[node], []
-        await self.work.nodes.push(node, [replace(self._episode(task, node), node=node) for task in tasks])
+        await self.work.nodes.results.push(node, [replace(self._episode(task, node), node=node) for task in tasks])
 
     def _episode(self, task: Task, node: NodeId) -> Episode:
         if task.pinned:
@@ -130,7 +134,7 @@ async def test_a_lost_evaluation_node_is_replaced(tmp_path: Path) -> None:
         work.clock.advance(4.0)
         pool.beat(other)
         work.clock.advance(2.0)
-        work.nodes.tick()
+        work.nodes.membership.tick()
         assert {task.flow for task in await pool.lease(other)} == {HELD_OUT}
         assert pool.reserved() == [other]
 
@@ -141,7 +145,7 @@ async def test_a_node_that_cannot_load_the_version_makes_room_for_another_one(tm
         failing, other = pool.held
         await pool.lease(failing)
         tasks, pool.held[failing] = pool.held[failing], []
-        await work.nodes.hand_back(failing, [make.partial(task.id, nothing=True) for task in tasks])
+        await work.nodes.results.hand_back(failing, [make.partial(task.id, nothing=True) for task in tasks])
         assert {task.flow for task in await pool.lease(failing, takes_evaluations=False)} == {"train-solver"}
         assert {task.flow for task in await pool.lease(other)} == {HELD_OUT}
 

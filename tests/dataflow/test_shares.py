@@ -8,6 +8,8 @@ from astraflow.dataflow.issuing.shares import (
     FIRST_TASKS,
     FRUITLESS,
     LOSS,
+    MAX_PAUSE_S,
+    MAX_REFUSED,
     MAX_WAIT_S,
     PROBES,
     RIVAL_S,
@@ -16,6 +18,7 @@ from astraflow.dataflow.issuing.shares import (
 )
 
 ADA, BOB, EVE = NodeId("ada.1"), NodeId("bob.2"), NodeId("eve.3")
+BLOCKED = Room(tasks=0, may_use_slack=False, is_blocked=True)
 KEYS = {ADA: ("ada", "first", "eu"), BOB: ("bob", "second", "us"), EVE: ("eve", "second", "us")}
 
 
@@ -88,7 +91,7 @@ def test_a_node_that_keeps_tasks_gets_probes_at_growing_intervals() -> None:
     known.succeed(ADA, 1)
     known.lose(BOB, FIRST_TASKS, now=0)
     assert known.is_on_probation(BOB)
-    assert known.room(BOB, now=0.9) == Room(tasks=0, may_use_slack=False)
+    assert known.room(BOB, now=0.9) == BLOCKED
     assert known.room(BOB, now=1) == Room(tasks=PROBES, may_use_slack=False)
     waits = []
     for _ in range(8):
@@ -154,8 +157,61 @@ def test_failures_between_results_are_no_losses() -> None:
     assert not known.is_on_probation(BOB)
 
 
+def test_a_node_gets_no_tasks_after_refused_results_then_one_at_a_time() -> None:
+    known = shares(BOB)
+    assert known.judge(BOB, refused=MAX_REFUSED - 1, accepted=0, now=0) == 0
+    assert known.room(BOB, now=0) == Room(tasks=None)
+
+    assert known.judge(BOB, refused=1, accepted=0, now=0) == 1
+    assert known.room(BOB, now=0.9) == BLOCKED
+    assert known.room(BOB, now=1) == Room(tasks=1, may_use_slack=False), "also without a rival"
+    assert known.room(EVE, now=0) == Room(tasks=None), "refused results count for no other node of the token"
+    known.hold(BOB, 3)
+    assert known.room(BOB, now=1) == Room(tasks=0, may_use_slack=False)
+
+    known.judge(BOB, refused=0, accepted=1, now=2)
+    assert known.room(BOB, now=2) == Room(tasks=None)
+
+
+def test_pauses_double_until_accepted_results_make_up_for_the_refused_ones() -> None:
+    known = shares(BOB)
+    now, pauses = 0.0, []
+    for _ in range(7):
+        pauses.append(known.judge(BOB, refused=8, accepted=0, now=now))
+        now += pauses[-1]
+    assert pauses == [1, 2, 4, 8, 16, MAX_PAUSE_S, MAX_PAUSE_S]
+
+    known.judge(BOB, refused=0, accepted=1, now=now)
+    assert known.judge(BOB, refused=1, accepted=0, now=now) == MAX_PAUSE_S, "one accepted result is not enough"
+    known.judge(BOB, refused=0, accepted=MAX_REFUSED, now=now)
+    assert known.judge(BOB, refused=MAX_REFUSED, accepted=0, now=now) == 1
+
+
+def test_refusals_during_a_pause_do_not_extend_it() -> None:
+    known = shares(BOB)
+    known.judge(BOB, refused=8, accepted=0, now=0)
+    assert known.judge(BOB, refused=8, accepted=0, now=0.5) == 0
+    assert known.room(BOB, now=1).tasks == 1
+
+
+def test_single_refusals_among_accepted_results_pause_nothing() -> None:
+    known = shares(BOB)
+    assert [known.judge(BOB, refused=1, accepted=9, now=0) for _ in range(100)] == [0.0] * 100
+    assert known.room(BOB, now=0) == Room(tasks=None)
+
+
+def test_a_trial_after_refused_results_is_within_the_share() -> None:
+    known = shares(ADA, BOB, EVE)
+    known.succeed(ADA, 1)
+    known.judge(BOB, refused=8, accepted=0, now=0)
+    known.hold(EVE, FIRST_TASKS)
+    assert known.room(BOB, now=1).tasks == 0, "its token holds its limit"
+    known.hold(EVE, -1)
+    assert known.room(BOB, now=1).tasks == 1
+
+
 STEPS = st.tuples(
-    st.sampled_from(["lease", "return", "lose", "fail", "rejoin", "pause"]),
+    st.sampled_from(["lease", "return", "lose", "fail", "refuse", "rejoin", "pause"]),
     st.sampled_from([BOB, EVE]),
     st.integers(0, 80),
 )
@@ -199,6 +255,8 @@ def test_beside_an_honest_node_no_holder_gets_more_than_its_limit_and_the_honest
                 held[node] -= kept
             case "fail":
                 known.fail(node, number, now=now)
+            case "refuse":
+                assert known.judge(node, refused=number, accepted=0, now=now) <= MAX_PAUSE_S
             case "rejoin":
                 known.hold(node, -held[node])
                 held[node] = 0
@@ -212,4 +270,5 @@ def test_beside_an_honest_node_no_holder_gets_more_than_its_limit_and_the_honest
     known.hold(EVE, -held[EVE])
     free = known.room(BOB, now=now + 2 * MAX_WAIT_S).tasks
     assert free is not None
-    assert free >= PROBES, "the counts balance, and no holder is refused for ever"
+    has_refused = ("refuse", BOB) in {step[:2] for step in steps}
+    assert free >= (1 if has_refused else PROBES), "the counts balance, and no holder is refused for ever"

@@ -25,7 +25,7 @@ class Watched:
         self.history = history
         part = cast("Any", None)  # not used by watches
         self.service = ControlService(
-            part, history, lambda: report(0), nodes=part, credentials=part, ports=part, recommender=part
+            part, history, lambda: report(0), membership=part, credentials=part, ports=part, recommender=part
         )
 
     def watch(self, *, nodes_per_s: int) -> AsyncIterator[pb.Report]:

@@ -30,7 +30,7 @@ from astraflow.cli.running.service_addresses import ServiceAddresses, choose_add
 from astraflow.cli.running.supervisor import ProcessEvent, RoleFailed, Supervisor
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports.report import NodeState, Report
+from astraflow.contract.reports.report import Event, NodeState, Report
 from astraflow.dataflow.reporting.failures import FAILING_S, TotalFailure
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import snapshot
@@ -92,6 +92,8 @@ class LocalRun:
         """Latest exit message of each program that failed."""
         self._problems: tuple[str, ...] = ()
         """Problems in the latest report."""
+        self._suspended_at = time.time()
+        """Time of the latest suspension that was printed, or of the start. Unix seconds."""
         self._page_address = ""
         """Address of the page; empty while it does not serve."""
         self._is_complete = False
@@ -209,6 +211,9 @@ class LocalRun:
         for problem in set(report.problems) - set(self._problems):
             self._screen.print_message(problem.replace("; see /", f"; see {self._page_address}/"), style="yellow")
         self._problems = report.problems
+        for event in suspensions(report, after=self._suspended_at):
+            self._suspended_at = event.at
+            self._screen.print_message(event.message, style="yellow")
         if any(stream.steps for stream in report.streams):
             self._screen.progress(report)
         else:
@@ -255,6 +260,12 @@ def page_link(directory: Path) -> str:
         return (directory / LINK).read_text()
     except OSError:
         return ""
+
+
+def suspensions(report: Report, *, after: float) -> list[Event]:
+    """Returns the latest events about times in which dataflow did not run. after: earlier ones are left out. Unix
+    seconds."""
+    return [event for event in report.events if event.kind == "run_suspended" and event.at > after]
 
 
 def working_programs(report: Report) -> list[str]:

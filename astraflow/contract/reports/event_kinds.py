@@ -330,6 +330,14 @@ EVENT_KINDS = (
         label="Credential revoked",
     ),
     EventKind(
+        name="run_suspended",
+        topics=(_PROBLEMS,),
+        subject="run",
+        meaning="The dataflow service itself did not run for a while: its process was stopped, or its machine slept. "
+        "Leases and the time without heartbeats are extended by this time, so that no node is lost for it.",
+        label="Suspended",
+    ),
+    EventKind(
         name="records_set_aside",
         topics=(_PROBLEMS,),
         subject="run",

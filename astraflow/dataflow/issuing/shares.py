@@ -10,6 +10,13 @@ follows its results as a congestion window follows acknowledgements:
 
 The limit binds only beside a rival that has returned results: a node that is alone, and all nodes before the first
 result of a run, hold what they want. Time without tasks changes nothing, so a slow trainer makes no node unproven.
+
+Results that break limits use up attempts of tasks, also of a node that is alone. So they count for the node itself,
+whatever its limit:
+
+    its share ──MAX_REFUSED refused──► none, for a pause ──► one at a time ──accepted──► its share
+                                          ▲                       │
+                                          └────────refused────────┘ the pause doubles
 """
 
 from collections import OrderedDict
@@ -29,6 +36,13 @@ LOSS = 4
 
 MAX_WAIT_S = 60.0
 """Longest wait of a holder at its lowest limit before its next lease; it doubles from a second. Seconds."""
+
+MAX_REFUSED = 4
+"""Refused results, less the accepted ones since, from which a node gets no tasks for a while. Count."""
+
+MAX_PAUSE_S = 16.0
+"""Longest of these pauses; they double from a second. Shorter than the pause after which total failure is counted anew
+(`reporting.failures`). Seconds."""
 
 RIVAL_S = 10.0
 """A holder counts as a rival for this long after its last call. Seconds."""
@@ -55,6 +69,11 @@ class _Holder:
     wait_s: float = 0.0
     """Latest wait at the lowest limit. Seconds."""
     blocked_until: float = 0.0
+    refused: int = 0
+    """Refused results, less the accepted ones since; at most `MAX_REFUSED`."""
+    pause_s: float = 0.0
+    """Latest pause after refused results. Seconds."""
+    paused_until: float = 0.0
     seen_at: float = float("-inf")
 
 
@@ -66,6 +85,11 @@ class Room:
     """Count; None for no limit."""
     may_use_slack: bool = True
     """Whether it may also take groups beyond the next batch, which no trainer waits for."""
+    is_blocked: bool = False
+    """Whether it gets none for a time, whatever it holds."""
+
+
+_BLOCKED = Room(tasks=0, may_use_slack=False, is_blocked=True)
 
 
 @dataclass(slots=True)
@@ -115,15 +139,18 @@ class Shares:
 
     def room(self, node: NodeId, *, now: float) -> Room:
         """Returns how many more tasks a node may lease."""
-        tasks: int | None = None
-        is_on_probation = False
+        own = self._holders(node)[0]
+        is_on_probation = own.refused >= MAX_REFUSED
+        if is_on_probation and now < own.paused_until:
+            return _BLOCKED
+        tasks = max(0, 1 - own.held) if is_on_probation else None
         for level, holder in zip(self._levels, self._holders(node), strict=True):
             if holder.limit < FIRST_TASKS:
                 if level.is_alone(holder, now=now):
                     continue
                 is_on_probation = True
                 if now < holder.blocked_until:
-                    return Room(tasks=0, may_use_slack=False)
+                    return _BLOCKED
             elif not level.has_rival(holder, now=now):
                 continue
             free = max(0, holder.limit - holder.held)
@@ -172,6 +199,18 @@ class Shares:
         own.fruitless += tasks
         if own.fruitless >= FRUITLESS and self._levels[0].has_rival(own, now=now):
             self.lose(node, tasks, now=now)
+
+    def judge(self, node: NodeId, *, refused: int, accepted: int, now: float) -> float:
+        """Counts results of a node; returns the length of the pause that begins now, 0 if none does. Seconds."""
+        own = self._holders(node)[0]
+        own.refused = min(MAX_REFUSED, max(0, own.refused - accepted) + refused)
+        if not own.refused:
+            own.pause_s = own.paused_until = 0.0
+        if own.refused < MAX_REFUSED or not refused or now < own.paused_until:
+            return 0.0
+        own.pause_s = min(max(1.0, 2 * own.pause_s), MAX_PAUSE_S)
+        own.paused_until = now + own.pause_s
+        return own.pause_s
 
     def forget(self, node: NodeId) -> None:
         """Forgets the id of a node that ended and holds nothing; its holders are remembered."""

@@ -10,7 +10,7 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories
 from astraflow.dataflow.flow import AnswerSource, Flow
 from astraflow.dataflow.operations.assignment import TaskAssignment
-from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.results import Results
 from astraflow.dataflow.run import Run
 
 FILLER = NodeId("dataset")
@@ -34,9 +34,9 @@ class DatasetFiller:
     how many are buffered; since it admits only what is trained in time, none becomes stale.
     """
 
-    def __init__(self, run: Run, nodes: NodeOperations) -> None:
+    def __init__(self, run: Run, results: Results) -> None:
         self._run = run
-        self._nodes = nodes
+        self._results = results
 
     async def work(self) -> None:
         """Fills the streams whenever the gate admits groups, until cancelled. Ends at once without such a flow."""
@@ -55,8 +55,8 @@ class DatasetFiller:
             return []
         tasks = self._tasks(flow) or self._tasks_of_new_group(flow)
         answered = [self._episode(task, flow, flow.answers) for task in tasks]
-        episodes = self._nodes.within_limits(answered, node=FILLER)
-        self._nodes.accept_results(episodes)
+        episodes = self._results.within_limits(answered, node=FILLER)
+        self._results.accept_results(episodes)
         return episodes
 
     def _tasks(self, flow: Flow) -> list[Task]:

@@ -12,7 +12,7 @@ from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.group_scoring import GroupScoring, without_unsampled_texts
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.results import Results
 from astraflow.dataflow.run import Run
 from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.retries import Backoff
@@ -27,9 +27,9 @@ class GroupScorer:
     """Calls the group rewards of all flows for a bounded number of groups at the same time, concurrently with the
     service."""
 
-    def __init__(self, run: Run, nodes: NodeOperations) -> None:
+    def __init__(self, run: Run, results: Results) -> None:
         self._run = run
-        self._nodes = nodes
+        self._results = results
 
     async def work(self) -> None:
         """Scores groups until cancelled. Raises: what the start of a group reward raises."""
@@ -78,5 +78,5 @@ class GroupScorer:
         complete = flow.finish_scored(group, episodes, versions)
         if episodes is not None:
             self._run.records.record_rescored(group, episodes)
-            self._nodes.note_rewards(episodes)
-        self._nodes.admit(complete)
+            self._results.note_rewards(episodes)
+        self._results.admit(complete)

@@ -1,30 +1,27 @@
 """Checks what nodes push and hand back against the limits of its flow, and notes refusals of each node."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from astraflow.access.callers import current_caller
-from astraflow.contract.ids import FlowId, GroupId, NodeId
+from astraflow.contract.ids import GroupId, NodeId
 from astraflow.contract.rollouts.limits import MAX_TRAJECTORIES, RowLimits
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories
 from astraflow.dataflow.admission.limits import Defect, Refusal, are_within, checked, generation_defect
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.issuing.groups import flow_of
+from astraflow.dataflow.operations.node_callers import nodes_of
 from astraflow.dataflow.outcomes import ACCEPTED
 from astraflow.dataflow.pool.registry import Node
-from astraflow.dataflow.pool.withholding import LeaseWithholding
 from astraflow.dataflow.run import Run
 
 
 class ResultCheck:
     """Replaces results beyond limits by failures, and withholds tasks from nodes that push nothing else."""
 
-    def __init__(self, run: Run, *, flow_of_task: Callable[[FlowId], Flow | None]) -> None:
-        """flow_of_task: returns the flow or evaluation of a name, None for an unknown one."""
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._flow = flow_of_task
-        self._withholding = LeaseWithholding()
 
     def episodes(
         self, episodes: Sequence[Episode], parts: Sequence[Trajectories], *, node: NodeId
@@ -33,7 +30,7 @@ class ResultCheck:
         none does. parts: their trajectories in as few parts as possible. node: for the event."""
         if self._are_within(episodes, parts, self._run.all_flows):
             return episodes
-        flows = {name: self._flow(name) for name in {flow_of(episode.task) for episode in episodes}}
+        flows = {name: self._run.flow_named(name) for name in {flow_of(episode.task) for episode in episodes}}
         if self._are_within(episodes, parts, [flow for flow in flows.values() if flow is not None]):
             return episodes
         results = [self._checked(episode, flows[flow_of(episode.task)]) for episode in episodes]
@@ -48,7 +45,7 @@ class ResultCheck:
 
     def partial_rollout(self, partial: PartialRollout, *, node: NodeId) -> PartialRollout:
         """Returns the partial rollout, without its generations if one breaks a limit: the task then starts over."""
-        flow = self._flow(flow_of(partial.task))
+        flow = self._run.flow_named(flow_of(partial.task))
         defect = None if flow is None else self._generation_defect(partial, flow)
         if flow is None or defect is None:
             return partial
@@ -58,8 +55,8 @@ class ResultCheck:
 
     def note_outcomes(self, node: Node, *, refused: int, outcomes: Sequence[str]) -> None:
         """Notes how many results of a node were refused, and withholds tasks from it if there were too many."""
-        now, owner = self._run.clock.now(), self._run.registry.owner(node.id)
-        pause_s = self._withholding.note(owner, refused=refused, accepted=outcomes.count(ACCEPTED), now=now)
+        accepted = outcomes.count(ACCEPTED)
+        pause_s = self._run.shares.judge(node.id, refused=refused, accepted=accepted, now=self._run.clock.now())
         if pause_s:
             returned = sum(flow.return_tasks_of(node.id) for flow in self._run.all_flows)
             message = f"no tasks for {pause_s:g} s, because its results break limits; {returned} tasks are requeued"
@@ -70,14 +67,8 @@ class ResultCheck:
         """Notes a push that cannot be decoded, for the node whose credential it came with."""
         caller = current_caller()
         self._run.events.add("push_refused", caller.name or "unknown", str(problem), source=caller.holder)
-        for node in self._run.registry.nodes():
-            if node.is_live and caller.holder and node.holder == caller.holder:
-                self.note_outcomes(node, refused=1, outcomes=())
-
-    def most_tasks(self, node: Node) -> int | None:
-        """Returns how many tasks the node may lease now; None for any number."""
-        held = sum(flow.leases.held_by(node.id) for flow in self._run.all_flows)
-        return self._withholding.most_tasks(self._run.registry.owner(node.id), held=held, now=self._run.clock.now())
+        for node in nodes_of(self._run, {caller.holder} - {""}):
+            self.note_outcomes(node, refused=1, outcomes=())
 
     def _are_within(self, episodes: Sequence[Episode], parts: Sequence[Trajectories], flows: Iterable[Flow]) -> bool:
         limits = [flow.limits for flow in flows]

@@ -19,7 +19,8 @@ from astraflow.contract.reports.report import Report
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.dataflow.history.history import History
 from astraflow.dataflow.operations.evaluator import Evaluator
-from astraflow.dataflow.operations.nodes import NodeOperations
+from astraflow.dataflow.operations.node_callers import nodes_of
+from astraflow.dataflow.operations.nodes import Membership, NodeOperations
 from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.pool.credentials import Credentials, RevocationResult
 from astraflow.dataflow.pool.registry import Node
@@ -61,42 +62,46 @@ class NodeDataService(NodeDataServicer):
 
     async def Join(self, request: common.NodeFacts, context: Any) -> data.JoinReply:  # noqa: N802 (named in the proto)
         """See the proto."""
-        await self._nodes.check_nodes_needed()
-        return to_message(self._join_result_of(self._nodes.join(from_message(request, NodeFacts))), data.JoinReply)
+        await self._nodes.membership.check_nodes_needed()
+        node = self._nodes.membership.join(from_message(request, NodeFacts))
+        return to_message(self._join_result_of(node), data.JoinReply)
 
     async def Lease(self, request: data.LeaseRequest, context: Any) -> data.LeaseReply:  # noqa: N802
         """See the proto."""
-        lease = await self._nodes.lease(
-            NodeId(request.node),
+        node = NodeId(request.node)
+        lease = await self._nodes.leasing.lease(
+            node,
             min(request.capacity, MAX_CAPACITY),
             versions=decode_versions(request.versions),
             wait_s=_wait_s(request.wait_s),
             evaluation_capacity=min(request.evaluation_capacity, MAX_CAPACITY),
         )
+        if context.time_remaining() == 0:  # the node has given up, for example because both were suspended
+            self._nodes.leasing.take_back(lease.tasks, node)
         return encode_lease(lease)
 
     async def Push(self, request: bytes, context: Any) -> data.PushReply:  # type: ignore[override]  # noqa: N802 (raw)
         """See the proto."""
         with self._noting_refusal():
             node, episodes = decode_push(request, is_checked=True)
-        return data.PushReply(outcomes=await self._nodes.push(node, episodes, raw=request))
+        return data.PushReply(outcomes=await self._nodes.results.push(node, episodes, raw=request))
 
     async def HandBack(self, request: data.HandBackRequest, context: Any) -> data.HandBackReply:  # noqa: N802
         """See the proto."""
         with self._noting_refusal():
             partials = [decode_partial_rollout(partial) for partial in request.partials]
-        return data.HandBackReply(outcomes=await self._nodes.hand_back(NodeId(request.node), partials))
+        return data.HandBackReply(outcomes=await self._nodes.results.hand_back(NodeId(request.node), partials))
 
     async def Heartbeat(self, request: data.HeartbeatRequest, context: Any) -> data.HeartbeatReply:  # noqa: N802
         """See the proto."""
-        directive = self._nodes.heartbeat(decode_status(request))
+        directive = self._nodes.membership.heartbeat(decode_status(request))
         if directive.action == "leave":  # a node that leaves does not return: the reason must survive a restart
-            await self._nodes.wait_durable()
+            await self._nodes.membership.wait_durable()
         return to_message(directive, data.HeartbeatReply)
 
     async def Leave(self, request: data.LeaveRequest, context: Any) -> data.LeaveReply:  # noqa: N802
         """See the proto."""
-        returned = self._nodes.leave(NodeId(request.node), request.reason, is_preempted=request.is_preempted)
+        returned = self._nodes.membership.leave(NodeId(request.node), request.reason, is_preempted=request.is_preempted)
         self._credentials.revoke_departed(current_caller())
         return data.LeaveReply(returned=returned)
 
@@ -106,7 +111,7 @@ class NodeDataService(NodeDataServicer):
         try:
             yield
         except InvalidInput as problem:
-            self._nodes.note_refused_message(problem)
+            self._nodes.results.note_refused_message(problem)
             raise
 
 
@@ -181,13 +186,13 @@ class EnrollmentService(EnrollmentServicer):
     """Exchanges join tokens and the run token for credentials; renews credentials with a client certificate."""
 
     def __init__(
-        self, run: Run, credentials: Credentials, ports: Ports, nodes: NodeOperations, *, accepts_tokens: bool = False
+        self, run: Run, credentials: Credentials, ports: Ports, membership: Membership, *, accepts_tokens: bool = False
     ) -> None:
         """accepts_tokens: True if this port accepts clients without certificates; credentials, which require one, are
         then refused."""
         self._accepts_tokens = accepts_tokens
         self._run = run
-        self._nodes = nodes
+        self._membership = membership
         self._credentials = credentials
         self._ports = ports
 
@@ -203,7 +208,7 @@ class EnrollmentService(EnrollmentServicer):
         issued = self._credentials.enroll(
             caller, request.signing_request, role=request.role, name=request.name, pool=request.pool
         )
-        self._nodes.retire(issued.replaced, reason="restarted")
+        self._membership.retire(issued.replaced, reason="restarted")
         await self._run.journal.wait_durable()
         return enrollment.EnrollReply(
             credential=issued.credential,
@@ -222,13 +227,13 @@ class ControlService(ControlPlaneServicer):
         history: History,
         report: Callable[[], Report],
         *,
-        nodes: NodeOperations,
+        membership: Membership,
         credentials: Credentials,
         ports: Ports,
         recommender: Recommender,
     ) -> None:
         self._run = run
-        self._nodes = nodes
+        self._membership = membership
         self._credentials = credentials
         self._ports = ports
         self._recommender = recommender
@@ -410,8 +415,8 @@ class ControlService(ControlPlaneServicer):
 
     async def _revocation_reply(self, revoked: RevocationResult, reason: str) -> control.ControlReply:
         """Removes the nodes of the revoked holders and returns the answer."""
-        nodes = self._nodes.nodes_of(revoked.holders)
-        returned = self._nodes.retire(revoked.holders, reason=reason)
+        nodes = nodes_of(self._run, revoked.holders)
+        returned = self._membership.retire(revoked.holders, reason=reason)
         await self._run.journal.wait_durable()
         parts = [revoked.message, *([f"{returned} tasks returned"] if nodes else []), self._credentials.problem]
         return control.ControlReply(message="; ".join(filter(None, parts)))

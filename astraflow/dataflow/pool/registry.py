@@ -44,6 +44,8 @@ class Node:
     """External cause of the drain or departure; None if it was the node's own decision."""
     drain_until: float | None = None
     """Deadline of the drain in monotonic seconds; None for no limit."""
+    lease_calls: int = 0
+    """Lease calls so far: of several that wait, only the newest gets tasks. Count."""
     lease_expiries: int = 0
     """Leases that expired, or whose task was reclaimed. Count."""
     kept: str = ""

@@ -91,7 +91,7 @@ async def measure(tokens: int, folder: Path) -> tuple[Hops, int]:
     committing = asyncio.create_task(journal.run())
     nodes, trainers, hops = NodeOperations(run), TrainerOperations(run), Hops()
     planner = StepPlanner(AlgorithmConfig(), data_ranks=1, micro_batch_tokens=PACK_TOKENS, cost=COST)
-    node = nodes.join(_facts()).id
+    node = nodes.membership.join(_facts()).id
     trainers.attach(POLICY, Version(0), backend="none", is_simulated=True)
     per_push = max(8, PUSH_BYTES // (8 * tokens) // 8 * 8)
     sequences = 0
@@ -107,7 +107,7 @@ async def measure(tokens: int, folder: Path) -> tuple[Hops, int]:
 async def _produced(nodes: NodeOperations, node: NodeId, hops: Hops, tokens: int, count: int) -> int:
     """Leases up to `count` tasks, as many as pacing allows, and pushes their episodes; returns their number."""
     with hops.hop("dataflow: lease"):
-        lease = await nodes.lease(node, count, versions={POLICY: Version(0)}, wait_s=0)
+        lease = await nodes.leasing.lease(node, count, versions={POLICY: Version(0)}, wait_s=0)
     with hops.hop("dataflow: encode lease"):
         message = encode_lease(lease).SerializeToString()
     with hops.hop("node: decode lease"):
@@ -118,7 +118,7 @@ async def _produced(nodes: NodeOperations, node: NodeId, hops: Hops, tokens: int
     with hops.hop("dataflow: decode push"):
         sender, received = decode_push(raw, is_checked=True)
     with hops.hop("dataflow: take, admit, buffer"):
-        await nodes.push(sender, received, raw=raw)
+        await nodes.results.push(sender, received, raw=raw)
     return len(episodes)
 
 

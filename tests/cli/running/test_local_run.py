@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from astraflow.cli.child_process import Program
-from astraflow.cli.running.local_run import JOINED_NODES_WAIT_S, total_failure_error, waits_for_joined_nodes
-from astraflow.contract.reports.report import Completion, NodeState
+from astraflow.cli.running.local_run import (
+    JOINED_NODES_WAIT_S,
+    suspensions,
+    total_failure_error,
+    waits_for_joined_nodes,
+)
+from astraflow.contract.reports.report import Completion, Event, NodeState
 from tests import make
 
 COMPLETED_AT = 100.0
@@ -39,3 +44,11 @@ def test_the_error_of_a_run_in_which_every_episode_fails_has_the_cause_once() ->
     assert "reward: ValueError: no number" in str(total_failure_error(report))
     with_problem = replace(report, problems=("all 9 episodes so far failed: reward: ValueError: no number",))
     assert "ValueError" not in str(total_failure_error(with_problem))
+
+
+def test_each_suspension_is_printed_once_and_none_of_an_earlier_session() -> None:
+    kinds = ("run_suspended", "node_joined", "run_suspended", "run_suspended")
+    events = [Event(ordinal=at, at=at, kind=kind, subject="run", message="") for at, kind in enumerate(kinds)]
+    report = replace(make.report(), events=tuple(events))
+    assert [event.ordinal for event in suspensions(report, after=0)] == [2, 3]
+    assert suspensions(report, after=3) == []

@@ -1,0 +1,43 @@
+"""Nodes behind calls: a caller acts only as the nodes that joined with its credential."""
+
+from collections.abc import Collection
+
+from astraflow.access.callers import Role, current_caller
+from astraflow.contract.errors import Conflict, NotPermitted
+from astraflow.contract.ids import NodeId
+from astraflow.contract.nodes import NodeFacts
+from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.run import Run
+
+
+def caller_node(run: Run, node_id: NodeId) -> Node:
+    """Returns the node that a call names. Raises: UnknownNode; NotPermitted when it has another credential."""
+    node, caller = run.registry.get(node_id), current_caller()
+    if caller.role is Role.NODE and node.holder != caller.holder:
+        refusal = f"a caller of pool {caller.pool} used its id with another credential"
+        run.events.add("node_refused", node.id, refusal, source=node.facts.name)
+        raise NotPermitted(
+            f"cannot act as node {node_id!r}: it joined with another credential; join under a different name",
+            code="node.other_credential",
+        )
+    return node
+
+
+def check_name_holder(run: Run, facts: NodeFacts) -> str:
+    """Returns the caller's holder if it may join under this name; the run token may use any. Raises: Conflict."""
+    caller = current_caller()
+    other = run.registry.node_of_other_holder(facts.name, caller.holder)
+    if caller.role is Role.NODE and other is not None:
+        refusal = f"a node of pool {facts.pool} tried to join under its name with another credential"
+        run.events.add("node_refused", other.id, refusal, source=facts.name)
+        raise Conflict(
+            f"cannot join as {facts.name!r}: a node of pool {other.facts.pool!r} has this name with another "
+            "credential; choose another --name, or stop that node",
+            code="node.name_taken",
+        )
+    return caller.holder
+
+
+def nodes_of(run: Run, holders: Collection[str]) -> list[Node]:
+    """Returns the live nodes that joined with the credentials of these holders (`Caller.holder`)."""
+    return [node for node in run.registry.nodes() if node.holder in holders and node.is_live]

@@ -1,0 +1,73 @@
+"""Clock that leaves out the time in which a service did not run."""
+
+import pytest
+
+from astraflow.runtime.clock import AwakeClock
+from tests.fakes.clock import ManualClock
+
+GAP_S = 5.0
+
+
+class TwoTimes(ManualClock):
+    """Clock whose wall time can be put ahead of its monotonic time."""
+
+    ahead_s = 0.0
+
+    def wall(self) -> float:
+        return self.now() + self.ahead_s
+
+
+def test_a_gap_is_left_out_once_and_reported_once() -> None:
+    clock = ManualClock()
+    awake = AwakeClock(clock, gap_s=GAP_S)
+    before = awake.now()
+    clock.advance(60)
+    assert awake.now() == before
+    clock.advance(1)
+    assert awake.now() == before + 1
+    assert awake.take_suspension_s() == 60
+    assert awake.take_suspension_s() == 0
+    assert awake.wall() == clock.wall()
+
+
+def test_a_service_that_reads_the_time_often_enough_leaves_nothing_out() -> None:
+    clock = ManualClock()
+    awake = AwakeClock(clock, gap_s=GAP_S)
+    before = awake.now()
+    for _ in range(20):
+        clock.advance(GAP_S)
+        awake.now()
+    assert awake.now() == before + 20 * GAP_S
+    assert awake.take_suspension_s() == 0
+
+
+@pytest.mark.parametrize(
+    ("monotonic_s", "ahead_s", "suspended_s"),
+    [
+        (0.0, 60.0, 60.0),  # the machine slept, and its monotonic time stood still
+        (60.0, 60.0, 120.0),  # its process was stopped, and the machine slept besides
+        (60.0, -3600.0, 60.0),  # the clock was set back meanwhile
+        (0.25, 0.5, 0.0),
+        (0.25, -3600.0, 0.0),
+    ],
+)
+def test_the_clock_that_shows_more_of_a_suspension_counts(
+    monotonic_s: float, ahead_s: float, suspended_s: float
+) -> None:
+    clock = TwoTimes()
+    awake = AwakeClock(clock, gap_s=GAP_S)
+    before = awake.now()
+    clock.advance(monotonic_s)
+    clock.ahead_s = ahead_s
+    assert awake.take_suspension_s() == suspended_s
+    assert awake.now() == before + (monotonic_s if monotonic_s < GAP_S else 0.0)
+    assert awake.take_suspension_s() == 0.0
+
+
+def test_small_differences_of_the_clocks_do_not_add_up() -> None:
+    clock = TwoTimes()
+    awake = AwakeClock(clock, gap_s=GAP_S)
+    for _ in range(100):
+        clock.advance(1)
+        clock.ahead_s += 1
+        assert awake.take_suspension_s() == 0.0
