@@ -79,55 +79,55 @@ async def cluster(folder: Path, **changed: Any) -> AsyncIterator[Cluster]:
         clock = ManualClock()
         run = build_run(config(**settings), journal=NullJournal(), archive=archive, clock=clock)
         run.restore(grace_s=1)
-        made = Cluster(run, clock, NodeOperations(run), TrainerOperations(run))
-        made.trainers.attach(SOLVER, Version(0), backend="test", is_simulated=True)
-        yield made
+        fleet = Cluster(run, clock, NodeOperations(run), TrainerOperations(run))
+        fleet.trainers.attach(SOLVER, Version(0), backend="test", is_simulated=True)
+        yield fleet
 
 
-async def honest_node(made: Cluster, name: str) -> None:
+async def honest_node(fleet: Cluster, name: str) -> None:
     """Runs `SLOTS` episodes at once, as long as the run lasts."""
-    node, running = made.join(name), dict[TaskId, tuple[Task, float]]()
+    node, running = fleet.join(name), dict[TaskId, tuple[Task, float]]()
     waiting: asyncio.Task[Lease] | None = None
     while True:
-        now = made.clock.now()
-        status = NodeStatus(node=node, running=tuple(running), versions={SOLVER: Version(made.version)})
-        made.nodes.membership.heartbeat(status)
+        now = fleet.clock.now()
+        status = NodeStatus(node=node, running=tuple(running), versions={SOLVER: Version(fleet.version)})
+        fleet.nodes.membership.heartbeat(status)
         done = [task for task, since in running.values() if now - since >= EPISODE_S]
         if done:
-            await made.push(node, done)
-            made.returned[name] = made.returned.get(name, 0) + len(done)
+            await fleet.push(node, done)
+            fleet.returned[name] = fleet.returned.get(name, 0) + len(done)
             running = {task: entry for task, entry in running.items() if entry[0] not in done}
         if waiting is not None and waiting.done():
             running |= {task.id: (task, now) for task in waiting.result().tasks}
             waiting = None
         if waiting is None and len(running) < SLOTS:
-            versions = {SOLVER: Version(made.version)}
+            versions = {SOLVER: Version(fleet.version)}
             free = SLOTS - len(running)
-            waiting = asyncio.create_task(made.nodes.leasing.lease(node, free, versions=versions, wait_s=1e6))
-        await made.clock.sleep(TICK_S)
+            waiting = asyncio.create_task(fleet.nodes.leasing.lease(node, free, versions=versions, wait_s=1e6))
+        await fleet.clock.sleep(TICK_S)
 
 
-async def trainer(made: Cluster) -> None:
+async def trainer(fleet: Cluster) -> None:
     while True:
-        batch = await made.trainers.pull(SOLVER, Version(made.version), wait_s=1e6)
+        batch = await fleet.trainers.pull(SOLVER, Version(fleet.version), wait_s=1e6)
         assert batch is not None
-        made.version += 1
-        await made.trainers.report_step(step_of(batch))
-        made.stepped_at.append(made.clock.now())
+        fleet.version += 1
+        await fleet.trainers.report_step(step_of(batch))
+        fleet.stepped_at.append(fleet.clock.now())
 
 
-async def ticks(made: Cluster) -> None:
+async def ticks(fleet: Cluster) -> None:
     while True:
-        made.nodes.membership.tick()
-        await made.clock.sleep(TICK_S)
+        fleet.nodes.membership.tick()
+        await fleet.clock.sleep(TICK_S)
 
 
-async def simulated(made: Cluster, seconds: float, *work: Callable[[Cluster], Any]) -> None:
+async def simulated(fleet: Cluster, seconds: float, *work: Callable[[Cluster], Any]) -> None:
     """Runs a trainer, the ticks of dataflow and this work for some simulated seconds."""
-    tasks = [asyncio.create_task(each(made)) for each in (trainer, ticks, *work)]
+    tasks = [asyncio.create_task(each(fleet)) for each in (trainer, ticks, *work)]
     try:
         for _ in range(round(seconds / TICK_S)):
-            await made.clock.pass_time(TICK_S)
+            await fleet.clock.pass_time(TICK_S)
             await settle()
             for task in tasks:
                 if task.done():
@@ -138,12 +138,12 @@ async def simulated(made: Cluster, seconds: float, *work: Callable[[Cluster], An
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def first(made: Cluster) -> Any:
-    return honest_node(made, "first")
+def first(fleet: Cluster) -> Any:
+    return honest_node(fleet, "first")
 
 
-def second(made: Cluster) -> Any:
-    return honest_node(made, "second")
+def second(fleet: Cluster) -> Any:
+    return honest_node(fleet, "second")
 
 
 class Hostile:
@@ -153,24 +153,24 @@ class Hostile:
         self._names = names
         self._each = tasks_per_result
 
-    async def __call__(self, made: Cluster) -> None:
-        ids = [made.join(f"hostile-{number}", pool="hostile") for number in range(self._names)]
+    async def __call__(self, fleet: Cluster) -> None:
+        ids = [fleet.join(f"hostile-{number}", pool="hostile") for number in range(self._names)]
         held: dict[NodeId, list[Task]] = {node: [] for node in ids}
         while True:
             for node in list(held):
-                held = await self.turn(made, node, held)
-            await made.clock.sleep(TICK_S)
+                held = await self.turn(fleet, node, held)
+            await fleet.clock.sleep(TICK_S)
 
-    async def turn(self, made: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
+    async def turn(self, fleet: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
         running = tuple(task.id for task in held[node])
-        versions = {SOLVER: Version(made.version)}
-        made.nodes.membership.heartbeat(NodeStatus(node=node, running=running, versions=versions))
-        held[node] += (await made.nodes.leasing.lease(node, 4096, versions=versions, wait_s=0.0)).tasks
-        return await self.act(made, node, held)
+        versions = {SOLVER: Version(fleet.version)}
+        fleet.nodes.membership.heartbeat(NodeStatus(node=node, running=running, versions=versions))
+        held[node] += (await fleet.nodes.leasing.lease(node, 4096, versions=versions, wait_s=0.0)).tasks
+        return await self.act(fleet, node, held)
 
-    async def act(self, made: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
+    async def act(self, fleet: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
         if self._each and len(held[node]) > self._each:
-            await made.push(node, [held[node].pop()])
+            await fleet.push(node, [held[node].pop()])
         return held
 
 
@@ -182,46 +182,46 @@ class Rejoining(Hostile):
         self._new_names = new_names
         self._turns = 0
 
-    async def act(self, made: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
+    async def act(self, fleet: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
         self._turns += 1
         if self._turns % 4:
             return held
         tasks = held[node]
         name = f"hostile-{self._turns}" if self._new_names else "hostile-0"
         if self._new_names:
-            made.nodes.membership.leave(node, "a trick")
-        return {made.join(name, pool="hostile", running=tuple(task.id for task in tasks)): tasks}
+            fleet.nodes.membership.leave(node, "a trick")
+        return {fleet.join(name, pool="hostile", running=tuple(task.id for task in tasks)): tasks}
 
 
 class HandingBack(Hostile):
     """Hands all tasks back at once, and leases again."""
 
-    async def act(self, made: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
+    async def act(self, fleet: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
         partials = [make.partial(task.id, attempt=task.attempt, nothing=True) for task in held[node]]
         if partials:
-            await made.nodes.results.hand_back(node, partials)
+            await fleet.nodes.results.hand_back(node, partials)
         return {node: []}
 
 
 class Failing(Hostile):
     """Fails every task at once."""
 
-    async def act(self, made: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
+    async def act(self, fleet: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
         if held[node]:
-            await made.push(node, held[node], failure=Boundary.ENGINE)
+            await fleet.push(node, held[node], failure=Boundary.ENGINE)
         return {node: []}
 
 
 class Lying(Hostile):
     """Reports tasks of others as running, and versions that do not exist."""
 
-    async def turn(self, made: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
-        flow = made.run.flows[FLOW]
+    async def turn(self, fleet: Cluster, node: NodeId, held: dict[NodeId, list[Task]]) -> dict[NodeId, list[Task]]:
+        flow = fleet.run.flows[FLOW]
         every = tuple(task for group in flow.open_groups.values() for task in group.open_tasks())
-        versions = {SOLVER: Version(made.version + random.Random(made.version).randint(0, 9))}
-        made.nodes.membership.heartbeat(NodeStatus(node=node, running=every, versions=versions))
-        capacity = 4096 if round(made.clock.now() / TICK_S) % 2 else 1
-        held[node] += (await made.nodes.leasing.lease(node, capacity, versions=versions, wait_s=0.0)).tasks
+        versions = {SOLVER: Version(fleet.version + random.Random(fleet.version).randint(0, 9))}
+        fleet.nodes.membership.heartbeat(NodeStatus(node=node, running=every, versions=versions))
+        capacity = 4096 if round(fleet.clock.now() / TICK_S) % 2 else 1
+        held[node] += (await fleet.nodes.leasing.lease(node, capacity, versions=versions, wait_s=0.0)).tasks
         return held
 
 
@@ -239,28 +239,28 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("kind", "max_staleness"), [*((kind, 0) for kind in HOSTILE), ("twenty names of one pool", 2)])
 async def test_a_hostile_node_does_not_stop_training(tmp_path: Path, kind: str, max_staleness: int) -> None:
-    async with cluster(tmp_path, max_staleness=max_staleness, max_attempts=100) as made:
-        hostile, began_at = HOSTILE[kind], made.clock.now()
-        await simulated(made, 30, hostile, first, second)
-        times = [began_at, *made.stepped_at, made.clock.now()]
+    async with cluster(tmp_path, max_staleness=max_staleness, max_attempts=100) as fleet:
+        hostile, began_at = HOSTILE[kind], fleet.clock.now()
+        await simulated(fleet, 30, hostile, first, second)
+        times = [began_at, *fleet.stepped_at, fleet.clock.now()]
         assert max(after - before for before, after in itertools.pairwise(times)) <= 10.0
-        assert min(made.returned["first"], made.returned["second"]) > 50
-        assert_balanced(made.report())
+        assert min(fleet.returned["first"], fleet.returned["second"]) > 50
+        assert_balanced(fleet.report())
 
 
 async def test_an_honest_pair_is_as_fast_beside_a_node_that_holds_tasks(tmp_path: Path) -> None:
     steps = {}
     for name, work in {"alone": (), "beside": (Hostile(),)}.items():
-        async with cluster(tmp_path / name) as made:
-            await simulated(made, 30, *work, first, second)
-            steps[name] = len(made.stepped_at)
+        async with cluster(tmp_path / name) as fleet:
+            await simulated(fleet, 30, *work, first, second)
+            steps[name] = len(fleet.stepped_at)
     assert steps["beside"] >= 0.7 * steps["alone"], "the node holds tasks for the first seconds only"
 
 
 async def test_a_node_that_hung_is_named_in_events_problems_and_its_report(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as made:
-        await simulated(made, 30, Hostile(), first)
-        report = made.report()
+    async with cluster(tmp_path) as fleet:
+        await simulated(fleet, 30, Hostile(), first)
+        report = fleet.report()
         (hostile,) = [node for node in report.nodes if node.facts.pool == "hostile"]
         assert hostile.is_on_probation
         assert hostile.results == 0
@@ -272,86 +272,86 @@ async def test_a_node_that_hung_is_named_in_events_problems_and_its_report(tmp_p
 
 
 async def test_results_make_a_node_that_hung_equal_to_others(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as made:
-        await simulated(made, 15, Hostile(), first)
-        node = made.join("hostile-0", pool="hostile")
-        assert made.run.shares.is_on_probation(node)
-        await simulated(made, 15, first, lambda made: honest_node(made, "hostile-0"))
-        assert not made.run.shares.is_on_probation(made.join("hostile-0"))
-        assert made.returned["hostile-0"] > 50
+    async with cluster(tmp_path) as fleet:
+        await simulated(fleet, 15, Hostile(), first)
+        node = fleet.join("hostile-0", pool="hostile")
+        assert fleet.run.shares.is_on_probation(node)
+        await simulated(fleet, 15, first, lambda fleet: honest_node(fleet, "hostile-0"))
+        assert not fleet.run.shares.is_on_probation(fleet.join("hostile-0"))
+        assert fleet.returned["hostile-0"] > 50
 
 
 async def test_before_anything_was_measured_each_waiting_node_gets_a_few_tasks_once(tmp_path: Path) -> None:
-    async with cluster(tmp_path, lease_s=1e6) as made:
+    async with cluster(tmp_path, lease_s=1e6) as fleet:
         versions = {SOLVER: Version(0)}
-        await made.nodes.leasing.lease(made.join("slow"), 4096, versions=versions, wait_s=0.0)
+        await fleet.nodes.leasing.lease(fleet.join("slow"), 4096, versions=versions, wait_s=0.0)
         calls = []
         for name in ("first", "second"):
             calls.append(
-                asyncio.create_task(made.nodes.leasing.lease(made.join(name), 4096, versions=versions, wait_s=1e6))
+                asyncio.create_task(fleet.nodes.leasing.lease(fleet.join(name), 4096, versions=versions, wait_s=1e6))
             )
             await settle()
-        made.clock.advance(FIRST_S)
+        fleet.clock.advance(FIRST_S)
         for _ in range(5):
-            made.nodes.membership.tick()
+            fleet.nodes.membership.tick()
             await settle()
         assert [len(call.result().tasks) for call in calls] == [FIRST_WAITING] * 2
-        assert not made.run.shares.is_on_probation(NodeId("slow.1"))
-        again = asyncio.create_task(made.nodes.leasing.lease(NodeId("first.2"), 4096, versions=versions, wait_s=1e6))
+        assert not fleet.run.shares.is_on_probation(NodeId("slow.1"))
+        again = asyncio.create_task(fleet.nodes.leasing.lease(NodeId("first.2"), 4096, versions=versions, wait_s=1e6))
         await settle()
-        made.nodes.membership.tick()
+        fleet.nodes.membership.tick()
         await settle()
         assert not again.done()
-        made.run.stop()
+        fleet.run.stop()
         await again
 
 
 async def test_the_late_result_of_a_former_holder_counts_if_it_is_first(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as made:
-        slow = made.join("slow", pool="other")
+    async with cluster(tmp_path) as fleet:
+        slow = fleet.join("slow", pool="other")
         versions = {SOLVER: Version(0)}
-        held = (await made.nodes.leasing.lease(slow, 4096, versions=versions, wait_s=0.0)).tasks
-        await simulated(made, 6, first)
-        open_tasks = [task for group in made.run.flows[FLOW].open_groups.values() for task in group.open_tasks()]
+        held = (await fleet.nodes.leasing.lease(slow, 4096, versions=versions, wait_s=0.0)).tasks
+        await simulated(fleet, 6, first)
+        open_tasks = [task for group in fleet.run.flows[FLOW].open_groups.values() for task in group.open_tasks()]
         late = [task for task in held if task.id in open_tasks]
         assert late
-        outcomes = await made.nodes.results.push(slow, [_episode(task, slow, None, 0) for task in late])
+        outcomes = await fleet.nodes.results.push(slow, [_episode(task, slow, None, 0) for task in late])
         assert set(outcomes) == {"accepted"}
 
 
 async def test_without_others_that_wait_a_task_is_kept_for_the_time_limit_of_an_episode(tmp_path: Path) -> None:
-    async with cluster(tmp_path, lease_s=30.0) as made:
-        node = made.join("lonely", episode_timeout_s=7_200.0)
-        held = (await made.nodes.leasing.lease(node, 4, versions={SOLVER: Version(0)}, wait_s=0.0)).tasks
+    async with cluster(tmp_path, lease_s=30.0) as fleet:
+        node = fleet.join("lonely", episode_timeout_s=7_200.0)
+        held = (await fleet.nodes.leasing.lease(node, 4, versions={SOLVER: Version(0)}, wait_s=0.0)).tasks
         status = NodeStatus(node=node, running=tuple(task.id for task in held), versions={SOLVER: Version(0)})
-        limit_s = longest_s(7_200.0, ceiling_s=made.run.episode_ceiling_s)
+        limit_s = longest_s(7_200.0, ceiling_s=fleet.run.episode_ceiling_s)
 
-        began_at = made.clock.now()
+        began_at = fleet.clock.now()
 
         def heartbeats_until(second: float) -> None:
             second += began_at
-            while made.clock.now() < second:
-                made.clock.advance(min(20.0, second - made.clock.now()))
-                made.nodes.membership.heartbeat(status)
-                made.nodes.membership.tick()
+            while fleet.clock.now() < second:
+                fleet.clock.advance(min(20.0, second - fleet.clock.now()))
+                fleet.nodes.membership.heartbeat(status)
+                fleet.nodes.membership.tick()
 
         heartbeats_until(limit_s - 30)
-        assert made.run.flows[FLOW].leases.held_by(node) == 4
+        assert fleet.run.flows[FLOW].leases.held_by(node) == 4
         heartbeats_until(limit_s + 20)
-        assert made.run.flows[FLOW].leases.held_by(node) == 0
-        assert made.report().flows[0].leases_expired == 4
+        assert fleet.run.flows[FLOW].leases.held_by(node) == 0
+        assert fleet.report().flows[0].leases_expired == 4
 
 
 async def test_of_several_calls_that_wait_only_the_newest_gets_tasks(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as made:
-        node = made.join("greedy")
+    async with cluster(tmp_path) as fleet:
+        node = fleet.join("greedy")
         versions = {SOLVER: Version(0)}
-        made.run.pause_flow(FLOW, is_paused=True, actor="a test", reason="no tasks yet")
+        fleet.run.pause_flow(FLOW, is_paused=True, actor="a test", reason="no tasks yet")
         calls = [
-            asyncio.create_task(made.nodes.leasing.lease(node, 4, versions=versions, wait_s=1e6)) for _ in range(100)
+            asyncio.create_task(fleet.nodes.leasing.lease(node, 4, versions=versions, wait_s=1e6)) for _ in range(100)
         ]
         await settle()
         await settle()
         assert sum(call.done() for call in calls) == 99
-        made.run.pause_flow(FLOW, is_paused=False, actor="a test", reason="tasks")
+        fleet.run.pause_flow(FLOW, is_paused=False, actor="a test", reason="tasks")
         assert len((await calls[-1]).tasks) == 4
