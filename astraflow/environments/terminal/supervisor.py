@@ -5,10 +5,10 @@
 
 Tests run programs of the policy by name, as the same user and beside the file with the reward. The supervisor stops
 each process when it executes a program, and lets one that runs a file of the policy call Landlock before its first
-instruction: it and its descendants then cannot read the protected folders, but for what its arguments name, write outside of the policy's folders and
-those for temporary files, trace or read the processes of the tests, or send them signals (from Linux 6.12 on; before, a
-signal can only end the tests, which gives 0). After the tests, all processes that are left are killed. Without Landlock
-(Linux 5.13) the tests run unsupervised, and say so.
+instruction: it and its descendants then cannot read the protected folders, except what its arguments name, write
+outside of the policy's folders and those for temporary files, trace or read the processes of the tests, or send them
+signals (from Linux 6.12 on; before, a signal can only end the tests, which gives 0). After the tests, all processes
+that are left are killed. Without Landlock (Linux 5.13) the tests run unsupervised, and say so.
 
 The module is sent as source to sandboxes and containers: standard library of Python 3.10, and nothing else.
 """
