@@ -10,6 +10,10 @@ _MIN_CHARACTERS = 20
 """Shorter blocks are examples of a call, of input or of output where there is a longer one."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _FENCE = re.compile(r"(?P<indent>(?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(?P<fence>`{3,}|~{3,})(?P<info>.*)", re.DOTALL)
+_AFTER_TEXT = re.compile(
+    r"[^`]*[^`\s][ \t]*(?P<indent>)(?P<fence>`{3,})(?P<info>[ \t]*(?:python|py)[\d.]*[ \t]*)", re.IGNORECASE
+)
+"""Labelled fence behind a text, such as `Code:` or `<answer>`, which is none in Markdown."""
 _LANGUAGE = re.compile(r"[\s{.]*([\w+#]*)")
 _PYTHON = re.compile(r"(?:python|py)[\d.]*", re.IGNORECASE)
 _STRING_OR_COMMENT = re.compile(r"\"\"\"|'''|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?|#[^\n]*")
@@ -61,12 +65,13 @@ def last_python_block(text: str, *, function: str = "") -> str:
 def _blocks(lines: list[str]) -> Iterator[_Block]:
     """Yields the fenced blocks of a text in Markdown.
 
-    Fences may be in lists and quotes. A fence inside a string of Python with three quotes, such as a docstring, is part
-    of the code if the string ends; a labelled fence elsewhere in a block begins another one.
+    Fences may be in lists and quotes, and a labelled one behind a text. A fence inside a string of Python with three
+    quotes, such as a docstring, is part of the code if the string ends; a labelled fence elsewhere in a block begins
+    another one.
     """
     index = 0
     while index < len(lines):
-        opening = _opening(lines[index])
+        opening = _opening(lines[index]) or _AFTER_TEXT.fullmatch(lines[index])
         index += 1
         if opening is None:
             continue
@@ -74,9 +79,10 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
         if end is None:
             end = _end(lines, index, opening, has_strings=False)
         closing = _opening(lines[end]) if end is not None else None
+        is_closed = closing is not None and not _language(closing)
         content = [_dedented(line, opening["indent"]) for line in lines[index:end]]
-        yield _Block(language=language, lines=content, is_closed=closing is not None and not closing["info"].strip())
-        index = len(lines) if end is None else end + (closing is not None and not closing["info"].strip())
+        yield _Block(language=language, lines=content, is_closed=is_closed)
+        index = len(lines) if end is None else end + is_closed
 
 
 def _opening(line: str) -> re.Match[str] | None:

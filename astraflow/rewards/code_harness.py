@@ -5,10 +5,11 @@ The working directory holds `solution.py`, and `prompt.py` with the code that th
 
     stdin   the solution runs as a program; its output is what it prints
     call    reads function and arguments from standard input, prints the value that it returns, as JSON
-    check   reads function, check and the problem's code from standard input, prints `passed` when the check passes. The
-            check runs in another process than the solution, of which it calls the function over a pipe with plain
-            values, and nothing else: other functions are those of the problem. A solution can neither read the check
-            nor change what it compares with
+    check   reads function, check and the problem's code from standard input, prints `passed` when the check passes, or
+            `undefined NAME` when it calls what neither it nor the problem's code defines. The check runs in another
+            process than the solution, of which it calls the function over a pipe with plain values, and nothing else:
+            other functions are those of the problem. A solution can neither read the check nor change what it compares
+            with
 """
 
 import builtins
@@ -70,6 +71,7 @@ def load(source: str, name: str, *, prompt: str = "") -> dict[str, Any]:
     sys.modules[name] = module = types.ModuleType(name)
     names = vars(module)
     names["__builtins__"] = _BUILTINS  # apart from the solution's own, which the tests call
+    names["__file__"] = os.path.abspath("solution.py")  # noqa: PTH100 (as fast as possible)
     for file, code in (("prompt.py", prompt), ("solution.py", source)):
         if code:
             exec(compile(code, file, "exec"), names)  # noqa: S102
@@ -153,9 +155,15 @@ def _check(source: str) -> None:
     if task["prompt"]:
         scope |= load("", "problem", prompt=task["prompt"]) | scope
     scope[task["function"]] = function
-    exec(compile(task["code"], "check.py", "exec"), scope)  # noqa: S102 (the purpose of the sandbox)
-    scope["check"](function)
-    os.write(verdict, b"passed\n")
+    try:
+        exec(compile(task["code"], "check.py", "exec"), scope)  # noqa: S102 (the purpose of the sandbox)
+        scope["check"](function)
+    except NameError as problem:
+        if getattr(problem, "name", None) is None:  # an error of the solution
+            raise
+        os.write(verdict, f"undefined {problem.name}\n".encode())
+    else:
+        os.write(verdict, b"passed\n")
 
 
 def _proxy(name: str, to_child: BinaryIO, from_child: BinaryIO) -> Callable[..., Any]:

@@ -26,6 +26,8 @@ from astraflow.sandbox.shared import SharedSandbox
 _HARNESS = Path(__file__).with_name("code_harness.py").read_text()
 _NUMBER = re.compile(rb"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _WHOLE = re.compile(rb"-?[0-9]+")
+_UNDEFINED = "undefined "
+"""Output of a check that calls what neither it nor the problem's code defines, before the name."""
 _NEAR_ZERO = 1e-8
 """Difference up to which a number is correct however small the expected one is, as in the tests of APPS: rounding makes
 1e-17 of 0, of which no relative difference is small."""
@@ -111,14 +113,16 @@ class CodeTests:
             if left_s <= 0:
                 outcomes[Outcome.TIMEOUT] += len(tests) - index
                 break
-            outcome, wall_s = await self._outcome(code, test, left_s)
+            outcome, wall_s = await self._outcome(code, test, prompt, left_s)
             left_s -= wall_s
             outcomes[outcome] += 1
             if outcome is not Outcome.PASSED and self._options.scoring == "all":
                 break
         return outcomes
 
-    async def _outcome(self, code: str, test: Mapping[str, Any], left_s: float) -> tuple[Outcome, float]:
+    async def _outcome(
+        self, code: str, test: Mapping[str, Any], prompt: Prompt, left_s: float
+    ) -> tuple[Outcome, float]:
         """Returns the outcome of a test and the seconds that the program ran."""
         options = self._options
         limits = JobLimits(
@@ -129,6 +133,8 @@ class CodeTests:
             processes=options.processes,
         )
         result = await self._sandbox.run(test_job(code, test, limits))
+        if test["kind"] == "check" and result.stdout.startswith(_UNDEFINED):
+            raise _undefined(result.stdout.removeprefix(_UNDEFINED).strip(), prompt)
         if result.outcome is Outcome.PASSED and not is_correct(test, result, options.tolerance):
             return Outcome.FAILED, result.wall_s
         return result.outcome, result.wall_s
@@ -215,6 +221,14 @@ def _is_test(test: object) -> bool:
         case {"kind": "check", "function": str(), "code": str()}:
             return True
     return False
+
+
+def _undefined(name: str, prompt: Prompt) -> InvalidInput:
+    return InvalidInput(
+        f"cannot score prompt {prompt.id!r}: a check of its tests calls {name!r}, which neither the check nor the code "
+        "of the problem defines; add the code that the problem gives to the test, as its field `prompt`",
+        code="reward.undefined_name",
+    )
 
 
 def _input(test: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from astraflow.datasets.published.code import CODE_SETS
 from astraflow.rewards.base import Score
 from astraflow.rewards.code_tests import CodeTests, CodeTestsOptions, equal_texts, equal_values
 from astraflow.sandbox.base import Job, JobResult, Outcome, SandboxError
+from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +65,7 @@ async def score(reward: CodeTests, tests: list[Any], code: str) -> Score:
         (ADD, "class Solution:\n    def add(self, a: int, b: int) -> Optional[int]:\n        return a + b"),
         (ADD, "def add(a, b):\n    print('noise')\n    return a + b\nif __name__ == '__main__':\n    input()"),
         (SUM, "print(sum(map(int, input().split())))"),
+        (SUM, "import os\nassert os.path.isfile(__file__)\nprint(sum(map(int, input().split())))"),
         (
             SUM,
             "def main():\n    a, b = map(int, open(0).read().split())\n    print(a + b)\n    exit()\nmain()",
@@ -132,6 +134,13 @@ MAPPED: list[Any] = [
 )
 async def test_helpers_of_a_check_are_those_of_the_problem(reward: CodeTests, code: str) -> None:
     assert (await score(reward, HELPED, code)).value == 1.0
+
+
+async def test_a_check_that_calls_an_undefined_function_is_no_reward_of_zero(reward: CodeTests) -> None:
+    tests = [{name: value for name, value in HELPED[0].items() if name != "prompt"}]
+    with raises_code(InvalidInput, "reward.undefined_name"):
+        await score(reward, tests, HELPER + "    return x // 2")
+    assert (await score(reward, HELPED, "def half(x):\n    return y")).value == 0.0  # the solution's own error
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ class ProgramStart:
     """Working directory."""
     stdin: str = ""
     """Path of the file from which standard input is read; empty for a pipe or device."""
+    called: str = ""
+    """Path by which it was executed: of a script, where the first line of one named the program."""
 
 
 def is_of_policy(trees: Sequence[str], start: ProgramStart) -> bool:
@@ -51,7 +53,8 @@ def is_of_policy(trees: Sequence[str], start: ProgramStart) -> bool:
     False
     """
     first, *arguments = start.arguments or [""]
-    if _is_in(trees, start.program, start.folder) or ("/" in first and _is_in(trees, first, start.folder)):
+    paths = (start.program, start.called, first if "/" in first else "")
+    if any(_is_in(trees, path, start.folder) for path in paths):
         return True
     name, words = _name(start.program), [word for word in arguments if word]
     if _BUILDER.fullmatch(name) or any(_BUILDER.fullmatch(_name(word)) for word in words[:1]):
@@ -65,6 +68,19 @@ def is_of_policy(trees: Sequence[str], start: ProgramStart) -> bool:
     if not _SHELL.fullmatch(name) and not _INTERPRETER.fullmatch(name):
         return False
     return _runs_script_in(trees, start, words, _INLINE_OF_SHELL if _SHELL.fullmatch(name) else _INLINE)
+
+
+def named_files(folders: Sequence[str], start: ProgramStart) -> list[str]:
+    """Returns the paths in folders that the arguments of a program name, also as the value of an option: its inputs.
+    A link elsewhere, which the policy may have made, names none, nor does the first line of a script.
+
+    >>> named_files(["/etc"], ProgramStart("/bin/cat", ["cat", "--file=passwd", "/etc", "/etc/none"], "/etc"))
+    ['/etc/passwd']
+    """
+    own = max((at for at, word in enumerate(start.arguments) if word == start.called), default=0)
+    words = [path for word in start.arguments[own + 1 :] for path in (word, word.partition("=")[2]) if path]
+    paths = [os.path.normpath(os.path.join(start.folder, word)) for word in words]
+    return [path for path in paths if any(path.startswith(f"{folder}/") for folder in folders) and os.path.exists(path)]
 
 
 def _runs_script_in(trees: Sequence[str], start: ProgramStart, words: Sequence[str], inline: re.Pattern[str]) -> bool:

@@ -32,8 +32,12 @@ _PREPARE = (
     'mkdir -p "$LOGS_DIR/verifier"; cd "$APP_DIR"'
 )
 """Home is the session's own folder at each level of isolation."""
-_PACK = 'set -o pipefail; tar -cf - -C "$HOME/app" . | base64 -w 0'
-_UNPACK = 'set -o pipefail; mkdir -p "$0"; base64 -d | tar -xpf - -C "$0" --no-same-owner'
+_PACK = r'set -o pipefail; tar -cf - -C "$HOME/app" --transform "s|^$HOME/app\(/\|\$\)|/app\1|" . | base64 -w 0'
+_UNPACK = (
+    'set -o pipefail; mkdir -p "$0"; '
+    r'base64 -d | tar -xpf - -C "$0" --no-same-owner --transform "s|^/app\(/\|\$\)|$HOME/app\1|"'
+)
+"""Links to the session's own folder lead to that of the next session, which has another path without namespaces."""
 PLACE_LINKS = r"""
 cd "$0" && find . ! -type f ! -type d ! -type l -delete && find . -type l -exec sh -c '
     for link do
@@ -124,16 +128,18 @@ class TerminalRunner(Protocol):
 
 class Judge:
     """Judges runs of tests. One without a reward is the fault of the tests only if they write none for the files of the
-    task either; otherwise what the policy left caused it, which scores 0."""
+    task either, and no episode was won; otherwise what the policy left caused it, which scores 0."""
 
     def __init__(self) -> None:
         self._sound: set[Path] = set()
-        """Folders of the tasks whose tests have written a reward for the files of the task."""
+        """Folders of the tasks whose tests have written a reward: for the files of the task, or one above 0."""
 
     async def verdict(self, task: TerminalTask, run: TestRun, untouched: Callable[[], Awaitable[TestRun]]) -> Verdict:
         """Returns the verdict. untouched: runs the tests on the files of the task. Raises: RolloutFailed;
         SandboxError."""
         reward = run.reward
+        if reward:
+            self._sound.add(task.folder)
         if reward is None and task.folder not in self._sound:
             other = await untouched()
             if other.reward is None:

@@ -5,10 +5,10 @@
 
 Tests run programs of the policy by name, as the same user and beside the file with the reward. The supervisor stops
 each process when it executes a program, and lets one that runs a file of the policy call Landlock before its first
-instruction: it and its descendants then cannot read the protected folders, write outside of the policy's folders and
-those for temporary files, trace or read the processes of the tests, or send them signals (from Linux 6.12 on; before, a
-signal can only end the tests, which gives 0). After the tests, all processes that are left are killed. Without Landlock
-(Linux 5.13) the tests run unsupervised, and say so.
+instruction: it and its descendants then cannot read the protected folders, except what its arguments name, write
+outside of the policy's folders and those for temporary files, trace or read the processes of the tests, or send them
+signals (from Linux 6.12 on; before, a signal can only end the tests, which gives 0). After the tests, all processes
+that are left are killed. Without Landlock (Linux 5.13) the tests run unsupervised, and say so.
 
 The module is sent as source to sandboxes and containers: standard library of Python 3.10, and nothing else.
 """
@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
-from astraflow.environments.terminal.policy_programs import ProgramStart, is_of_policy
+from astraflow.environments.terminal.policy_programs import ProgramStart, is_of_policy, named_files
 from astraflow.environments.terminal.traced_process import (
     CREATE_RULESET,
     MACHINES,
@@ -50,6 +50,7 @@ _USUAL_FOLDERS = (
 )  # fmt: skip
 _BROKEN = 70
 """Exit status of a supervisor that failed itself."""
+_AT_EXECFN = 31
 _STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 _ADD_RULE, _RESTRICT_SELF = 445, 446
@@ -204,16 +205,18 @@ class _Tracer:
                 self._tasks.discard(task)
 
     def _confine_program(self, task: int) -> None:
-        if task not in self._confined and self._is_of_policy(task):
+        if task in self._confined:
+            return
+        try:
+            start = _start_of(task)
+            is_confined, inputs = is_of_policy(self._trees, start), named_files(self._protected, start)
+        except OSError:  # it was killed, or the policy withdrew the permission to look
+            is_confined, inputs = True, []
+        if is_confined:
             self._confined.add(task)
             rewards = [number for number, path in _descriptors(task).items() if self._is_reward(path)]
-            _confine(task, self._machine, self._allowed, self._version, hidden=rewards)
-
-    def _is_of_policy(self, task: int) -> bool:
-        try:
-            return is_of_policy(self._trees, _start_of(task))
-        except OSError:  # it was killed, or the policy withdrew the permission to look
-            return True
+            allowed = [*self._allowed, *((path, False) for path in inputs)]
+            _confine(task, self._machine, allowed, self._version, hidden=rewards)
 
     def _is_reward(self, path: str) -> bool:
         """Returns whether a file has the reward; a test may redirect its own output there while it runs a program."""
@@ -226,7 +229,17 @@ def _start_of(task: int) -> ProgramStart:
     program, folder = os.readlink(f"/proc/{task}/exe"), os.readlink(f"/proc/{task}/cwd")
     with open(f"/proc/{task}/cmdline", "rb") as file:
         arguments = [os.fsdecode(word) for word in file.read(2**18).split(b"\0")]
-    return ProgramStart(program, arguments, folder, _descriptors(task).get(0, ""))
+    return ProgramStart(program, arguments, folder, _descriptors(task).get(0, ""), _called_path(task))
+
+
+def _called_path(task: int) -> str:
+    """Returns the path by which a program was executed: that of the script where the first line of one names the
+    program. Raises: OSError."""
+    with open(f"/proc/{task}/auxv", "rb") as file:
+        entries = dict(struct.iter_unpack("=QQ", file.read()))
+    with open(f"/proc/{task}/mem", "rb", buffering=0) as memory:
+        memory.seek(entries[_AT_EXECFN])
+        return os.fsdecode(memory.read(4096).partition(b"\0")[0])
 
 
 def _descriptors(task: int) -> dict[int, str]:

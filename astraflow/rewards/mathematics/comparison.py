@@ -12,7 +12,7 @@ from typing import TypeVar
 from astraflow.rewards.mathematics.algebra.evaluation import Budget, Undefined
 from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, Symbol, letters_of, renamed
 from astraflow.rewards.mathematics.algebra.identity import constant, is_identical, is_roughly, is_share
-from astraflow.rewards.mathematics.equations import is_same_equation, is_same_inequality
+from astraflow.rewards.mathematics.equations import is_same_equation, is_same_inequality, is_sum_of_letters
 from astraflow.rewards.mathematics.forms import (
     Based,
     Chain,
@@ -25,7 +25,7 @@ from astraflow.rewards.mathematics.forms import (
     Ratio,
     Table,
 )
-from astraflow.rewards.mathematics.phrases import is_same_choice
+from astraflow.rewards.mathematics.phrases import is_same_choice, labelled_choice
 from astraflow.rewards.mathematics.ranges import is_same_set, letters_of_ranges, spans_of
 from astraflow.rewards.mathematics.reading import read, readings, unit_reading
 from astraflow.rewards.mathematics.spelling import bare
@@ -51,6 +51,16 @@ def is_equal(gold: str, answer: str, *, decimals: int) -> bool:
     """
     if bare(gold) == bare(answer) or is_same_choice(gold, answer):
         return True
+    (letter, text), (other, other_text) = labelled_choice(gold), labelled_choice(answer)
+    if letter and not other and is_same_choice(f"({letter})", answer):
+        return True
+    if other:
+        is_choice = letter == other if letter else not is_same_choice(gold, gold)
+        return is_choice and _is_equal_text(text, other_text, decimals)
+    return _is_equal_text(text, answer, decimals)
+
+
+def _is_equal_text(gold: str, answer: str, decimals: int) -> bool:
     comparison = Comparison(decimals)
     try:
         return any(comparison.is_equal(left, right) for left, right in _pairs(gold, answer))
@@ -132,7 +142,8 @@ class Comparison:
         """Returns whether relations state the correct answer: a name or equal values before it, rounded ones behind."""
         if not set(chain.operators) <= {"=", "~"}:
             return self._is_same_range(gold, chain)
-        begin = int(_is_named(chain, 0))
+        is_number = isinstance(gold, Quantity) and not letters_of(gold.expression)
+        begin = int(_is_named(chain, 0) or (is_number and is_sum_of_letters(chain.sides[0])))
         sides = chain.sides[begin:]
         if begin == 0 and len(sides) == 2 and _is_named(chain, 1):
             return self.is_equal(gold, sides[0])

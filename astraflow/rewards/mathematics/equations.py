@@ -3,8 +3,16 @@
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, Symbol, letters_of, renamed
-from astraflow.rewards.mathematics.forms import Chain, Quantity
+from astraflow.rewards.mathematics.algebra.expressions import (
+    Apply,
+    Expression,
+    Number,
+    Symbol,
+    letters_of,
+    parts_of,
+    renamed,
+)
+from astraflow.rewards.mathematics.forms import Chain, Form, Quantity
 
 Identity = Callable[[Expression, Expression], bool]
 
@@ -89,3 +97,13 @@ def _isolated(chain: Chain) -> Sequence[tuple[Symbol, Expression]]:
     sides = [side.expression for side in chain.sides if isinstance(side, Quantity)]
     pairs = [(sides[0], sides[1]), (sides[1], sides[0])] if len(sides) == 2 else []
     return [(left, right) for left, right in pairs if isinstance(left, Symbol) and left.name not in letters_of(right)]
+
+
+def is_sum_of_letters(form: Form) -> bool:
+    """Returns whether a side of an equation is a sum such as m + n or 10a + b, whose value the other side states."""
+    if not isinstance(form, Quantity) or form.unit is not None or len(letters_of(form.expression)) < 2:
+        return False
+    parts = [part for part in parts_of(form.expression) if isinstance(part, Apply)]
+    return all(
+        part.function in ("+", "-", "neg") or (part.function == "*" and len(letters_of(part)) == 1) for part in parts
+    )

@@ -13,9 +13,16 @@ _SYNONYMS = {
 _PUNCTUATION = frozenset((",", ";", ".", "{", "}", "-"))
 _FILLERS = frozenset(("a", "an", "the", "An", "The", "only", "st", "nd", "rd", "th"))
 _FONT = r"\\(?:text|textbf|textrm|mathrm|mathbf)\s*"
-_CHOICE = re.compile(rf"{_FONT}\{{\(?([A-J])\)?\}}|\(([A-J])\)")
-_CHOSEN = re.compile(rf"(?:{_FONT}\{{)?(?:([A-Ja-j])|\(([A-Ja-j])\))[.:]?\}}?((?<=[)}}:])\W.*)?", re.DOTALL)
+_CHOICE = re.compile(rf"{_FONT}\{{\(?([A-J])\)?\}}|\(([A-J])\)|([A-J])")
+_CHOSEN = re.compile(
+    rf"(?:{_FONT}\{{)?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s+)?(?:([A-Ja-j])|\(([A-Ja-j])\))[.:)]?(?:\s*\}})?"
+    r"((?<=[)}:.])\W.*)?",
+    re.DOTALL,
+)
 _OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\bnot\b")
+_LABELLED = re.compile(
+    rf"(?:{_FONT}\{{\s*\(([A-J])\)\s*\}}|\(([A-J])\)(?=[\s~\\]))(?:[\s~]|\\[ ,;:]|\\q?quad(?![a-z]))*(.+)", re.DOTALL
+)
 
 
 def phrase_of(tokens: Sequence[Token]) -> Phrase:
@@ -45,4 +52,16 @@ def is_same_choice(gold: str, answer: str) -> bool:
     choice, chosen = _CHOICE.fullmatch(gold.strip()), _CHOSEN.fullmatch(answer.strip().strip("$"))
     if choice is None or chosen is None or _OTHER_CHOICE.search(chosen[3] or ""):
         return False
+    if choice[3]:  # without a mark, the letter of another case is another one
+        return choice[3] in (chosen[1], chosen[2])
     return (choice[1] or choice[2]).casefold() == (chosen[1] or chosen[2]).casefold()
+
+
+def labelled_choice(text: str) -> tuple[str, str]:
+    r"""Returns the letter of a choice and its text; no letter and all of the text for another answer.
+
+    >>> labelled_choice(r"\textbf{(C)}\ 12"), labelled_choice("12"), labelled_choice("(C)")
+    (('C', '12'), ('', '12'), ('', '(C)'))
+    """
+    match = _LABELLED.fullmatch(text.strip().strip("$"))
+    return (match[1] or match[2], match[3]) if match else ("", text)

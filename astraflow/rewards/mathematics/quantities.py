@@ -1,5 +1,6 @@
 r"""Reading of a quantity: an expression followed by a unit, money, an angle, or several units of one dimension."""
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -10,6 +11,7 @@ from astraflow.rewards.mathematics.tokens import Kind, Token, Unreadable
 from astraflow.rewards.mathematics.units import MULTIPLIERS, is_unit_word, unit_of
 
 _DEGREE = unit_of(["degree"])
+_POWER_OF_TEN = re.compile(r"(?<!\d)10\^\{[+-]?\d+\}$")
 _FOOT_MARKS = {"'": "foot", '"': "inch"}
 
 
@@ -92,7 +94,13 @@ def _starts_unit(tokens: Sequence[Token], at: int) -> bool:
     if token.kind is not Kind.WORD:
         return False
     # A single letter in a text is a unit after a number, or if it is known as one: else it is a letter in another font.
-    return len(token.text) > 1 or tokens[at - 1].kind is Kind.NUMBER or is_unit_word(token.text)
+    return len(token.text) > 1 or _ends_number(tokens[:at]) or is_unit_word(token.text)
+
+
+def _ends_number(tokens: Sequence[Token]) -> bool:
+    """Returns whether tokens end with a number or a power of ten."""
+    is_power = _POWER_OF_TEN.search("".join(token.text for token in tokens[-6:])) is not None
+    return tokens[-1].kind is Kind.NUMBER or is_power
 
 
 def _starts_number(tokens: Sequence[Token], at: int, token: Token) -> bool:

@@ -91,6 +91,7 @@ _SYNONYMS = (
     (r"\^\s*\{?(-?\d+)\}?\s*/\s*_\s*\{?(\d+)\}?", r"\\frac{\1}{\2}"),
     (r"\b([ap])\.\s?m\.|\b([ap])\.m\b", r"\\text{\1\2m}"),
     (r"\*\*", "^"),
+    (r"^\s*(?:\\text\s*\{)?\s*(?:[Tt]he )?(?:set of )?[Aa]ll real(?:s| numbers)\s*\}?[.\s]*$", r"\\mathbb{R}"),
 )
 _DROPPED = re.compile(
     r"\\(?:left|right|middle|displaystyle|textstyle|scriptstyle|limits|nolimits|[bB]igg?[lrm]?|hfill|noindent"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from astraflow.rewards.mathematics.algebra.evaluation import Budget
 from astraflow.rewards.mathematics.algebra.identity import canonical
+from astraflow.rewards.mathematics.equations import is_sum_of_letters
 from astraflow.rewards.mathematics.forms import Chain, Form, Grouping, Items, Phrase, Quantity, Table
 from astraflow.rewards.mathematics.ranges import Span, spans_of
 from astraflow.rewards.mathematics.reading import read
@@ -30,7 +31,7 @@ def _of(form: Form, budget: Budget) -> str | None:
         return value and f"{value} {scale}{powers}".strip()
     if isinstance(form, Phrase):
         return " ".join(form.words)
-    if isinstance(form, Chain) and set(form.operators) == {"="} and len(form.sides) == 2 and form.names[0]:
+    if isinstance(form, Chain) and set(form.operators) == {"="} and len(form.sides) == 2 and _is_stated(form):
         return _of(form.sides[1], budget)
     spans = spans_of(form)
     if spans is not None and (not isinstance(form, Items) or _is_interval(form, spans)):
@@ -41,6 +42,11 @@ def _of(form: Form, budget: Budget) -> str | None:
         rows = [_joined(row, budget) for row in form.rows]
         return None if None in rows else "; ".join(row for row in rows if row is not None)
     return None
+
+
+def _is_stated(form: Chain) -> bool:
+    """Returns whether an equation states the value of a name, or of a sum of letters."""
+    return bool(form.names[0]) or is_sum_of_letters(form.sides[0])
 
 
 def _is_interval(form: Items, spans: Sequence[Span]) -> bool:

@@ -152,10 +152,14 @@ async def test_a_program_of_the_policy_that_the_tests_run_changes_no_reward(
     await terminal.close()
 
 
-async def test_links_and_modes_that_the_policy_left_reach_the_tests(tmp_path: Path) -> None:
-    test = '[ "$(cat link)" = x ] && [ "$(stat -c %a made)" = 640 ] && echo 1 > "$LOGS_DIR/verifier/reward.txt"'
-    factory = await of_test(tmp_path, f'cd "$APP_DIR"\n{test}\n')
-    assert (await played(factory, "echo x > made; chmod 640 made; ln -s made link")).reward == 1.0
+@pytest.mark.parametrize("level", ["namespaces", "restricted"])
+async def test_links_and_modes_that_the_policy_left_reach_the_tests(tmp_path: Path, level: str) -> None:
+    test = '[ "$(cat link absolute)" = "$(printf "x\\nx")" ] && [ "$(stat -c %a made)" = 640 ] && [ -d own/. ]'
+    factory = await of_test(
+        tmp_path, f'cd "$APP_DIR"\n{test} && echo 1 > "$LOGS_DIR/verifier/reward.txt"\n', level=level
+    )
+    command = 'echo x > made; chmod 640 made; ln -s made link; ln -s "$PWD/made" absolute; ln -s "$PWD" own'
+    assert (await played(factory, command)).reward == 1.0
     await factory.close()  # type: ignore[attr-defined]  # a ManagedPlugin
 
 
@@ -175,11 +179,12 @@ async def test_the_reward_is_what_tests_with_exit_status_0_wrote(tmp_path: Path,
     await factory.close()  # type: ignore[attr-defined]  # a ManagedPlugin
 
 
-async def of_test(folder: Path, test: str) -> EnvironmentFactory:
+async def of_test(folder: Path, test: str, **sandbox: str) -> EnvironmentFactory:
     """Returns terminals of one task, whose test is a text."""
     shutil.copytree(SAMPLE_TASKS / "greeting", folder / "one")
     (folder / "one" / "tests" / "test.sh").write_text(test)
-    factory = environments.build({"kind": "terminal", "path": str(folder), "sandbox": {"kind": "local", "workers": 1}})
+    spec = {"kind": "terminal", "path": str(folder), "sandbox": {"kind": "local", "workers": 1, **sandbox}}
+    factory = environments.build(spec)
     assert isinstance(factory, ManagedPlugin)
     await factory.start()
     return factory
@@ -193,6 +198,14 @@ async def played(factory: EnvironmentFactory, command: str) -> Observation:
     last = await terminal.act("submit")
     await terminal.close()
     return last
+
+
+async def test_tests_that_write_a_reward_only_when_they_pass_score_0_after_an_episode_was_won(tmp_path: Path) -> None:
+    factory = await of_test(tmp_path, 'set -e\n[ -e "$APP_DIR/left" ]\necho 1 > "$LOGS_DIR/verifier/reward.txt"\n')
+    with pytest.raises(RolloutFailed):
+        await played(factory, "true")
+    assert [(await played(factory, command)).reward for command in ("touch left", "true")] == [1.0, 0.0]
+    await factory.close()  # type: ignore[attr-defined]  # a ManagedPlugin
 
 
 async def test_a_shell_keeps_its_state_until_a_timeout_restarts_it() -> None:

@@ -30,7 +30,7 @@ class Tests:
 
     def write(self, path: str, text: str) -> None:
         file = self.folder / path
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text)
         file.chmod(0o755)
 
@@ -156,3 +156,41 @@ def test_programs_of_the_policy_are_told_from_those_that_read_its_files(
 ) -> None:
     (tmp_path / "a").touch()
     assert is_of_policy([str(tmp_path)], ProgramStart(program, arguments, str(tmp_path))) is expected
+
+
+@pytest.mark.parametrize(
+    "first_line",
+    [
+        '/usr/bin/env -S bash -c "echo 1 > {logs}/reward.txt"',
+        "/usr/bin/env -S timeout 9 python3 -c \"open('{logs}/reward.txt','w').write('1')\"",
+        "/usr/bin/env -S cp -t {logs} {app}/reward.txt",
+        "/usr/bin/env -S bash {app}/copy.sh",
+    ],
+)
+def test_the_first_line_of_a_script_of_the_policy_starts_no_program_with_the_rights_of_the_tests(
+    tests: Tests, first_line: str
+) -> None:
+    app, logs = tests.folder / "app", tests.folder / "logs"
+    tests.write("app/reward.txt", "1\n")
+    tests.write("app/copy.sh", f"cp {app}/reward.txt {logs}")
+    tests.write("app/p", f"#!{first_line.format(app=app, logs=logs)}\n")
+    tests.run('echo 0 > "$LOGS_DIR/reward.txt"; ./p')
+    assert tests.reward == "0"
+
+
+def test_a_program_of_the_policy_reads_the_files_that_the_tests_name_in_its_arguments_and_no_others(
+    tests: Tests,
+) -> None:
+    tests.write("tests/input", "5\n")
+    tests.write("tests/data/input", "6\n")
+    tests.write("tests/expected", "secret\n")
+    tests.write("app/p.sh", 'cat "$1" "${2#--in=}" "$3"/*; cat "$TESTS_DIR"/expected; echo x >> "$1"')
+    tests.write("app/named", f"#!/bin/cat {tests.folder}/tests/expected\n")
+    tests.write("app/again", f"#!{tests.folder}/app/named {tests.folder}/tests/expected\n")
+    tests.write("app/env", f"#!/usr/bin/env -S cat {tests.folder}/tests/expected\n")
+    script = 'cd "$TESTS_DIR"; ln -s "$TESTS_DIR/expected" ../app/link; P=../app/p.sh\n'
+    script += 'bash $P input --in="$TESTS_DIR/input" data; bash $P ../app/link; ../app/named; ../app/again; ../app/env'
+    run = tests.run(script)
+    assert "secret" not in run.stdout
+    assert run.stdout.startswith("5\n5\n6\n")
+    assert (tests.folder / "tests" / "input").read_text() == "5\n"
