@@ -35,11 +35,11 @@ class TeacherEndpointConfig(Config):
     key_variable: Annotated[str, SettableBy.RECIPE] = Field(default="", pattern=r"^(ASTRAFLOW_TEACHER_KEY[A-Z0-9_]*)?$")
     """Name of the environment variable of the trainer with the server's key, `ASTRAFLOW_TEACHER_KEY` or a name that
     begins so. Empty: no key."""
-    concurrency: int = Field(default=32, ge=1)
+    concurrency: Annotated[int, SettableBy.AGENT] = Field(default=32, ge=1)
     """Trajectories that are scored at the same time."""
-    request_timeout_s: float = Field(default=120.0, gt=0)
+    request_timeout_s: Annotated[float, SettableBy.AGENT] = Field(default=120.0, gt=0)
     """Time limit of one trajectory. Seconds."""
-    attempts: int = Field(default=12, ge=1, le=100)
+    attempts: Annotated[int, SettableBy.AGENT] = Field(default=12, ge=1, le=100)
     """Attempts of a request that the server refused for its load or whose connection failed, with doubling pauses of
     at most 30 s. The trainer restarts and repeats the batch after the last one."""
 

@@ -110,7 +110,7 @@ class RunDirectory(RunFolder):
         self._accept_settings(recipe)
         write_private(self.recipe_file, recipe)
         self.log("supervisor").parent.mkdir(exist_ok=True)
-        if not self.token_file.exists():
+        if not self.token_file.exists() or not self.token:
             write_private(self.token_file, secrets.token_urlsafe(24))
         is_new = not (self.path / RUN).exists()
         if is_new:  # a run without a key has unsigned versions, so an existing run gets none
@@ -131,7 +131,7 @@ class RunDirectory(RunFolder):
         """
         if not self.recipe_file.exists():
             return
-        differences = _differences(json.loads(self.recipe_file.read_text()), json.loads(recipe))
+        differences = _differences(self._stored_recipe(), json.loads(recipe))
         if not differences:
             return
         if last_step(self.path) is None:
@@ -146,6 +146,19 @@ class RunDirectory(RunFolder):
             f"settings: `astraflow run {self.recipe_file} --run-dir {self.path}`",
             code="run_directory.other_settings",
         )
+
+    def _stored_recipe(self) -> dict[str, Any]:
+        try:
+            recipe = json.loads(self.recipe_file.read_text())
+            if not isinstance(recipe, dict):
+                raise ValueError("it is no object")
+        except ValueError as problem:
+            raise InvalidInput(
+                f"cannot continue the run in {str(self.path)!r}: its {self.recipe_file.name} is damaged ({problem}); "
+                "restore it from a copy, or remove it and continue with the recipe and the options of the run",
+                code="run_directory.damaged_recipe",
+            ) from problem
+        return recipe
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:

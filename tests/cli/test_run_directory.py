@@ -3,6 +3,8 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
 from astraflow.cli.run_directory import RunDirectory, storage_error
 from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.runtime.folders.run_folders import active_runs, runs_folder
@@ -40,6 +42,24 @@ def test_a_resumed_run_keeps_its_name_and_token(tmp_path: Path) -> None:
     with opened(tmp_path / "run", longer) as directory:
         assert (directory.token, directory.facts.run) == (token, run)
         assert directory.recipe_file.read_text() == longer
+
+
+@pytest.mark.parametrize("content", [b'{"name": "smo', b"[]", b"null", b"", b"\xff\xfe"])
+def test_a_damaged_recipe_is_told_and_can_be_removed(tmp_path: Path, content: bytes) -> None:
+    with opened(tmp_path / "run") as directory:
+        directory.recipe_file.write_bytes(content)
+    with raises_code(InvalidInput, "run_directory.damaged_recipe", "recipe.json"), opened(tmp_path / "run"):
+        pass
+    directory.recipe_file.unlink()
+    with opened(tmp_path / "run") as directory:
+        assert directory.recipe_file.read_text() == RECIPE
+
+
+def test_an_empty_token_is_replaced(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as directory:
+        directory.token_file.write_text("\n")
+    with opened(tmp_path / "run") as directory:
+        assert len(directory.token) >= 32
 
 
 def checkpoint(run: Path, step: int = 0) -> None:

@@ -24,6 +24,8 @@ from tests.dataflow.test_service import episode
 pytestmark = pytest.mark.anyio
 
 INSERT = "insert into acts values (?, ?)"
+INSERT_ROUTED = "insert into routed values (?, ?, null, 0)"
+DELETE_ROUTED = "delete from routed where policy = ? and group_id = ?"
 
 
 async def test_wait_durable_returns_after_the_commit_is_visible_to_others(tmp_path: Path) -> None:
@@ -225,3 +227,29 @@ async def test_a_task_id_with_leading_zeros_is_unknown(tmp_path: Path) -> None:
         (task,) = lease.tasks
         alias = replace(episode(task), task=TaskId(f"{task.group}/0{task.member}"))
         assert await service.nodes.push(node, [alias]) == (UNKNOWN,)
+
+
+async def test_rows_whose_keys_were_damaged_are_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    async with committing(journal):
+        for group in range(4):
+            journal.put(INSERT_ROUTED, "solver", f"train:{group}")
+        await journal.wait_durable()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("pragma journal_mode = delete")
+    file = path.read_bytes()
+    before, _, after = file.rpartition(b"train:1")  # the table's page follows that of its index, or precedes it
+    path.write_bytes(before + b"train:2" + after)
+
+    reopened = Journal(path)
+    async with committing(reopened):
+        reopened.put(DELETE_ROUTED, "solver", "train:1")
+        reopened.put(INSERT_ROUTED, "solver", "train:1")
+        await reopened.wait_durable()
+
+        assert reopened.rows("pragma integrity_check") == [("ok",)]
+        assert {group for (group,) in reopened.rows("select group_id from routed")} == {
+            f"train:{group}" for group in range(4)
+        }
+        assert reopened.failure is None

@@ -11,6 +11,7 @@ rows, and a commit writes the changed ones (`prompt_rows.py`).
 
 import asyncio
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -62,6 +63,7 @@ create table if not exists credentials (
 create table if not exists acts (ordinal integer primary key, body blob not null);
 """
 
+_TABLES = re.findall(r"create table if not exists (\w+)", _SCHEMA)
 
 _SELECT_LOCATIONS = "select number, segment, offset, length from payloads order by number"
 _DELETE_PAYLOAD = "delete from payloads where number = ?"
@@ -106,6 +108,7 @@ class Journal:
         self._files = SegmentFiles(path.parent / "payload")
         self.damaged: dict[tuple[str, str], DamagedRecord] = {}
         """Committed records that could not be read, by kind and key."""
+        self._rebuild_damaged_keys()
         self._pending = _Changes()
         self._ordinal = 0
         self._wake = asyncio.Event()
@@ -248,6 +251,27 @@ class Journal:
 
     def _payload_locations(self) -> dict[int, RecordLocation]:
         return dict(self.decoded(_SELECT_LOCATIONS, _location, what="location", delete=_DELETE_PAYLOAD))
+
+    def _rebuild_damaged_keys(self) -> None:
+        """Writes all rows again if keys are damaged, so that rows and indexes agree; else a later commit would fail
+        again and again. A row that repeats a key, or has none, is set aside."""
+        findings = [text for (text,) in self._database.execute("pragma integrity_check(3)")]
+        if findings == ["ok"]:
+            return
+        log.error("journal_keys_damaged", path=str(self._path), problem=findings[0])
+        with self._database:
+            for table in _TABLES:
+                rows = self.rows(f"select * from {table} not indexed")  # noqa: S608  # a name of the schema
+                self._database.execute(f"delete from {table}")  # noqa: S608  # the same
+                for row in rows:
+                    self._insert_again(table, row)
+
+    def _insert_again(self, table: str, row: tuple[Any, ...]) -> None:
+        statement = f"insert into {table} values ({', '.join('?' * len(row))})"  # noqa: S608  # a name of the schema
+        try:
+            self._database.execute(statement, row)
+        except sqlite3.IntegrityError as problem:
+            self.set_aside(f"row of {table}", row[0], problem, body=row[-1])
 
     def touch(self) -> None:
         """Requests a commit of the states although no row changed."""

@@ -19,6 +19,9 @@ _BUILDERS = frozenset({"arrow", "cache", "csv", "json", "parquet", "text"})
 
 _FORMATS = {".arrow": "arrow", ".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
+_UNREADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError)
+"""Errors of the library for files that it cannot read; the last three for metadata of another shape."""
+
 _CHECKED_AT_ONCE = 10_000
 """Rows that are checked at once when the table is opened. Count."""
 _SAMPLED = 64
@@ -117,14 +120,22 @@ def _loaded(origin: DatasetSource, written: Sequence[str]) -> Any:
             f"cannot load dataset {origin.path!r}: the hub refused it: {problem}; check the name and HF_TOKEN",
             code="dataset.hub_refused",
         ) from problem
-    except (OSError, ValueError, RuntimeError, library.exceptions.DatasetsError) as problem:
+    except (*_UNREADABLE, library.exceptions.DatasetsError) as problem:
         raise InvalidInput(
-            f"cannot load dataset {origin.path!r}: {problem}; check its options", code="dataset.unreadable"
+            f"cannot load dataset {origin.path!r}: {_cause(problem)}; check the file, and the options",
+            code="dataset.unreadable",
         ) from problem
     except Exception as problem:
         if not _is_network(problem):
             raise
         raise InvalidInput(_unreachable(origin), code="dataset.hub_unreachable") from problem
+
+
+def _cause(problem: BaseException) -> str:
+    """Returns the text of the first cause: that of the library only says that it could not generate the dataset."""
+    while problem.__cause__ is not None:
+        problem = problem.__cause__
+    return f"{type(problem).__name__}: {str(problem)[:500]}"
 
 
 def _split_of(loaded: Any, origin: DatasetSource) -> Any:

@@ -102,7 +102,10 @@ def check_values(rows: Any, required_fields: RequiredFields, where: Callable[[in
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if not _is_convertible(column):
             index = next(index for index in range(len(column)) if not _is_convertible(column.slice(index, 1)))
-            raise unusable_value(f"{where(index)}: column {name!r}", "a text is not UTF-8, or a date is out of range")
+            raise unusable_value(
+                f"{where(index)}: column {name!r}",
+                "a text is not UTF-8, a date is out of range, or its time zone is unknown",
+            )
 
 
 def json_row(rows: Any, where: str) -> dict[str, Json]:
@@ -112,16 +115,23 @@ def json_row(rows: Any, where: str) -> dict[str, Json]:
             name: as_json(_shortest(column.to_pylist()[0], column.type), f"{where}: column {name!r}")
             for name, column in zip(rows.column_names, rows.columns, strict=True)
         }
-    except (import_optional("pyarrow").ArrowException, ValueError, OverflowError) as problem:
+    except (import_optional("pyarrow").ArrowException, ValueError, OverflowError, LookupError) as problem:
         raise unusable_value(where, str(problem)[:200]) from problem
 
 
 def _shortest(value: Any, kind: Any) -> Any:
-    """Returns a number of half or single precision as the shortest double that stands for it: 0.1 stays 0.1."""
+    """Returns a value whose numbers of half or single precision are the shortest doubles that stand for them: 0.1 stays
+    0.1."""
     types = import_optional("pyarrow").types
-    if value is None or not (types.is_float32(kind) or types.is_float16(kind)):
-        return value
-    return float(str(np.float32(value) if types.is_float32(kind) else np.float16(value)))
+    if value is None:
+        return None
+    if types.is_float32(kind) or types.is_float16(kind):
+        return float(str(np.float32(value) if types.is_float32(kind) else np.float16(value)))
+    if types.is_struct(kind):
+        return {field.name: _shortest(value[field.name], field.type) for field in kind.fields}
+    if types.is_map(kind):
+        return [(key, _shortest(item, kind.item_type)) for key, item in value]
+    return [_shortest(item, kind.value_type) for item in value] if types.is_nested(kind) else value
 
 
 def unusable_value(where: str, cause: str) -> InvalidInput:
@@ -138,7 +148,7 @@ def _is_convertible(column: Any) -> bool:
         column.validate(full=True)
         if _has_times(column.type):
             column.to_pylist()
-    except (arrow.ArrowException, ValueError, OverflowError):
+    except (arrow.ArrowException, ValueError, OverflowError, LookupError):  # the last for an unknown time zone
         return False
     return True
 

@@ -17,6 +17,10 @@ from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index, path_remedy
 from astraflow.datasets.tables.base import RequiredFields, WrittenNumber, check_fields
 
+MAX_DEPTH = 100
+"""Deepest nesting of a row. Rows of tasks are encoded as JSON further on, which fails far above it. Count."""
+
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -107,7 +111,11 @@ def _opened(path: str) -> int:
 def _parsed(line: bytes, number: int, where: str) -> dict[str, Json]:
     try:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=WrittenNumber)
+        if max(text.count("["), text.count("{")) > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        value = json.loads(
+            text, parse_constant=_refuse_constant, parse_float=WrittenNumber, object_pairs_hook=_distinct
+        )
         if _SURROGATE.search(text) is not None:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -129,6 +137,24 @@ def _parsed(line: bytes, number: int, where: str) -> dict[str, Json]:
             f"cannot read {where}: expected a JSON object, got {type(value).__name__}; correct the line",
             code="dataset.invalid_line",
         )
+    return value
+
+
+def _depth(text: str) -> int:
+    """Returns the largest number of open brackets in a JSON text, those in its texts not counted."""
+    depth = deepest = 0
+    for bracket in _BRACKET.findall(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket, 0)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object. Raises: ValueError for one that has a field twice."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the field {next(name for name in names if names.count(name) > 1)!r} is there twice")
     return value
 
 

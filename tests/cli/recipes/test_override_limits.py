@@ -387,6 +387,21 @@ def test_no_role_can_override_what_contains_a_program(
     assert refused(str(recipe), *overrides, role=role) == keys
 
 
+@pytest.mark.parametrize("option", ["concurrency=4", "request_timeout_s=30", "attempts=2"])
+def test_agents_can_override_limits_of_a_teachers_server(tmp_path: Path, option: str) -> None:
+    recipe = tmp_path / "distilled.toml"
+    recipe.write_text(
+        """extends = "smoke"
+name = "distilled"
+policies.solver.algorithm.teacher_endpoint = { base_url = "http://127.0.0.1:9", model = "large" }
+policies.solver.algorithm.token_advantages = [{ kind = "distillation" }]
+"""
+    )
+    key = "policies.solver.algorithm.teacher_endpoint"
+    assert refused(str(recipe), f"{key}.{option}", role="agent") == []
+    assert refused(str(recipe), f"{key}.model='x'", role="operator") == [f"{key}.model"]
+
+
 def test_agents_can_override_limits_of_an_environment_and_its_kind(tmp_path: Path) -> None:
     recipe = tmp_path / "isolated.toml"
     recipe.write_text(ISOLATED)

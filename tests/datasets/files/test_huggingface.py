@@ -157,3 +157,20 @@ def test_hub_files_are_requested_by_name_and_revision(tmp_path: Path) -> None:
         "path": "json",
         "data_files": {"test": ["hf://datasets/owner/name@abc/a.jsonl", "hf://datasets/owner/name@abc/b.jsonl"]},
     }
+
+
+@pytest.mark.parametrize(("file", "content"), [("state.json", "{}"), ("state.json", "[]"), ("dataset_info.json", "[]")])
+def test_a_saved_dataset_with_damaged_metadata_is_refused(tmp_path: Path, file: str, content: str) -> None:
+    saved = tables.save_to_disk(tmp_path / "saved")
+    (Path(saved) / file).write_text(content)
+
+    with raises_code(InvalidInput, "dataset.unreadable"):
+        dataset(saved)
+
+
+def test_the_cause_is_that_of_the_reader(tmp_path: Path, cache: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "q", "answer": "a"}\n{"question": "q", "answer": "a", "answer": "b"}\n')
+
+    with raises_code(InvalidInput, "dataset.unreadable", "row 1"):
+        dataset(path, cache=cache)

@@ -52,6 +52,9 @@ def test_lines_become_prompts_with_all_their_fields(tmp_path: Path) -> None:
         (b'{"question": "q", "answer": "a", "\\uDFFF": 1}\n', "line 1: it has half of a surrogate pair"),
         (b'{"question": "\xed\xa0\x80", "answer": "a"}\n', "line 1: not UTF-8"),
         (b"\xff\n", "line 1: not UTF-8"),
+        (b'{"question": "q", "answer": "a", "answer": "b"}\n', "line 1: not JSON: the field 'answer' is there twice"),
+        (b'{"question": "q", "answer": "a", "more": [{"x": 1, "x": 1}]}\n', "line 1: not JSON: the field 'x'"),
+        (b'{"question": "q", "answer": "a", "more": ' + b"[" * 101 + b"]" * 101 + b"}\n", "line 1: .*nested more than"),
         (b"\n\n", "is empty"),
     ],
 )
@@ -70,6 +73,13 @@ def test_the_answer_is_the_number_as_it_is_written(tmp_path: Path, number: str) 
     assert prompt.fields["answer"] == written
     assert prompt.fields["more"] == [float(number) if set(".eE") & set(number) else int(number)]
     assert type(prompt.fields["more"][0]) in (int, float)
+
+
+@pytest.mark.parametrize("text", ["[" * 200, "]" * 200, '{"' * 200, '\\"[' * 200, "\\" * 3 + "[" * 200])
+def test_brackets_in_a_text_are_no_nesting(tmp_path: Path, text: str) -> None:
+    row = json.dumps({"question": text, "answer": "a", "more": [[[1]]]}).encode() + b"\n"
+
+    assert dataset(tmp_path / "rows.jsonl", row).prompt(0).fields["question"] == text
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
