@@ -16,7 +16,7 @@ RARE := site-packages/(kubernetes/aio|mypyc?|torch/(_inductor|testing)|transform
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '$(RARE)' $(CURDIR)/$(VENV)/lib >/dev/null || true
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo demo-llm test test-long test-lowest engines system-packages helm soak soak-cluster coverage mutants recipes gpu agent-clients containers check audit extras release sbom docs format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long test-lowest engines system-packages helm soak soak-cluster soak-hostile coverage mutants recipes gpu agent-clients containers check audit extras release sbom docs format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -60,6 +60,9 @@ soak: $(VENV)/.installed-dev ## run the soak test with random faults: make soak 
 
 soak-cluster: $(VENV)/.installed-dev ## run two hosts with PostgreSQL, a bucket and a mirror under faults, as root: make soak-cluster ARGS="--minutes 10 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.cluster $(ARGS)
+
+soak-hostile: $(VENV)/.installed-dev ## compare the throughput of honest nodes with and without a hostile one: make soak-hostile ARGS="--minutes 4"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.throughput $(ARGS)
 
 coverage: $(VENV)/.installed-dev ## run the tests with coverage of lines and branches, and print it by package: make coverage ARGS=tests/weights
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist worksteal --cov --cov-report json:build/coverage.json $(ARGS); code=$$?; \

@@ -17,9 +17,9 @@ async def test_nothing_that_one_node_sends_stops_a_run(tmp_path: Path, forked_pr
         await run.steps_more(3)
         pids = run.pids()
         problems = {
-            attack.name: problems
+            attack.name: faults
             for number, attack in enumerate(ATTACKS)
-            if (problems := await problems_after(attack, run, f"hostile-{number}"))
+            if (faults := await problems_after(attack, run, f"hostile-{number}"))
         }
         assert problems == {}
         assert run.pids() == pids, "a process was restarted"

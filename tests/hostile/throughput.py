@@ -2,7 +2,7 @@
 
     python -m tests.hostile.throughput [--minutes 10] [--seed 0] [--json FILE]
 
-`make soak ARGS="--hostile"` runs the same. Engine and trainer are simulated and mostly sleep, so that the figures show
+`make soak-hostile` runs it. Engine and trainer are simulated and mostly sleep, so that the figures show
 what the hostile node costs the others by what it sends, not by the processor time that it takes from them. Exits with
 code 0 only if the honest share is at least 0.9, and no counts are unbalanced.
 """
