@@ -100,6 +100,9 @@ def execute(folder: Path, arguments: list[str]) -> int:
     if (container / "relays").exists():
         sys.stdout.write(command[3])  # the mark of a command that began
         return 0
+    if "mkdir" in command and (folder / "read-only-root").exists():
+        sys.stderr.write("mkdir: cannot create directory '/logs': Permission denied\n")
+        return 1
     if command[-1] == "pwd":
         answer = (folder / "workdir").read_text() if (folder / "workdir").exists() else workdir
         sys.stdout.write(f"{command[3] if command[0] == 'sh' else ''}{answer}\n")

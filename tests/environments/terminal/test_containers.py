@@ -188,6 +188,18 @@ async def test_tests_that_cannot_be_copied_are_a_failure(docker: Docker) -> None
     assert docker.calls[-1][0] == "rm"
 
 
+async def test_tests_run_where_root_cannot_write_the_root_folder(docker: Docker) -> None:
+    (docker.folder / "read-only-root").touch()
+    prompt = datasets.build({"kind": "terminal", "is_sample": True}, 0).prompt(5)
+    actions = (solver(prompt, [Observation(text="")]), "submit")
+    observations = await played(factory_of(), str(prompt.fields["task"]), *actions)
+    assert observations[-1].reward == 1.0
+    assert [call[-1] for call in docker.calls if call[0] == "cp" and call[-1].endswith((":/tests", ":/logs"))] == [
+        "container-1:/tests",
+        "container-1:/logs",
+    ]
+
+
 @pytest.mark.parametrize("folder", ["/logs/verifier", "/tests", "/app"])
 async def test_the_tests_run_in_another_container_with_the_working_directory_of_the_first(
     docker: Docker, folder: str
