@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import tarfile
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -210,6 +211,9 @@ class ContainerEngine:
         )
 
 
+_ARE_WRITABLE = 'for folder in "$0" "$@"; do [ -w "$folder" ] || exit 1; done'
+
+
 class Container:
     """A running container."""
 
@@ -264,6 +268,18 @@ class Container:
                 f"cannot continue in container {self.name[:12]!r}: it is not running ({cause}); look for what ended it",
                 code="environment.container_failed",
             )
+
+    async def make_folders(self, *paths: str) -> JobResult:
+        """Makes folders, each below the root folder or below one before it; returns the failure where the container's
+        user cannot write one. In Podman, root without capabilities cannot write the root folder; its `cp` can."""
+        made = await self.execute("mkdir", "-p", *paths, timeout_s=COMMAND_S)
+        if made.outcome is Outcome.PASSED:
+            return made
+        with tempfile.TemporaryDirectory(prefix="astraflow-container-") as empty:
+            for path in paths:
+                await self.copy_folder(Path(empty), path)
+        checked = await self.execute("sh", "-c", _ARE_WRITABLE, *paths, timeout_s=COMMAND_S)
+        return checked if checked.outcome is Outcome.PASSED else made
 
     async def copy_folder(self, source: Path, target: str) -> JobResult:
         """Copies the contents of a folder of this machine, an absolute path, into a folder of the container, which

@@ -101,6 +101,7 @@ def execute(folder: Path, arguments: list[str]) -> int:
         sys.stdout.write(command[3])  # the mark of a command that began
         return 0
     if "mkdir" in command and (folder / "read-only-root").exists():
+        sys.stdout.write(command[3])
         sys.stderr.write("mkdir: cannot create directory '/logs': Permission denied\n")
         return 1
     if command[-1] == "pwd":

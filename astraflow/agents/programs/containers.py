@@ -189,7 +189,7 @@ class _RunningContainer:
         try:
             for name, text in files.items():
                 (folder / name).write_text(text)
-            mkdir_result = await self._container.execute("mkdir", "-p", self._folder, timeout_s=COMMAND_S)
+            mkdir_result = await self._container.make_folders(self._folder)
             copied = await self._container.copy_folder(folder, self._folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -84,6 +84,9 @@ class TaskContainer(Protocol):
     async def execute(self, *command: str, timeout_s: float) -> JobResult:
         """Runs a command in the container, which stops it. Raises: SandboxError."""
 
+    async def make_folders(self, *paths: str) -> JobResult:
+        """Makes folders, each below the root folder or below one before it. Raises: SandboxError."""
+
     async def copy_folder(self, source: Path, target: str) -> JobResult:
         """Copies the contents of a folder of this machine into a folder of the container. Raises: SandboxError."""
 
@@ -171,12 +174,8 @@ class ContainerSession:
             return TestRun(result=result, written=await container.text(f"{_LOGS}/verifier/reward.txt"))
 
     async def _copy_tests(self, container: TaskContainer) -> None:
-        made = await container.execute("mkdir", "-p", f"{_LOGS}/verifier", _TESTS, timeout_s=COMMAND_S)
+        await container.make_folders(_LOGS, f"{_LOGS}/verifier", _TESTS)
         copied = await container.copy_folder(self._task.folder / "tests", _TESTS)
-        if made.outcome is not Outcome.PASSED:  # in Podman, root without capabilities cannot write `/`; its `cp` can
-            with tempfile.TemporaryDirectory(prefix="astraflow-terminal-") as folder:
-                await asyncio.to_thread(_make_log_folders, Path(folder))
-                copied = await container.copy_folder(Path(folder), _LOGS)
         if copied.outcome is not Outcome.PASSED:
             raise SandboxError(
                 f"cannot copy the tests of task {self._task.name!r}: {copied.stderr.strip()[-300:]!r}; check the "
@@ -203,11 +202,6 @@ async def _placed(container: TaskContainer, path: str, archive: Path) -> bool:
         if (await container.execute("sh", "-c", script, path, timeout_s=COMMAND_S)).outcome is not Outcome.PASSED:
             return False
     return True
-
-
-def _make_log_folders(folder: Path) -> None:
-    Path(folder, "verifier").mkdir()
-    folder.chmod(0o755)  # the folder of the container gets its mode
 
 
 def _digest(task: TerminalTask) -> str:

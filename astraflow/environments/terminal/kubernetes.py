@@ -201,6 +201,10 @@ class Pod:
         answer."""
         return await self._runner.execute(self._name, command, timeout_s=timeout_s)
 
+    async def make_folders(self, *paths: str) -> JobResult:
+        """Makes folders."""
+        return await self.execute("mkdir", "-p", *paths, timeout_s=COMMAND_S)
+
     async def copy_folder(self, source: Path, target: str) -> JobResult:
         """Copies the files of a folder of this machine into a folder of the pod, which exists."""
         packed = base64.b64encode(archive_of(files_below(source.parent, source.name))).decode()

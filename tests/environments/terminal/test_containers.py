@@ -195,8 +195,9 @@ async def test_tests_run_where_root_cannot_write_the_root_folder(docker: Docker)
     observations = await played(factory_of(), str(prompt.fields["task"]), *actions)
     assert observations[-1].reward == 1.0
     assert [call[-1] for call in docker.calls if call[0] == "cp" and call[-1].endswith((":/tests", ":/logs"))] == [
-        "container-1:/tests",
         "container-1:/logs",
+        "container-1:/tests",
+        "container-1:/tests",
     ]
 
 
