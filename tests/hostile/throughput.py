@@ -138,7 +138,8 @@ async def _attack(run: RunningRun, choice: random.Random) -> None:
     for number in itertools.count():
         attack = choice.choice(ATTACKS)
         name = f"hostile-{choice.randrange(2**32):08x}-{number}"
-        with suppress(AstraFlowError, TimeoutError):  # it is refused, or gets no task in time: on with the next
+        # it is refused, or gets no task in time, which the attack cannot unpack: on with the next
+        with suppress(AstraFlowError, TimeoutError, ValueError):
             async with asyncio.timeout(LONGEST_ATTACK_S), hostile_node(run, name) as node:
                 await attack.act(node)
 
