@@ -25,7 +25,7 @@ class Revocations:
         self._seen: tuple[int, int] | None = None
         self._until: dict[str, float] = {}
         self._unwritten: dict[str, float] = {}
-        """Those that the file lacks."""
+        """Revoked credentials that are not in the file yet: id -> Unix seconds of expiry."""
         self.problem = ""
         """Why the file lacks revocations, with a remedy; empty while it has all."""
 

@@ -89,7 +89,7 @@ class SetAsideFile:
     at: float
     """Time at which the data was set aside. Unix seconds."""
     summary: str
-    """What the file contains; empty when it is unreadable."""
+    """Summary of the file's contents; empty when it is unreadable."""
 
     @property
     def name(self) -> str:

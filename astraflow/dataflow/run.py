@@ -89,7 +89,7 @@ class Run:
         self.trainers: dict[PolicyId, dict[str, Json]] = {}
         """Facts that the trainer of each policy reported about itself."""
         self.trainer_waits: dict[PolicyId, tuple[float, str]] = {}
-        """What the trainer of each policy waits for, such as a full disk, and the time of its latest word."""
+        """Time of the latest message of each policy's trainer, and why it waits, such as a full disk."""
         self.plugin_changes = PluginChanges(
             self.flows,
             self.streams,

@@ -63,7 +63,7 @@ class Defect:
     """Name of the limit, by which refused results are counted."""
     boundary: Boundary
     cause: str
-    """What is beyond the limit and what to do, for the failure's message."""
+    """Text of the failure: the value, its limit and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class ResultLimits:
     max_tokens: int | None = None
     """Tokens of a trajectory, whatever workflow and trainer state; None: no such limit."""
     bounds: EpisodeBounds = field(default_factory=EpisodeBounds)
-    """What the workflow states about its episodes."""
+    """Largest episode that the workflow can produce."""
 
     def tokens(self, row: RowLimits, *, characters: int) -> float:
         """Returns the most tokens of a trajectory. characters: of the texts of its prompt."""

@@ -98,7 +98,7 @@ class _Level:
 
     holders: OrderedDict[str, _Holder] = field(default_factory=OrderedDict)
     proven: OrderedDict[str, _Holder] = field(default_factory=OrderedDict)
-    """Those with results."""
+    """Holders with results, the latest seen last."""
 
     def see(self, holder: _Holder, *, now: float) -> None:
         """Notes a call."""

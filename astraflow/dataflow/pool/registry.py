@@ -49,7 +49,7 @@ class Node:
     lease_expiries: int = 0
     """Leases that expired, or whose task was reclaimed. Count."""
     kept: str = ""
-    """What it held for how long when it was first put on probation; empty otherwise."""
+    """Tasks that it held and for how long when its probation began, as text; empty without probation."""
     is_lost: bool = False
     is_gone: bool = False
     history: deque[tuple[float, float, float]] = field(default_factory=deque)

@@ -27,7 +27,7 @@ MAX_ERROR_CHARS = 1000
 
 
 class Verdict(Enum):
-    """What follows from a failed step."""
+    """Consequence of a failed step for its batch."""
 
     NOTHING = "nothing"
     """The report is a repetition, or the trainer was stopped on purpose."""

@@ -25,7 +25,7 @@ class Quantity:
 
 
 class Grouping(Enum):
-    """What the brackets around items mean."""
+    """Meaning of the brackets around items."""
 
     LIST = "list"
     """No brackets: in any order."""

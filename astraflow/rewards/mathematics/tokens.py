@@ -35,7 +35,7 @@ class Token:
     text: str
     """As written; a command has no backslash."""
     value: Fraction = Fraction(0)
-    """Of a number."""
+    """Value of a number; 0 for other tokens."""
     is_decimal: bool = False
     """True for a number with a decimal point that may be rounded."""
 
