@@ -272,14 +272,14 @@ class Container:
     async def make_folders(self, *paths: str) -> JobResult:
         """Makes folders, each below the root folder or below one before it; returns the failure where the container's
         user cannot write one. In Podman, root without capabilities cannot write the root folder; its `cp` can."""
-        made = await self.execute("mkdir", "-p", *paths, timeout_s=COMMAND_S)
-        if made.outcome is Outcome.PASSED:
-            return made
+        mkdir_result = await self.execute("mkdir", "-p", *paths, timeout_s=COMMAND_S)
+        if mkdir_result.outcome is Outcome.PASSED:
+            return mkdir_result
         with tempfile.TemporaryDirectory(prefix="astraflow-container-") as empty:
             for path in paths:
                 await self.copy_folder(Path(empty), path)
         checked = await self.execute("sh", "-c", _ARE_WRITABLE, *paths, timeout_s=COMMAND_S)
-        return checked if checked.outcome is Outcome.PASSED else made
+        return checked if checked.outcome is Outcome.PASSED else mkdir_result
 
     async def copy_folder(self, source: Path, target: str) -> JobResult:
         """Copies the contents of a folder of this machine, an absolute path, into a folder of the container, which
