@@ -25,6 +25,7 @@ from maintainer.fleet.providers.base import (
     Quote,
     Retry,
     Unknown,
+    unread_places,
 )
 from maintainer.fleet.state.fleet import Fleet
 from maintainer.fleet.state.idempotency import require_pool_access
@@ -145,6 +146,8 @@ async def _check(kind: CheckKind, pool: PoolId | None, call: Awaitable[str], *, 
 
 async def _listed(provider: Provider, cluster: str) -> str:
     instances = await provider.list(cluster)
+    for problem in unread_places(instances).values():
+        raise problem
     return f"{len(instances)} {'instance' if len(instances) == 1 else 'instances'} with the tag {cluster}"
 
 

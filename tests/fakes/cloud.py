@@ -10,9 +10,11 @@ from maintainer.fleet.providers.base import (
     Instance,
     Invalid,
     LaunchSpec,
+    PartialList,
     ProviderError,
     Quote,
     RetireResult,
+    Retry,
     State,
     fingerprint,
 )
@@ -50,6 +52,8 @@ class Cloud:
         self.machines: dict[str, Machine] = {}
         self.starts = 0
         """Instances started in total."""
+        self.silent_regions: set[str] = set()
+        """Regions that lists do not cover at the moment."""
 
     def find(self, launch_id: str, *, is_seen: bool = False) -> list[Machine]:
         """Returns the living machines of a launch; is_seen: only the listed ones."""
@@ -137,15 +141,21 @@ class CloudProvider:
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
         self.fault("list before")
-        instances = tuple(
+        instances = [
             self._seen(machine)
             for machine in self.cloud.machines.values()
             if machine.instance.tags is not None
             and machine.instance.tags.cluster == cluster
             and self.cloud.shows(machine)
-        )
+        ]
         self.fault("list after")
-        return instances
+        silent = [instance for instance in instances if instance.region in self.cloud.silent_regions]
+        if not silent:
+            return tuple(instances)
+        return PartialList(
+            [instance for instance in instances if instance not in silent],
+            unread={instance.handle.id: Retry(f"no answer from {instance.region}") for instance in silent},
+        )
 
     async def describe(self, handle: Handle) -> Instance:
         machine = self.cloud.machines.get(handle.id)

@@ -6,7 +6,7 @@ two under one launch id     the registered one stays, the other is terminated
 terminating for long        requested again, and reported as a problem
 suspect for long            drained, and replaced
 
-A missing answer changes nothing: neither a provider that cannot be read nor a silent dataflow. A node that is missing
+A missing answer changes nothing: neither a provider, or one of its regions, that cannot be read nor a silent dataflow. A node that is missing
 from the reports has left only after `times.lost_after_s`, because a restarted dataflow does not know its nodes yet.
 """
 
@@ -23,7 +23,15 @@ from astraflow.runtime.logs import get_logger
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.lifecycle import STARTING_STATES, InstanceEvent
 from maintainer.fleet.ledger.records import LaunchRecord, Orphan
-from maintainer.fleet.providers.base import Handle, Instance, Provider, State
+from maintainer.fleet.providers.base import (
+    Handle,
+    Instance,
+    Provider,
+    ProviderError,
+    State,
+    is_unread,
+    unread_places,
+)
 from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
 
 log = get_logger()
@@ -74,14 +82,17 @@ class Reconciler:
         """Sweeps every provider once. A provider that fails is reported and retried at the next sweep."""
         for name, provider in self._fleet.providers.items():
             try:
-                await self._sweep(name, provider)
+                unread = await self._sweep(name, provider)
             except (AstraFlowError, TimeoutError) as problem:
                 self._record_failure(name, str(problem) or "no answer in time")
             except Exception as problem:  # a provider's defect must not stop the sweep
                 log.exception("sweep_failed", provider=name)
                 self._record_failure(name, repr(problem))
             else:
-                self._provider_problems.pop(name, None)
+                if unread:
+                    self._record_failure(name, "; ".join(sorted({str(problem) for problem in unread.values()})))
+                else:
+                    self._provider_problems.pop(name, None)
         if not self._provider_problems:
             self.last_sweep_at = self._fleet.clock.wall()
 
@@ -102,18 +113,23 @@ class Reconciler:
                 )
         await self._recheck_lost_instances()
 
-    async def _sweep(self, name: str, provider: Provider) -> None:
+    async def _sweep(self, name: str, provider: Provider) -> Mapping[str, ProviderError]:
+        """Compares a provider's list with the ledger; returns what the list does not cover."""
         started_at = self._fleet.clock.wall()
         async with asyncio.timeout(self._fleet.config.times.call_timeout_s):
             listed = await provider.list(self._fleet.config.cluster)
+        unread = unread_places(listed)
         by_launch: dict[str, list[Instance]] = defaultdict(list)
         for instance in listed:
             by_launch[instance.handle.launch_id].append(instance)
         for record in self._fleet.ledger.alive():
-            if record.instance.provider == name:
+            handle = record.instance.handle
+            if record.instance.provider == name and not is_unread(unread, handle=handle, launch_id=record.id):
                 settled_before = started_at - provider.capabilities().listing_lag_s
                 await self._compare(record, by_launch.get(record.id, []), provider, settled_before)
-        await self._watch_orphans(name, provider, [instance for instance in listed if instance.state is not State.GONE])
+        alive = [instance for instance in listed if instance.state is not State.GONE]
+        await self._watch_orphans(name, provider, alive, unread)
+        return unread
 
     async def _compare(
         self, record: LaunchRecord, listed: Sequence[Instance], provider: Provider, settled_before: float
@@ -167,7 +183,9 @@ class Reconciler:
 
         await self._fleet.ledger.change(decide)
 
-    async def _watch_orphans(self, name: str, provider: Provider, listed: Sequence[Instance]) -> None:
+    async def _watch_orphans(
+        self, name: str, provider: Provider, listed: Sequence[Instance], unread: Mapping[str, ProviderError]
+    ) -> None:
         """Tracks listed instances without a live launch, and terminates them after the quarantine."""
         fleet, now = self._fleet, self._fleet.clock.wall()
         alive = {record.id for record in fleet.ledger.alive()}
@@ -181,7 +199,13 @@ class Reconciler:
             for handle, instance in orphaned.items()
             if (name, handle) not in fleet.ledger.orphans
         )
-        removed = tuple(key for key in fleet.ledger.orphans if key[0] == name and key[1] not in orphaned)
+        removed = tuple(
+            key
+            for key, orphan in fleet.ledger.orphans.items()
+            if key[0] == name
+            and key[1] not in orphaned
+            and not is_unread(unread, handle=orphan.handle, launch_id=orphan.launch_id)
+        )
         if new_orphans or removed:
             await fleet.ledger.change(lambda _: (Changes(orphans=new_orphans, forgotten=removed), None))
         for orphan in new_orphans:

@@ -6,7 +6,7 @@ from its creation on, so that it identifies started instances after any failure.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.util import find_spec
@@ -162,6 +162,32 @@ class Instance:
     """Reason of the state, as far as the provider reports it."""
 
 
+class PartialList(tuple[Instance, ...]):
+    """Instances of a provider of which some places, such as regions or hosts, could not be read.
+
+    Instances there are unknown, not gone.
+    """
+
+    unread: Mapping[str, ProviderError]
+    """Error by launch id, or by the common beginning of the ids of a place's handles."""
+
+    def __new__(cls, instances: Iterable[Instance], *, unread: Mapping[str, ProviderError]) -> "PartialList":
+        """Returns the instances that could be read. unread: see the attribute."""
+        partial_list = super().__new__(cls, instances)
+        partial_list.unread = unread
+        return partial_list
+
+
+def unread_places(listed: tuple[Instance, ...]) -> Mapping[str, ProviderError]:
+    """Returns what a list does not cover, as in `PartialList.unread`; empty for a complete list."""
+    return listed.unread if isinstance(listed, PartialList) else {}
+
+
+def is_unread(unread: Mapping[str, ProviderError], *, handle: str, launch_id: str) -> bool:
+    """Returns whether a list without this instance says nothing about it."""
+    return launch_id in unread or handle.startswith(tuple(unread))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """Capabilities of a provider, known without a call."""
@@ -210,7 +236,10 @@ class Provider(Protocol):
         """
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
-        """Returns all instances with the cluster tag, in any order, possibly including recently ended ones."""
+        """Returns all instances with the cluster tag, in any order, possibly including recently ended ones.
+
+        Returns a PartialList when some of the provider's places cannot be read. Raises: ProviderError when none can.
+        """
 
     async def describe(self, handle: Handle) -> Instance:
         """Returns an instance's current state; GONE for an unknown one."""

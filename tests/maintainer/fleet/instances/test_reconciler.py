@@ -23,14 +23,14 @@ from maintainer.fleet.providers.base import (
     Unknown,
 )
 from tests.fakes.cloud import Cloud, CloudProvider, failing_once
-from tests.maintainer.fleet.parts import POOL, START, Parts, Run, build, spec
+from tests.maintainer.fleet.parts import ALICE, POOL, START, Parts, Run, build, spec
 
 pytestmark = pytest.mark.anyio
 
 
-def stray(cloud: Cloud, launch_id: str = "01STRAY", cluster: str = "tests") -> Handle:
+def stray(cloud: Cloud, launch_id: str = "01STRAY", cluster: str = "tests", region: str = "") -> Handle:
     tags = Tags(cluster=cluster, pool="eu", run="run-1", expires_at=START + 1e6)
-    return cloud.start(LaunchSpec(tags=tags, node=NodePlan(dataflow="127.0.0.1:1")), launch_id)
+    return cloud.start(LaunchSpec(tags=tags, node=NodePlan(dataflow="127.0.0.1:1"), region=region), launch_id)
 
 
 async def running(tmp_path: Path, nodes: int = 3) -> Parts:
@@ -420,3 +420,45 @@ async def test_a_hanging_termination_is_a_problem_and_ends_the_sweep(tmp_path: P
     async with asyncio.timeout(30.0):
         await parts.reconciler.sweep()
     assert "provider cloud" in parts.reconciler.problems()
+
+
+async def test_instances_of_an_unread_region_are_neither_gone_nor_replaced(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(region="us"))
+    await parts.want(3)
+    await parts.pass_time(60.0)
+    before = {record.id: record.instance.state for record in parts.ledger.alive()}
+    parts.cloud.silent_regions.add("us")
+    parts.run.lost |= dict.fromkeys(before, 10.0)  # not the heartbeats keep them
+    await parts.pass_time(300.0)
+    assert {record.id: record.instance.state for record in parts.ledger.alive()} == before
+    assert parts.cloud.starts == 3
+    assert list(parts.reconciler.problems()) == ["provider cloud"]
+    assert not (await parts.preflight_checks.preflight("cloud", actor=ALICE)).is_ok
+    parts.cloud.silent_regions.clear()
+    await parts.pass_time(70.0)
+    assert parts.reconciler.problems() == {}
+    assert parts.cloud.starts == 3
+
+
+async def test_instances_of_a_read_region_are_compared_while_another_is_silent(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(region="eu"))
+    await parts.want(1)
+    await parts.pass_time(60.0)
+    abroad = stray(parts.cloud, "01ABROAD", region="us")
+    parts.cloud.silent_regions.add("us")
+    (record,) = parts.ledger.alive()
+    (machine,) = parts.cloud.find(record.id)
+    parts.cloud.end(machine, after_s=0.0)
+    await parts.pass_time(120.0)
+    assert record.id not in {alive.id for alive in parts.ledger.alive()}
+    assert parts.cloud.machines[abroad.id].gone_at is None
+
+
+async def test_the_quarantine_of_an_orphan_goes_on_while_its_region_is_silent(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    orphan = stray(parts.cloud, region="us")
+    await parts.pass_time(60.0)
+    parts.cloud.silent_regions.add("us")
+    await parts.pass_time(600.0)
+    assert list(parts.ledger.orphans) == [("cloud", orphan.id)]
+    assert parts.cloud.machines[orphan.id].gone_at is None
