@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.trainer.engines.base import UpdateResult
+from astraflow.trainer.engines.dithering import dither
 from astraflow.trainer.engines.update_rules import AdamW, Muon, chunks, local_shard, with_sharding
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -45,6 +46,9 @@ class OptimizerOptions(Config):
     with a scale for each 256 elements of a row) saves 6. They are computed in float32."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     """Momentum of Muon."""
+    dithered_start: Annotated[bool, SettableBy.AGENT] = False
+    """Spreads the initial float32 weights over the values that round to the stored ones, so that published weights
+    follow small steps from the first one (docs/explanation/dead-zone.md)."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Maximum norm of the gradient; a larger gradient is scaled down to it."""
 
@@ -136,6 +140,9 @@ class MasterOptimizer:
             is_compiled=is_compiled,
         )
         self._muon = Muon(by_muon, momentum=options.muon_momentum, moments=moments, matrix_shapes=matrix_shapes or {})
+        if options.dithered_start:  # a restore replaces all masters
+            for name, parameter in self._parameters.items():
+                dither(self._masters[name], name, whole=parameter, grid=rounded_to)
         self._write_back()
 
     def accumulate(self) -> None:

@@ -41,11 +41,12 @@ def with_sharding(shard: Tensor, like: Tensor) -> Tensor:
 
 def chunks(elements: int, device: torch.device) -> Iterator[slice]:
     """Returns the slices in which a flat tensor is processed where temporary values are needed."""
-    size = _chunk_elements(device)
+    size = chunk_elements(device)
     return (slice(begin, min(begin + size, elements)) for begin in range(0, elements, size))
 
 
-def _chunk_elements(device: torch.device) -> int:
+def chunk_elements(device: torch.device) -> int:
+    """Returns the elements of a chunk that is processed at a time."""
     return _CPU_CHUNK_ELEMENTS if device.type == "cpu" else _DEVICE_CHUNK_ELEMENTS
 
 
@@ -176,7 +177,7 @@ class AdamW:
     ) -> None:
         """Updates one master, with its moments decoded some rows at a time. thresholds: from 0 to below 1."""
         weights, slopes = (value.view(len(value), math.prod(value.shape[1:])) for value in (master, gradient))
-        for rows in row_chunks(master, elements=_chunk_elements(master.device)):
+        for rows in row_chunks(master, elements=chunk_elements(master.device)):
             first, second = (moment.read(name, rows) for moment in (self._coded_first, self._coded_second))
             _adamw([weights[rows]], [slopes[rows]], [first], [second], applied=applied, options=options)
             self._coded_first.write(name, rows, first, thresholds)
