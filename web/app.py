@@ -32,6 +32,7 @@ from web.middleware.rate_limits import RateLimiter
 from web.middleware.request_resources import RequestResources
 from web.requests.context import AppContext, RequestContext, error_page_context
 from web.security.audit_log import AuditedCommand
+from web.security.path_prefix import PathPrefixMiddleware
 from web.security.problems import CODE_HEADER, FieldProblem, problem_response
 from web.security.request_bodies import READ_METHODS
 from web.security.resources import Resource
@@ -76,7 +77,7 @@ _TITLES = {
 
 
 def create_app(app_context: AppContext) -> ASGIApp:
-    """Builds the ASGI application. The security middleware is outermost: every answer gets its headers."""
+    """Builds the ASGI application. Every answer gets the headers of the security middleware."""
     # The routes themselves: including a router would copy each of its routes.
     routes = [route for router in ROUTERS for route in router.routes]
     app = FastAPI(title="AstraFlow", routes=routes, docs_url=None, redoc_url=None, openapi_url=None)
@@ -93,7 +94,7 @@ def create_app(app_context: AppContext) -> ASGIApp:
 
     needs = RoutePermissions(routes)
     resources_of = RequestResources(app_context).resources_of
-    return SecurityMiddleware(
+    secured = SecurityMiddleware(
         app,
         accounts=app_context.accounts,
         needs=needs,
@@ -102,6 +103,7 @@ def create_app(app_context: AppContext) -> ASGIApp:
         resources_of=resources_of,
         refuse=refuse,
     )
+    return PathPrefixMiddleware(secured, app_context.settings.path_prefix)
 
 
 async def _on_http_error(request: Request, problem: Exception) -> Response:

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.folders.data_locations import check_data_location
-from astraflow.runtime.http.hosts import WILDCARDS, require_reachable_host
+from astraflow.runtime.http.hosts import WILDCARDS, proxy_url, require_reachable_host
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
@@ -54,7 +54,8 @@ class Settings(Config):
     recipe: str = ""
     """Name of the run's recipe, for display."""
     behind_proxy: str = ""
-    """Public `https://` URL of a proxy in front of this process; permits listening beyond loopback."""
+    """Public `https://` URL of a proxy in front of this process, also with a path; permits listening beyond
+    loopback."""
     names: tuple[str, ...] = ()
     """Host names that browsers may use, in addition to loopback and the proxy's."""
     tls_certificate: Path | None = None
@@ -88,12 +89,7 @@ class Settings(Config):
     @field_validator("behind_proxy")
     @classmethod
     def _is_public_address(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if value and (parts.scheme != "https" or not parts.hostname):
-            raise ValueError(
-                "cannot use the proxy: not an https:// URL; give its public URL, such as https://astraflow.example.org"
-            )
-        return value
+        return proxy_url(value) if value else ""
 
     def check(self) -> None:
         """Checks settings that would expose the page or leave nodes out. Raises: InvalidInput."""
@@ -136,6 +132,11 @@ class Settings(Config):
         return frozenset(name.lower() for name in (*LOOPBACK_NAMES, *self.names, *own, *([public] if public else [])))
 
     @property
+    def path_prefix(self) -> str:
+        """Path below which browsers reach the page, such as `/astraflow`; empty for the root."""
+        return urlsplit(self.behind_proxy).path
+
+    @property
     def has_tls(self) -> bool:
         """True if this process serves TLS."""
         return self.tls_certificate is not None
@@ -143,7 +144,7 @@ class Settings(Config):
     @property
     def is_https(self) -> bool:
         """True if browsers reach the page over TLS; cookies are then Secure."""
-        return bool(self.behind_proxy) or self.has_tls
+        return self.behind_proxy.startswith("https:") or self.has_tls
 
 
 def _check_recipes(folder: Path) -> None:

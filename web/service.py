@@ -14,7 +14,7 @@ from astraflow.runtime.retries import periodic
 from web.accounts.accounts import open_accounts
 from web.accounts.openid_provider import PROVIDER_PATH, OpenIdConfig, OpenIdProvider
 from web.accounts.saved_views import SavedViews
-from web.app import create_app
+from web.app import ROUTERS, create_app
 from web.database.db import open_database
 from web.launcher.catalogue import Catalogue
 from web.launcher.launcher import Launcher
@@ -23,6 +23,7 @@ from web.process_settings import Settings
 from web.requests.cache import ProcessCache
 from web.requests.context import AppContext
 from web.security.audit_log import AuditLog
+from web.security.path_prefix import check_path_prefix
 from web.security.retention import Retention
 
 log = get_logger()
@@ -43,6 +44,7 @@ async def serve(
     Raises: InvalidInput for an unusable address or directory.
     """
     settings.check()
+    check_path_prefix(settings.path_prefix, ROUTERS)
     clock = clock or SystemClock()
     with listening(settings.host, settings.port) as listener:
         provider = _provider(settings, listener, clock)
@@ -119,7 +121,7 @@ def _no_run_folders() -> list[RunFolder]:
 
 def _address(settings: Settings, listener: socket.socket) -> str:
     if settings.behind_proxy:
-        return settings.behind_proxy.rstrip("/")
+        return settings.behind_proxy
     address = url_of(listener, next(iter(settings.names), settings.host))
     return address.replace("http://", "https://", 1) if settings.has_tls else address
 

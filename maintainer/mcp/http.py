@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import uvicorn
 from mcp.server import MCPServer
@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.http.hosts import proxy_url
 
 TOKEN = "ASTRAFLOW_MCP_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 TOKEN_FILE = "mcp.token"  # noqa: S105 (the file's name, not a secret)
@@ -46,7 +47,7 @@ class McpEndpoint:
     certificate: Path | None = None
     key: Path | None = None
     behind_proxy: str = ""
-    """Public `https://` URL of a TLS proxy in front of the server."""
+    """Public `https://` URL of a TLS proxy in front of the server, also with a path."""
     names: Sequence[str] = ()
     """Additional host names of the server."""
 
@@ -63,19 +64,17 @@ class McpEndpoint:
                 "cannot set up TLS: certificate and key belong together; give both --tls-certificate and --tls-key",
                 code="mcp.invalid_tls",
             )
-        public = urlsplit(self.behind_proxy)
-        if self.behind_proxy and (public.scheme != "https" or not public.hostname):
-            raise InvalidInput(
-                f"cannot use --behind-proxy {self.behind_proxy!r}: not an https:// URL; give the public URL of the "
-                "proxy, such as https://mcp.example.org",
-                code="mcp.invalid_proxy_url",
-            )
+        if self.behind_proxy:
+            try:
+                object.__setattr__(self, "behind_proxy", proxy_url(self.behind_proxy))
+            except ValueError as problem:
+                raise InvalidInput(str(problem), code="mcp.invalid_proxy_url") from None
         if self.behind_proxy and self.certificate is not None:
             raise InvalidInput(
                 "cannot set up TLS: --behind-proxy already provides it; drop --behind-proxy or the certificate and key",
                 code="mcp.invalid_tls",
             )
-        if not (self.certificate or self.behind_proxy or _is_loopback(self.host)):
+        if not (self.certificate or self.behind_proxy.startswith("https:") or _is_loopback(self.host)):
             raise InvalidInput(
                 f"cannot serve MCP on {self.host!r}: the token would travel unencrypted beyond this machine; listen on "
                 "127.0.0.1, give --tls-certificate and --tls-key, or use a TLS proxy with --behind-proxy https://NAME",
@@ -98,7 +97,7 @@ class McpEndpoint:
     def url(self, port: int) -> str:
         """URL for clients."""
         if self.behind_proxy:
-            return self.behind_proxy.rstrip("/") + PATH
+            return self.behind_proxy + PATH
         name = self.names[0] if self.host in _WILDCARD_HOSTS else self.host
         return f"{'https' if self.certificate else 'http'}://{_bracketed(name)}:{port}{PATH}"
 
@@ -107,16 +106,20 @@ class McpEndpoint:
         public = urlsplit(self.behind_proxy)
         if not public.hostname:
             return []
-        name = _bracketed(public.hostname)
-        return [name, f"{name}:443"] if public.port in (None, 443) else [f"{name}:{public.port}"]
+        name, usual = _bracketed(public.hostname), 443 if public.scheme == "https" else 80
+        return [name, f"{name}:{usual}"] if public.port in (None, usual) else [f"{name}:{public.port}"]
 
 
 class TokenMiddleware:
     """ASGI middleware that checks host, origin and token."""
 
-    def __init__(self, app: ASGIApp, *, token: str, hosts: Sequence[str]) -> None:
-        """hosts: accepted values of Host. Requests with an Origin come from a browser and are refused."""
+    def __init__(self, app: ASGIApp, *, token: str, hosts: Sequence[str], public_path: str = PATH) -> None:
+        """hosts: accepted values of Host. Requests with an Origin come from a browser and are refused.
+
+        public_path: path of the endpoint at the proxy, which a proxy may leave as it is.
+        """
         self._app = app
+        self._public_path = unquote(public_path)
         self._expected = f"Bearer {token}".encode()
         self._headers = TransportSecurityMiddleware(security(hosts))
 
@@ -136,6 +139,8 @@ class TokenMiddleware:
                 status_code=401,
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        if scope["path"] == self._public_path:
+            scope = {**scope, "path": PATH}
         await (refusal or self._app)(scope, receive, send)
 
     def _is_authorized(self, request: Request) -> bool:
@@ -168,7 +173,7 @@ async def serve_http(
             streamable_http_path=PATH, max_request_body_size=MAX_BODY_BYTES, transport_security=security(hosts)
         )
         config = uvicorn.Config(
-            app=TokenMiddleware(app, token=endpoint.token, hosts=hosts),
+            app=TokenMiddleware(app, token=endpoint.token, hosts=hosts, public_path=urlsplit(endpoint.url(port)).path),
             log_config=None,
             log_level="warning",
             access_log=False,

@@ -29,9 +29,9 @@ DESCRIPTION = (
 
 @router.get("/openapi.json")
 @needs(Permission.READ)
-async def openapi() -> Response:
+async def openapi(context: RequestContextDep) -> Response:
     """Returns the OpenAPI document."""
-    return JSONResponse(document())
+    return JSONResponse(document() | {"servers": [{"url": context.settings.path_prefix or "/"}]})
 
 
 @router.get("/docs")

@@ -21,6 +21,7 @@ from web.components.layout import NAVIGATION
 from web.components.live_texts import LiveText
 from web.components.texts import may_scroll, visible
 from web.security.flash import read_flash
+from web.security.path_prefix import with_prefix
 from web.security.resources import Resource
 from web.security.roles import Permission
 from web.state.sentences import event_sentence
@@ -36,11 +37,14 @@ THEME_COOKIE = "astraflow_theme"
 class PageRenderer:
     """Renders templates. dataflow: address for the commands on pages. header: header of every page.
 
-    run: name of the run shown, on which roles apply.
+    run: name of the run shown, on which roles apply. prefix: path below which browsers reach the page.
     """
 
-    def __init__(self, *, dataflow: str, header: Callable[[], HeaderView], run: Callable[[], str]) -> None:
+    def __init__(
+        self, *, dataflow: str, header: Callable[[], HeaderView], run: Callable[[], str], prefix: str = ""
+    ) -> None:
         self.build = build_stamp()
+        self._prefix = prefix
         self._dataflow = dataflow
         self._header = header
         self._run = run
@@ -53,7 +57,8 @@ class PageRenderer:
 
     def fragment(self, template: str, **context: Any) -> str:
         """Renders a fragment of a page."""
-        return self._environment.get_template(template).render(dataflow_address=self._dataflow, **context)
+        context |= {"dataflow_address": self._dataflow, "prefix": self._prefix}
+        return with_prefix(self._environment.get_template(template).render(context), self._prefix)
 
     def page(
         self,

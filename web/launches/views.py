@@ -185,8 +185,8 @@ class LaunchChoice:
 
     @property
     def request(self) -> str:
-        """Equivalent request of the API, as text."""
-        return f"POST {LAUNCHES_PATH}\nIdempotency-Key: {self.key}\n\n{json.dumps(self.body, indent=2)}"
+        """Equivalent request of the API below its address, as text."""
+        return f"Idempotency-Key: {self.key}\n\n{json.dumps(self.body, indent=2)}"
 
     @property
     def has_pools(self) -> bool:

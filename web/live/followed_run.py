@@ -227,6 +227,7 @@ async def followed_run(
             dataflow=settings.dataflow,
             header=lambda: header_view(state.report, fleet_state),
             run=lambda: _name(state, folder),
+            prefix=settings.path_prefix,
         )
         frames = FrameBuilder(
             state,

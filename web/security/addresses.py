@@ -36,7 +36,7 @@ def is_own_origin(origin: str, *, host: str, settings: Settings) -> bool:
 
 def own_address(host: str, settings: Settings) -> str:
     """URL of this page for browsers, from a request for `host`."""
-    return settings.behind_proxy.rstrip("/") or f"{'https' if settings.is_https else 'http'}://{host}"
+    return settings.behind_proxy or f"{'https' if settings.is_https else 'http'}://{host}"
 
 
 def came_from(scope: Scope, headers: Headers, *, is_proxied: bool) -> str:

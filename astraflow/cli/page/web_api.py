@@ -72,7 +72,8 @@ def find_web(url: str) -> WebEndpoint:
             f"cannot call the page: the variable {WEB_TOKEN} has no token; create one on the page, under Settings",
             code="cli.no_token",
         )
-    return WebEndpoint(url=f"{parts.scheme}://{parts.netloc}", token=token)
+    path = parts.path.removesuffix("/login")  # of a login link
+    return WebEndpoint(url=f"{parts.scheme}://{parts.netloc}{path}", token=token)
 
 
 def get(endpoint: WebEndpoint, path: str, **query: object) -> Any:

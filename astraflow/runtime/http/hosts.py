@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from urllib.parse import unquote, urlsplit
 
 from astraflow.contract.errors import InvalidInput
 
@@ -9,6 +10,41 @@ WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 (compared, not bound)
 """Wildcard addresses: valid to listen on, not to connect to."""
 
 _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}))*\.?")
+
+
+_PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~!$&()*+=:@-]|%[0-9A-Fa-f]{2})+)*")
+"""Path of a proxy's URL: encoded, and without characters that end an attribute of HTML or of a cookie."""
+
+
+def proxy_url(url: str) -> str:
+    """Returns the public URL of a reverse proxy without a slash at its end. It may have a path.
+
+    >>> proxy_url("https://example.org/"), proxy_url("https://example.org/user/ada@lab/proxy/8080/")
+    ('https://example.org', 'https://example.org/user/ada@lab/proxy/8080')
+
+    Raises: ValueError for other URLs, and for `http` beyond this machine.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname if parts.port != 0 else None
+    except ValueError:
+        host = None
+    if not host or not _is_private(parts.scheme, host) or "@" in parts.netloc or {"?", "#"} & {*url}:
+        raise ValueError(
+            f"cannot use the proxy at {url!r}: it needs an https:// URL without user, query and fragment; give its "
+            "public URL, such as https://example.org/astraflow"
+        )
+    path = parts.path.rstrip("/")
+    if not _PATH.fullmatch(path) or {".", ".."} & {*unquote(path).split("/")} or not unquote(path).isprintable():
+        raise ValueError(
+            f"cannot use the proxy at {url!r}: its path has empty or relative parts, or characters that are not "
+            "encoded; give it as a browser shows it, such as https://example.org/astraflow"
+        )
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _is_private(scheme: str, host: str) -> bool:
+    return scheme == "https" or (scheme == "http" and is_loopback(host))
 
 
 def is_loopback(host: str) -> bool:

@@ -26,11 +26,11 @@ export function heatmap(element) {
 
   const ask = async () => {
     const cell = place;
-    const answer = await fetch(`/nodes/map/cell?index=${cell}&${element.dataset.query}`);
+    const answer = await fetch(`${element.dataset.source}&index=${cell}`);
     if (!answer.ok || cell !== place) return;
     const node = await answer.json();
     words.textContent = node.words;
-    href = node.href;
+    href = document.documentElement.dataset.root + node.href;
   };
 
   const open = async () => {

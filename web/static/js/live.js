@@ -56,7 +56,7 @@ function connect() {
   clearTimeout(timer);
   timer = null;
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const own = new WebSocket(`${scheme}://${location.host}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${watchedRows()}`);
+  const own = new WebSocket(`${scheme}://${location.host}${document.documentElement.dataset.root}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${watchedRows()}`);
   socket = own;
   own.onmessage = (event) => receive(JSON.parse(event.data));
   own.onclose = (event) => {

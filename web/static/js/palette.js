@@ -85,7 +85,7 @@ export function palette(dialog) {
     dialog.close();
     const control = entry.press && document.querySelector(`[data-key="${CSS.escape(entry.press)}"]`);
     if (control) control.click();
-    else if (entry.href) location.assign(entry.href);
+    else if (entry.href) location.assign(document.documentElement.dataset.root + entry.href);
   };
 
   input.addEventListener("input", typed);
