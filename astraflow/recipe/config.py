@@ -10,11 +10,13 @@ from astraflow.contract.errors import UnknownPolicy
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.stop_condition import StopConfig
 from astraflow.raas.config import RaasConfig
+from astraflow.raas.engines.memory import MAX_RANK, SERVERS
 from astraflow.runtime.config.base import Config, suggest_name
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.config.toml import Values
 from astraflow.runtime.tracing import TracingConfig
 from astraflow.trainer.config import TrainerConfig
+from astraflow.trainer.memory import DEFAULT_RANK
 from astraflow.weights.config import WeightsConfig
 
 Spec = dict[str, Any]
@@ -113,10 +115,24 @@ def trainer_config(recipe: Recipe, policy: str) -> TrainerConfig:
     return TrainerConfig.parse(values, where="trainer")
 
 
+def engine_of(recipe: Recipe, policy: str) -> Spec:
+    """Returns the spec of the engine that serves a policy: servers serve its adapters unmerged if they can, and if the
+    recipe does not set `lora`."""
+    engine = recipe.nodes.engines.get(policy, recipe.nodes.engine)
+    if engine.get("kind") not in SERVERS or not (rank := adapter_rank(recipe.policies[policy])):
+        return engine
+    return {"lora": rank <= MAX_RANK, **engine}
+
+
+def adapter_rank(policy: PolicyConfig) -> int:
+    """Returns the rank of the adapters that a policy's trainer publishes; 0 for whole weights."""
+    lora = policy.backend.get("lora")
+    return 0 if lora is None else int(lora.get("rank", DEFAULT_RANK))
+
+
 def _probe_values(recipe: Recipe, policy: str) -> Values:
     """Returns a probe with every version where it is the only sign of the version that a server serves."""
-    engine = recipe.nodes.engines.get(policy, recipe.nodes.engine)
-    return {"probe_every": 1} if engine.get("kind") == "openai_tokens" else {}
+    return {"probe_every": 1} if engine_of(recipe, policy).get("kind") == "openai_tokens" else {}
 
 
 def node_config(recipe: Recipe, *, name: str) -> RaasConfig:
@@ -144,9 +160,13 @@ def dataflow_values(recipe: Recipe) -> Values:
             if policy.is_trained and policy.algorithm.loss["kind"] not in WITHOUT_RECORDED_LOGPROBS
         },
         "engine": recipe.nodes.engine,
-        "engines": recipe.nodes.engines,
+        "engines": {**recipe.nodes.engines, **{name: engine_of(recipe, name) for name in _adapted(recipe)}},
         "stop": recipe.stop,
     }
+
+
+def _adapted(recipe: Recipe) -> list[str]:
+    return [name for name, policy in recipe.policies.items() if adapter_rank(policy)]
 
 
 def trainer_values(recipe: Recipe, policy: str) -> Values:

@@ -18,6 +18,8 @@ HEAD_BYTES = {False: 3 * (512 << 20), True: 2 << 30}
 """Buffers of the head's logits on a GPU, by whether it is compiled."""
 _MOMENT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "uint8": 1 + 4 / 256}
 """Bytes of an element of a moment, with its share of the scales."""
+DEFAULT_RANK = 16
+"""Rank of adapters whose options do not set it."""
 _DEFAULT_PACK_TOKENS = 16_384
 
 
@@ -61,7 +63,7 @@ class TrainingSetup:
             sequence_ranks=int(backend.get("sequence_ranks", 1)),
             compute_bytes=BFLOAT16 if is_half else FLOAT32,
             moment_bytes=_MOMENT_BYTES.get(str(backend.get("moments_dtype")), FLOAT32),
-            lora_rank=0 if lora is None else int(lora.get("rank", 16)),
+            lora_rank=0 if lora is None else int(lora.get("rank", DEFAULT_RANK)),
             lora_targets=None if targets is None else tuple(targets),
             syncs_each_pack=backend.get("gradient_sync") == "each_pack",
             recompute=str(backend.get("recompute", "none")),

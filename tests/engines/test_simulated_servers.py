@@ -662,3 +662,17 @@ async def test_all_options_are_accepted_by_the_server(kind: str) -> None:
         assert "CUDA_VISIBLE_DEVICES=4,5,6,7" in environment
     finally:
         await engine.close()
+
+
+@pytest.mark.anyio
+async def test_adapters_are_merged_where_the_server_does_not_start_with_them(kind: str) -> None:
+    FakeEnvironment(kind).fail_start(exit=1, with_argument="--enable-lora")
+    engine = server(kind, lora=True)
+    try:
+        await engine.load(adapters(1))
+        loaded = await engine.generate("a", PROMPT, Sampling(max_new_tokens=2))
+
+        assert "--enable-lora" not in Path(f"/proc/{engine.servers[0].pids[0]}/cmdline").read_text()
+        assert [span.version for span in loaded.spans] == [1]
+    finally:
+        await engine.close()

@@ -125,6 +125,8 @@ def _policy_rows(policy: "PolicyPlan") -> Iterator[tuple[str, str]]:
             f"weights {policy.server.weights / GIB:.1f}, cache {policy.server.cache / GIB:.1f}: "
             f"{policy.server.cached_tokens:,} tokens, {sequences:.1f} sequences of {policy.context_tokens:,}",
         )
+    if policy.adapters:
+        yield "adapters are served", policy.adapters
     yield (
         "batch",
         f"{policy.batch_rows:,} trajectories of at most {policy.longest_row:,} tokens; {policy.micro_batch_tokens:,} "

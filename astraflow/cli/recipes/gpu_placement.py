@@ -6,7 +6,7 @@ from typing import Any
 
 from astraflow.models.shapes import ModelShape
 from astraflow.raas.engines.memory import SERVERS, server_gpus, server_memory
-from astraflow.recipe.config import PolicyConfig, Recipe
+from astraflow.recipe.config import PolicyConfig, Recipe, engine_of
 from astraflow.trainer.memory import TrainerMemory, TrainingSetup, trainer_memory
 
 RESERVED_BYTES = 2 << 30
@@ -24,11 +24,6 @@ class GpuUse:
     """None when the shape of the model is unknown."""
     remedy: str
     """How to make it smaller, or to move it."""
-
-
-def engine_of(recipe: Recipe, policy: str) -> Mapping[str, Any]:
-    """Returns the spec of the engine that serves a policy."""
-    return recipe.nodes.engines.get(policy, recipe.nodes.engine)
 
 
 def needs_gpu(recipe: Recipe) -> bool:

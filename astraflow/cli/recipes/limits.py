@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from astraflow.cli.recipes.downloads import dataset_needs
-from astraflow.cli.recipes.gpu_placement import GpuUse, engine_of, needs_gpu, setup_of, trainer_use
+from astraflow.cli.recipes.gpu_placement import GpuUse, needs_gpu, setup_of, trainer_use
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.dataflow.config import FlowConfig
@@ -15,7 +15,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import QUESTION
 from astraflow.models.shapes import ModelShape, known_model
 from astraflow.raas.engines.memory import SERVERS, gpus_per_server, server_gpus, server_memory
-from astraflow.recipe.config import Recipe
+from astraflow.recipe.config import Recipe, engine_of
 from astraflow.workflows import workflows
 from astraflow.workflows.base import BoundedWorkflow
 

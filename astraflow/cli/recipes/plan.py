@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.cli.recipes.downloads import Need, needs
-from astraflow.cli.recipes.gpu_placement import GpuUse, engine_of, gpu_uses, needs_gpu, setup_of, trainer_use
+from astraflow.cli.recipes.gpu_placement import GpuUse, gpu_uses, needs_gpu, setup_of, trainer_use
 from astraflow.cli.recipes.limits import engine_context, longest_row, problems
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.shapes import ModelShape, model_shape
-from astraflow.raas.engines.memory import SERVERS, ServerMemory, server_memory
-from astraflow.recipe.config import Recipe, trainer_config
+from astraflow.raas.engines.memory import MAX_RANK, SERVERS, ServerMemory, server_memory
+from astraflow.recipe.config import Recipe, adapter_rank, engine_of, trainer_config
 from astraflow.trainer.memory import BFLOAT16, FLOAT32, TrainerMemory
 from astraflow.workflows import workflows
 
@@ -32,6 +32,8 @@ class PolicyPlan:
     """Per GPU; per process on a CPU."""
     server: ServerMemory | None
     """Per GPU; None for an engine in the node's process."""
+    adapters: str
+    """How the engine serves adapters; empty for a policy without them."""
     context_tokens: int
     """Longest sequence that the engine serves; 0 if unknown."""
     batch_rows: int
@@ -123,12 +125,26 @@ def _policy_plan(recipe: Recipe, name: str, shape: ModelShape | None, longest: i
         parameters=shape.parameters if shape else None,
         trainer=trainer_use(policy, shape, longest_row=longest),
         server=server_memory(shape, engine, gpu_bytes=gpu_bytes) if shape and has_server else None,
+        adapters=_adapter_service(recipe, name),
         context_tokens=engine_context(engine, shape),
         batch_rows=rows,
         micro_batch_tokens=setup.micro_batch_tokens,
         longest_row=longest,
         passes_per_update=-(-rows * longest // (updates * pack)),
     )
+
+
+def _adapter_service(recipe: Recipe, name: str) -> str:
+    """Returns how the engine of a policy serves the adapters of its trainer."""
+    engine, rank = engine_of(recipe, name), adapter_rank(recipe.policies[name])
+    if not rank:
+        return ""
+    if engine.get("lora"):
+        return f"unmerged, rank {rank}; added to the weights if the server does not start with adapters"
+    if engine.get("kind") in SERVERS:
+        cause = "lora = false" if rank <= MAX_RANK else f"rank {rank}, of at most {MAX_RANK}"
+        return f"added to the weights ({cause}), which rounds young adapters away in 16 bits"
+    return "unmerged in 16 bits, added to the weights in float32" if engine.get("kind") == "local_torch" else ""
 
 
 def _flow_plan(recipe: Recipe, name: str) -> FlowPlan:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.ids import Version
@@ -25,7 +26,14 @@ from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
-from astraflow.raas.engines.local.parameters import StagedTensor, stage, stage_adapted, swap
+from astraflow.raas.engines.local.parameters import (
+    LayerAdapter,
+    StagedTensor,
+    UnmergedAdapters,
+    stage,
+    stage_adapted,
+    swap,
+)
 from astraflow.raas.engines.local.sequences import Sequence, random_stream_key
 from astraflow.raas.engines.local.worker import Worker
 from astraflow.raas.engines.merged_adapters import RoundingWatch
@@ -89,6 +97,7 @@ class LocalTorchEngine:
         self._options = options
         self._seed = secrets.randbits(62) if options.seed is None else options.seed
         self._rounding = RoundingWatch(dtype_of(dtype))
+        self._adapters = UnmergedAdapters(self._model)
         self._tolerance = EXACT if dtype == torch.float32 else ROUNDED
         self._limits = BatchLimits(
             sequences=options.max_sequences,
@@ -101,8 +110,8 @@ class LocalTorchEngine:
         self._vocab_size = int(config.vocab_size)
         self._worker: Worker | None = None
         self._is_closed = False
-        self._base_root: bytes | None = None
-        """Root hash of the base of the served adapters; None without adapters."""
+        self._served_base: tuple[bytes, frozenset[str]] | None = None
+        """Root hash of the base of the served adapters, and the tensors that were added to it; None without adapters."""
         self._swap_lock = asyncio.Lock()
         self._in_flight: set[str] = set()
         self._unsent: list[Sequence] = []
@@ -184,13 +193,14 @@ class LocalTorchEngine:
         async with self._swap_lock:
             worker = self._started_worker()
             began_at = time.perf_counter()
-            staged = await asyncio.to_thread(self._stage, weights, worker.version)
+            staged, adapters = await asyncio.to_thread(self._stage, weights, worker.version)
             stage_s = time.perf_counter() - began_at
             is_first = worker.version is None
-            self._base_root = None  # unknown when the swap fails
+            self._served_base = None  # unknown when the swap fails
 
             def exchange() -> list[torch.Tensor]:
                 replaced = swap(staged, threads=self._options.threads)
+                self._adapters.swap(adapters)
                 if is_first:
                     check_supported(self._model)
                 return replaced
@@ -199,9 +209,9 @@ class LocalTorchEngine:
                 worker.call(lambda: worker.swap_weights(weights.manifest.version, exchange))
             )
             resumed_at = await asyncio.wrap_future(swapped.resumed_at)
-            self._base_root = weights.adapter_base.manifest.root_hash if weights.adapter_base else None
+            self._served_base = _base_of(weights, is_merged=not adapters)
             await asyncio.to_thread(swapped.result.clear)
-            rounded_away = await asyncio.to_thread(self._rounding.lost_share, weights)
+            rounded_away = 0.0 if adapters else await asyncio.to_thread(self._rounding.lost_share, weights)
             return LoadTimings(
                 rounded_away=rounded_away,
                 stage_s=stage_s,
@@ -235,12 +245,21 @@ class LocalTorchEngine:
             self._send(self._worker)
             await asyncio.to_thread(self._worker.close)
 
-    def _stage(self, weights: VerifiedWeights, serving: Version | None) -> list[StagedTensor]:
-        parameters = self._parameters
-        if weights.adapter_base is None:
-            return stage(weights, parameters, serving=serving)
-        is_base_served = self._base_root == weights.adapter_base.manifest.root_hash
-        return stage_adapted(weights, weights.adapter_base, parameters, is_base_served=is_base_served)
+    def _stage(
+        self, weights: VerifiedWeights, serving: Version | None
+    ) -> tuple[list[StagedTensor], Mapping[nn.Linear, LayerAdapter]]:
+        """Returns the new values of parameters, and the adapters to compute beside them.
+
+        In float32 adapters are added to the weights, which loses nothing and costs nothing in a step.
+        """
+        parameters, base = self._parameters, weights.adapter_base
+        if base is None:
+            return stage(weights, parameters, serving=serving), {}
+        if self._tolerance is not EXACT and (adapters := self._adapters.stage(weights, base, parameters)):
+            is_base_served = self._served_base == _base_of(weights, is_merged=False)
+            return [] if is_base_served else stage(base, parameters, serving=None), adapters
+        is_base_served = self._served_base == _base_of(weights, is_merged=True)
+        return stage_adapted(weights, base, parameters, is_base_served=is_base_served), {}
 
     async def _complete(
         self, request_id: str, prompt: Int32Array, sampling: Sampling, *, forced: Int32Array | None = None
@@ -335,6 +354,14 @@ class LocalTorchEngine:
                 f"{self._vocab_size - 1}; use the tokenizer of the model",
                 code="engine.unknown_token",
             )
+
+
+def _base_of(weights: VerifiedWeights, *, is_merged: bool) -> tuple[bytes, frozenset[str]] | None:
+    """Returns the root hash of the base of adapters, and the names of the tensors that are merged into it."""
+    if weights.adapter_base is None:
+        return None
+    merged = frozenset(spec.name for spec in weights.manifest.tensors) if is_merged else frozenset()
+    return weights.adapter_base.manifest.root_hash, merged
 
 
 _UNSUPPORTED = ("json_schema", "regex", "with_routes")

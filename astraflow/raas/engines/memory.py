@@ -8,6 +8,8 @@ from astraflow.models.shapes import ModelShape
 
 SERVERS = ("sglang", "vllm")
 """Engines that start servers."""
+MAX_RANK = 64
+"""Largest rank of adapters that servers serve unmerged."""
 WORKING_BYTES = 2 << 30
 """Activations, graphs and buffers of a server within its share of a GPU."""
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

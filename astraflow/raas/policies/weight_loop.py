@@ -265,7 +265,7 @@ class WeightLoop:
         self._has_warned_of_rounding = True
         self._counters.note_error(
             f"{self._served.policy}: {share:.0%} of the adapters' change is lost by rounding its sum with the base; "
-            "set nodes.engine.lora = true, which serves adapters unmerged (docs/how-to/adapters.md)"
+            "serve adapters unmerged (docs/how-to/adapters.md)"
         )
         log.warning("adapters_rounded_away", policy=self._served.policy, share=round(share, 3))
 

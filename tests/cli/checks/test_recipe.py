@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from astraflow.cli.checks.recipe import plan_values
 from astraflow.cli.main import app
 from astraflow.cli.recipes.plan import RecipePlan, plan_recipe
+from astraflow.recipe.config import dataflow_config
 from astraflow.recipe.files import packaged_recipes
 from astraflow.recipe.loading import Check, load_recipe
 
@@ -67,6 +68,32 @@ def test_every_packaged_recipe_passes_the_dry_run(name: str) -> None:
 )
 def test_impossible_settings_are_refused(name: str, overrides: Sequence[str], codes: list[str]) -> None:
     assert set(codes) <= {problem.code for problem in planned(name, *overrides).problems}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_unmerged", "shown"),
+    [
+        ((), True, "unmerged, rank 32"),
+        ((f"{BACKEND}.lora.rank=128",), False, "rank 128"),
+        (("nodes.engine.lora=false",), False, "lora = false"),
+        ((BACKEND + ".lora={rank=8}", "nodes.engine.lora=true"), True, "rank 8"),
+    ],
+)
+def test_servers_serve_adapters_unmerged_unless_they_cannot(
+    overrides: Sequence[str], is_unmerged: bool, shown: str
+) -> None:
+    (policy,) = planned("math/moe", *overrides).policies
+    assert shown in policy.adapters
+    recipe = load_recipe("math/moe", overrides, check=Check.LIGHT)
+    assert dataflow_config(recipe, run="a").engines["solver"]["lora"] is is_unmerged
+
+
+def test_engines_of_policies_without_adapters_or_servers_are_as_the_recipe_says() -> None:
+    assert planned("math").policies[0].adapters == ""
+    assert dataflow_config(load_recipe("math", check=Check.LIGHT), run="a").engines == {}
+    lora = load_recipe("reverse/lora", check=Check.LIGHT)
+    assert dataflow_config(lora, run="a").engines["solver"] == lora.nodes.engine
+    assert "added to the weights in float32" in planned("reverse/lora").policies[0].adapters
 
 
 def test_two_trainers_on_the_same_gpus_are_refused_with_the_place_to_change() -> None:

@@ -23,7 +23,7 @@ def main() -> None:
     options.raw = arguments
     settings = json.loads((folder / "fake.json").read_text())
     faults = Faults(folder / "faults.json")
-    if "exit" in faults.start:
+    if "exit" in faults.start and faults.start.get("with_argument", "--port") in arguments:
         print("RuntimeError: injected exit", flush=True)  # noqa: T201 (log of the server)
         sys.exit(faults.start["exit"])
     frontend_end, core_end = socket.socketpair()

@@ -38,7 +38,7 @@ class FakeEnvironment:
         return environment
 
     def fail_start(self, **fault: Any) -> None:
-        """Makes the following starts fail: `exit=CODE` or `delay_s=SECONDS`."""
+        """Makes the following starts fail: `exit=CODE`, also only `with_argument=NAME`, or `delay_s=SECONDS`."""
         self._write(start=fault)
 
     def fail(self, path: str, **fault: Any) -> None:

@@ -1,6 +1,7 @@
 """Loads a verified version into a model: stages the values while the previous version serves, then swaps them."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -8,7 +9,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
@@ -53,6 +56,60 @@ def stage(
         bits = [(specs[part.name], bits_at(weights.buffer, specs[part.name])) for part in published.parts]
         staged.append(_staged(published, bits, chosen))
     return staged
+
+
+class UnmergedAdapters:
+    """Adds `scale · B (A x)` to the outputs of linear layers, in the type of the model and in the order of peft.
+
+    A sum with weights of 16 bits would lose most of a small adapter.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        uses = Counter(id(weight) for module in model.modules() for weight in module.parameters(recurse=False))
+        linear = (module for module in model.modules() if isinstance(module, nn.Linear))
+        self._layers = {id(layer.weight): layer for layer in linear if uses[id(layer.weight)] == 1}
+        self._hooks: list[RemovableHandle] = []
+
+    def stage(
+        self, adapters: VerifiedWeights, base: VerifiedWeights, parameters: Sequence[PublishedParameter]
+    ) -> Mapping[nn.Linear, "LayerAdapter"]:
+        """Returns the adapter of each layer; empty when one changes a weight that no linear layer has for itself.
+
+        Raises: InvalidInput when the adapters do not fit their base, or have another one; CorruptData.
+        """
+        scale = binding_to_base(adapters, base).scale
+        owners = {published.parts[0].name: published.parameter for published in parameters if len(published.parts) == 1}
+        staged: dict[nn.Linear, LayerAdapter] = {}
+        for pair in adapted_weights(adapters.manifest, base.manifest):
+            weight = owners.get(pair.weight.name)
+            layer = None if weight is None else self._layers.get(id(weight))
+            if weight is None or layer is None:
+                return {}
+            down, up = (
+                float32_values(adapters, factor, weight.device).view(factor.shape).to(weight.dtype)
+                for factor in (pair.down, pair.up)
+            )
+            staged[layer] = LayerAdapter(down=down, up=up, scale=scale)
+        return staged
+
+    def swap(self, staged: Mapping[nn.Linear, "LayerAdapter"]) -> None:
+        """Replaces all adapters; between two steps."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [layer.register_forward_hook(adapter.added) for layer, adapter in staged.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerAdapter:
+    """Adapter of one linear layer."""
+
+    down: Tensor
+    up: Tensor
+    scale: float
+
+    def added(self, _layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        """Returns the layer's output with the adapter's product."""
+        return output + F.linear(F.linear(inputs[0], self.down), self.up) * self.scale
 
 
 def stage_adapted(

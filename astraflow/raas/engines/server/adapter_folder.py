@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.raas.engines.memory import MAX_RANK
 from astraflow.raas.engines.merged_adapters import binding_to_base
 from astraflow.weights.adapters import PEFT_CONFIG, PEFT_PREFIX, PEFT_WEIGHTS, adapted_weights, peft_config
 from astraflow.weights.tensors import VerifiedWeights, tensor_bits
-
-MAX_RANK = 64
-"""Largest rank for which servers are started."""
 
 
 def write_adapter(folder: Path, weights: VerifiedWeights) -> None:

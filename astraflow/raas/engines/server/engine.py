@@ -103,6 +103,17 @@ class ServerEngine:
     async def start(self) -> None:
         """Starts the servers; returns when all are up. Raises: Unavailable, InvalidInput."""
         self._folder = await asyncio.to_thread(ModelFolder, self._model)
+        try:
+            await self._start_servers(self._folder)
+        except Unavailable as problem:
+            if not self._options.lora:
+                raise
+            log.warning("adapters_merged", engine=self._dialect.kind, problem=str(problem))
+            self._options = self._options.model_copy(update={"lora": False})
+            await self._start_servers(self._folder)
+        self._supervisors = [asyncio.create_task(replica.supervise()) for replica in self._replicas]
+
+    async def _start_servers(self, folder: ModelFolder) -> None:
         log_folder = home() / "logs" / "engines"
         self._replicas[:] = [
             Replica(
@@ -110,15 +121,14 @@ class ServerEngine:
                 self._environment,
                 self._options,
                 number=number,
-                model=self._folder.path,
-                log_file=log_folder / f"{self._folder.path.name}-{number}.log",
+                model=folder.path,
+                log_file=log_folder / f"{folder.path.name}-{number}.log",
                 reload=self._reload_restarted,
                 clock=self._clock,
             )
             for number in range(self._options.servers)
         ]
         await _all(replica.start() for replica in self._replicas)
-        self._supervisors = [asyncio.create_task(replica.supervise()) for replica in self._replicas]
 
     async def wait_failed(self) -> str:
         """Waits until a server has used up its restarts; returns the reason."""

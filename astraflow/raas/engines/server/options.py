@@ -44,8 +44,9 @@ class ServerOptions(Config):
     probe."""
     lora: Annotated[bool, SettableBy.AGENT] = False
     """Serves low-rank adapters without merging them: the base stays loaded, a version is megabytes, and requests in
-    flight are sent again with their tokens. False: the node adds them to the base weights, which every model and
-    quantisation supports."""
+    flight are sent again with their tokens. Without this option, a recipe sets true for a policy that trains adapters
+    of a rank up to 64. False, and where a server does not start with adapters: the node adds them to the base weights,
+    which every model and quantisation supports, and which loses most of young adapters in 16 bits."""
     return_routes: Annotated[bool, SettableBy.AGENT] = False
     """Lets requests ask for the experts of each token (models with a mixture of experts)."""
     deterministic: Annotated[bool, SettableBy.AGENT] = False

@@ -13,7 +13,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.engines.server.adapter_folder import MAX_RANK
+from astraflow.raas.engines.memory import MAX_RANK
 from astraflow.raas.engines.server.dialect import (
     CONTROL_S,
     MODEL_NAME,

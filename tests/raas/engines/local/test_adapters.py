@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import cast as cast_type
 
 import numpy as np
 import pytest
@@ -12,14 +13,16 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype, Manifest, SharedFile, Transfer
-from astraflow.models.causal import named_weights
+from astraflow.models.causal import cast, named_weights
 from astraflow.models.precision import bits_of
 from astraflow.raas.engines import engines
+from astraflow.raas.engines.local_torch import LocalTorchEngine
 from astraflow.raas.policies.adapter_bases import AdapterBases
+from astraflow.trainer.engines.adapters import Adapters, LoraOptions
 from astraflow.weights.adapters import DOWN_SUFFIX, UP_SUFFIX, AdapterBinding
 from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.shared_memory import map_read_only
-from astraflow.weights.tensors import SnapshotTensors, VerifiedWeights
+from astraflow.weights.tensors import SnapshotTensors, VerifiedWeights, build_layout
 from astraflow.weights.transfer.puller import PulledVersion
 from tests import make_torch
 from tests.raas.policies.test_weight_loop import stats
@@ -123,6 +126,77 @@ async def test_adapter_versions_are_small_and_score_like_full_weights(plane: Ado
     await engine.load(make_torch.published(make_torch.model(), 3))
     expected = make_torch.logprobs(make_torch.model(), TEXT, 1)
     np.testing.assert_allclose(await engine.score(TEXT, 1), expected, atol=1e-5)
+    await engine.close()
+
+
+def rounded(model: PreTrainedModel) -> PreTrainedModel:
+    """Returns the model in bfloat16, as engines and trainers compute in it."""
+    return cast(model, device=torch.device("cpu"), dtype=torch.bfloat16).eval().requires_grad_(False)
+
+
+def trained(deviation: float) -> tuple[PreTrainedModel, VerifiedWeights]:
+    """Returns a model in bfloat16 whose trainer has changed its adapters this much, and the version that it publishes."""
+    model = rounded(make_torch.model())
+    base = make_torch.published(model)
+    adapters = Adapters.add(model, LoraOptions(rank=4, alpha=8), published_dtype=Dtype.BFLOAT16, seed=0)
+    draws = torch.Generator().manual_seed(1)
+    for name, weight in adapters.weights().items():
+        if name.endswith(UP_SUFFIX):
+            weight.data.copy_(deviation * torch.randn(weight.shape, generator=draws))
+    bits = {
+        name: (Dtype.BFLOAT16, tuple(weight.shape), bits_of(weight, Dtype.BFLOAT16))
+        for name, weight in adapters.weights().items()
+    }
+    metadata = AdapterBinding.for_base(base.manifest, scale=adapters.options.scale).metadata()
+    manifest, buffer = build_layout(bits, policy=POLICY, version=Version(1), metadata=metadata)
+    return model, VerifiedWeights(manifest=manifest, buffer=buffer, adapter_base=base)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("deviation", [1e-5, 1e-4, 1e-2])
+async def test_adapters_of_any_size_are_served_in_bfloat16_as_the_trainer_computes_them(deviation: float) -> None:
+    model, version = trained(deviation)
+    base = make_torch.logprobs(rounded(make_torch.model()), TEXT, 1)
+    expected = make_torch.logprobs(model, TEXT, 1)
+    assert (expected != base).any(), "the adapters have an effect"
+    spec = {"kind": "local_torch", "device": "cpu", "compute_dtype": "bfloat16"}
+    engine = cast_type(LocalTorchEngine, engines.build(spec, make_torch.TINY))
+    assert version.adapter_base is not None
+
+    for _ in range(2):
+        loaded = await engine.load(version)
+        assert loaded.rounded_away == 0
+        np.testing.assert_array_equal(make_torch.logprobs(engine._model, TEXT, 1), expected)
+        await engine.load(version.adapter_base)
+        np.testing.assert_array_equal(make_torch.logprobs(engine._model, TEXT, 1), base)
+    await engine.close()
+
+
+@pytest.mark.anyio
+async def test_an_adapter_of_a_weight_that_is_no_linear_layer_is_added_to_it() -> None:
+    model, whole = trained(1e-2)
+    assert whole.adapter_base is not None
+    embedding = next(spec for spec in whole.adapter_base.manifest.tensors if "embed_tokens" in spec.name)
+    rows, width = embedding.shape
+    stem = embedding.name.removesuffix(".weight")
+    factors = {
+        stem + DOWN_SUFFIX: (Dtype.FLOAT32, (1, width), bits_of(torch.ones(1, width), Dtype.FLOAT32)),
+        stem + UP_SUFFIX: (Dtype.FLOAT32, (rows, 1), bits_of(torch.ones(rows, 1), Dtype.FLOAT32)),
+    }
+    manifest, buffer = build_layout(factors, policy=POLICY, version=Version(2), metadata=whole.manifest.metadata)
+    engine = cast_type(
+        LocalTorchEngine,
+        engines.build({"kind": "local_torch", "device": "cpu", "compute_dtype": "bfloat16"}, make_torch.TINY),
+    )
+    await engine.load(whole)
+    await engine.load(VerifiedWeights(manifest=manifest, buffer=buffer, adapter_base=whole.adapter_base))
+    added = make_torch.model()
+    added.get_input_embeddings().weight.data.add_(2.0)
+    np.testing.assert_array_equal(
+        make_torch.logprobs(engine._model, TEXT, 1), make_torch.logprobs(rounded(added), TEXT, 1)
+    )
+    await engine.load(whole)  # the base is served again below the adapters
+    np.testing.assert_array_equal(make_torch.logprobs(engine._model, TEXT, 1), make_torch.logprobs(model, TEXT, 1))
     await engine.close()
 
 
