@@ -110,11 +110,18 @@ class TrainerDataClient:
         self._policy = policy
 
     async def attach(
-        self, *, version: Version, backend: str, is_simulated: bool, limits: RowLimits | None = None
+        self,
+        *,
+        version: Version,
+        backend: str,
+        is_simulated: bool,
+        limits: RowLimits | None = None,
+        damage: str = "",
     ) -> TrainerAttachment:
         """Registers this trainer as the consumer of the policy's stream, from `version` on.
 
         limits: of the rows that it can train; dataflow refuses results beyond them. None: it states none.
+        damage: sentence about checkpoints that are set aside; empty without any.
         """
         request = pb.AttachRequest(
             policy=self._policy,
@@ -123,6 +130,7 @@ class TrainerDataClient:
             is_simulated=is_simulated,
             vocabulary=(limits and limits.vocabulary) or 0,
             max_row_tokens=(limits and limits.tokens) or 0,
+            damage=damage,
         )
         return from_message(await self._link.call(self._stub.Attach, request, timeout_s=TIMEOUT_S), TrainerAttachment)
 

@@ -39,7 +39,7 @@ from astraflow.runtime.clock import Clock
 TRAINER_WAIT_VALID_S = 10.0
 """Time for which a trainer's word about what it waits for is valid; it repeats it every two seconds."""
 
-_EXPORT_HINT = "the run continues without it; `astraflow set-aside RUN` lists and exports it"
+EXPORT_HINT = "the run continues without it; `astraflow set-aside RUN` lists and exports it"
 
 _ESSENTIAL = ("flow ", "stream ", "evaluation ")
 """Begins of the names of states without which a run cannot go on."""
@@ -247,7 +247,7 @@ class Run:
             stored = f"not stored: {problem}"
         first = f"{records[0].what} {records[0].key}: {records[0].problem}"
         text = f"{len(records)} stored records could not be read and are set aside ({counts_text(records)}), {stored}"
-        self._damage = f"{text}; the first is {first}"
+        self._damage = f"{text}; the first is {first}; {EXPORT_HINT}"
         self.events.record_action("records_set_aside", run, actor="dataflow", reason=first, details=text)
 
     def _restore_part(self, name: str, part: Any) -> None:
@@ -348,9 +348,8 @@ class Run:
             for policy, (at, problem) in self.trainer_waits.items()
             if problem and now - at < TRAINER_WAIT_VALID_S
         ]
-        set_aside = [self._damage, *(stream.last_set_aside for stream in self.streams.values())]
-        hints = (f"{each}; {_EXPORT_HINT}" for each in set_aside if each)
-        return (*problems, *waits, *self._flows_without_nodes(), *self._nodes_on_probation(), *hints)
+        set_aside = filter(None, [self._damage, *(stream.last_set_aside for stream in self.streams.values())])
+        return (*problems, *waits, *self._flows_without_nodes(), *self._nodes_on_probation(), *set_aside)
 
     def _nodes_on_probation(self) -> list[str]:
         """Returns a problem for each node that keeps tasks and returns no results."""

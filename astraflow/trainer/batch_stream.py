@@ -84,7 +84,11 @@ class BatchStream:
     async def _attach(self, progress: TrainingProgress | None) -> TrainerAttachment:
         version = progress.version if progress else Version(0)
         attachment = await self._client.attach(
-            version=version, backend=self._backend, is_simulated=self._is_simulated, limits=self._limits
+            version=version,
+            backend=self._backend,
+            is_simulated=self._is_simulated,
+            limits=self._limits,
+            damage=_damage(progress) if progress else "",
         )
         _check_lineage(attachment, progress, self._policy)
         self._is_attached = True
@@ -109,8 +113,19 @@ class BatchStream:
             raise
 
 
+def _damage(progress: TrainingProgress) -> str:
+    """Returns a sentence about steps that are lost with a damaged checkpoint; empty without any."""
+    if progress.damaged <= progress.step:
+        return ""
+    return (
+        f"checkpoint {progress.damaged} of the trainer is damaged and set aside as step-{progress.damaged:08d}.damaged; "
+        f"training goes on from checkpoint {progress.step}, without what the steps after it changed: check the disk"
+    )
+
+
 def _check_lineage(attachment: TrainerAttachment, progress: TrainingProgress | None, policy: PolicyId) -> None:
-    """Checks that dataflow's acknowledged steps equal the checkpoint's steps, or are one behind after a crash."""
+    """Checks that dataflow's acknowledged steps equal the checkpoint's steps, or are one behind after a crash, or ahead
+    by those of damaged checkpoints."""
     step, acknowledged = (progress.step if progress else 0), attachment.acknowledged_steps
     if progress is not None and progress.run != attachment.run:
         raise InvalidInput(
@@ -118,7 +133,7 @@ def _check_lineage(attachment: TrainerAttachment, progress: TrainingProgress | N
             f"{attachment.run!r}; give the trainer another directory, or the address of its own run",
             code="trainer.wrong_run",
         )
-    if acknowledged not in (step, step - 1):
+    if acknowledged not in (step, step - 1) and not (progress and step < acknowledged <= progress.damaged):
         raise InvalidInput(
             f"cannot resume {policy!r}: dataflow has {acknowledged} acknowledged steps, the newest intact checkpoint "
             f"has {step}; restore the trainer's directory that belongs to this run, or start a new run with empty "

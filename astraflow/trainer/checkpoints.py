@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ FORMAT = 2
 """Version of the manifest's format; other versions are not read."""
 
 _FINISHED = re.compile(r"step-(\d{8,})")
+_SET_ASIDE = re.compile(r"step-(\d{8,})\.damaged")
 _TEMPORARY_FOLDER = ".writing"
 _MANIFEST = "manifest.json"
 _STATE = "state"
+_OTHER_FORMAT = "checkpoint.unknown_format"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +53,19 @@ class TrainingProgress:
     """Number of trained batches, which is also the version of the weights."""
     report: StepReport | None
     """Report of the last batch, acknowledged again after a crash; None before the first batch."""
+    damaged: int = 0
+    """Step of the newest checkpoint that could not be read and is set aside; 0 without one. Steps up to it may be
+    acknowledged, and versions published, although what they changed is lost."""
 
     @property
     def version(self) -> Version:
         """Version of the weights in this checkpoint."""
         return Version(self.step)
+
+    def at_least(self, acknowledged_steps: int) -> "TrainingProgress":
+        """Returns the progress from which training goes on: acknowledged steps of a damaged checkpoint count as made,
+        since their batches are not served again and their versions are published."""
+        return self if acknowledged_steps <= self.step else replace(self, step=acknowledged_steps, report=None)
 
 
 class Checkpoints:
@@ -64,7 +74,7 @@ class Checkpoints:
     `folder/step-N/` holds `manifest.json` (identity, progress, published element types, size and BLAKE3 of every file,
     its own digest) and `state/`, written by the backend's captured state. A checkpoint is written to a temporary
     folder, flushed to disk file by file, and renamed once; a crash leaves at most a `.writing` folder, which the next
-    start removes.
+    start removes. One that is damaged is renamed to `step-N.damaged` when an older one is intact.
     """
 
     def __init__(self, folder: Path, identity: CheckpointIdentity, *, keep: int, keep_bytes: int | None = None) -> None:
@@ -120,7 +130,7 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        if target.exists():  # a damaged checkpoint that was skipped when training resumed from an older one
+        if target.exists():  # one in another format that was skipped when training resumed from an older one
             shutil.rmtree(target)
         temporary.rename(target)
         _sync(self.folder)
@@ -128,27 +138,43 @@ class Checkpoints:
         return target
 
     def load(self, read: Callable[[Path], None]) -> TrainingProgress | None:
-        """Passes the newest intact checkpoint to `read`; returns its progress, None when there is no checkpoint.
+        """Passes the newest intact checkpoint to `read`; returns its progress, None when there is no checkpoint. Newer
+        damaged ones are set aside.
 
-        Raises: InvalidInput for another policy, model or backend; CorruptData when no checkpoint is intact.
+        Raises: InvalidInput for another policy, model or backend, and when no checkpoint is intact.
         """
-        damaged: list[str] = []
+        skipped: dict[Path, CorruptData] = {}
         for folder in finished_checkpoints(self.folder):
             try:
                 progress = _read_progress(read_manifest(folder), self._identity, folder)
                 read(folder / _STATE)
             except CorruptData as problem:
                 log.warning("checkpoint_skipped", folder=str(folder), problem=str(problem))
-                damaged.append(folder.name)
+                skipped[folder] = problem
                 continue
-            return progress
-        if damaged:
-            raise CorruptData(
-                f"cannot resume from {str(self.folder)!r}: no checkpoint is intact ({', '.join(damaged)}); restore one "
-                "from a backup, or move the folder away and start a new run",
+            damaged = [folder for folder, problem in skipped.items() if problem.code != _OTHER_FORMAT]
+            return replace(progress, damaged=self._set_aside(damaged, step=progress.step))
+        unusable = [folder.name for folder in (*skipped, *_by_step(self.folder, _SET_ASIDE).values())]
+        if unusable:
+            raise InvalidInput(
+                f"cannot resume from {str(self.folder)!r}: no checkpoint is intact ({', '.join(unusable)}); restore "
+                "one from a backup, or move the folder away and start a new run",
                 code="checkpoint.none_intact",
             )
         return None
+
+    def _set_aside(self, damaged: list[Path], *, step: int) -> int:
+        """Renames damaged checkpoints, and removes all but the newest of those that training has passed; returns the
+        step of the newest, 0 without any. step: of the intact checkpoint."""
+        for folder in damaged:
+            target = folder.with_name(f"{folder.name}.damaged")
+            _remove(target)
+            folder.rename(target)
+        by_step = _by_step(self.folder, _SET_ASIDE)
+        for number, folder in list(by_step.items())[1:]:
+            if number <= step:
+                _remove(folder)
+        return max(by_step, default=0)
 
     def _surplus_folders(self) -> list[Path]:
         """Folders beyond the limits of count and size; never the newest checkpoint."""
@@ -171,8 +197,21 @@ class Checkpoints:
 
 def finished_checkpoints(folder: Path) -> list[Path]:
     """Returns the folders of complete checkpoints, newest first."""
-    folders = [(int(match[1]), path) for path in folder.iterdir() if (match := _FINISHED.fullmatch(path.name))]
-    return [path for _, path in sorted(folders, reverse=True)]
+    return list(_by_step(folder, _FINISHED).values())
+
+
+def _by_step(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:
+    """Returns the checkpoints of such a name, newest first."""
+    paths = {int(match[1]): path for path in folder.iterdir() if (match := name.fullmatch(path.name))}
+    return dict(sorted(paths.items(), reverse=True))
+
+
+def _remove(path: Path) -> None:
+    """Removes a checkpoint, which damage may have made a file."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write_manifest(
@@ -224,15 +263,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the manifest of a checkpoint after verifying all its files. Raises: CorruptData."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise CorruptData("its manifest is missing or unreadable", code="checkpoint.damaged") from None
     if not isinstance(manifest, dict) or manifest.pop("digest", None) != _digest(manifest):
         raise CorruptData("its manifest does not match its own digest", code="checkpoint.damaged")
     if manifest["format"] != FORMAT:
         raise CorruptData(
-            f"its format is {manifest['format']!r}, this release reads {FORMAT}", code="checkpoint.unknown_format"
+            f"its format is {manifest['format']!r}, this release reads {FORMAT}", code=_OTHER_FORMAT
         )
-    if _files(folder / _STATE) != manifest["files"]:
+    try:
+        files = _files(folder / _STATE)
+    except OSError as problem:
+        raise CorruptData(f"its files cannot be read: {problem}", code="checkpoint.damaged") from problem
+    if files != manifest["files"]:
         raise CorruptData("its files do not match its manifest", code="checkpoint.damaged")
     return manifest
 

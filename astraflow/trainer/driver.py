@@ -44,7 +44,7 @@ class BackendDriver:
     async def start(self) -> TrainingProgress | None:
         """Builds the backend and restores the newest intact checkpoint; returns None when there is no checkpoint.
 
-        Raises: InvalidInput for a wrong spec or a checkpoint of another identity, CorruptData when none is intact.
+        Raises: InvalidInput for a wrong spec, a checkpoint of another identity, and when none is intact.
         """
         self._backend = await self._worker.call(self._build)
         return await self._worker.call(self._checkpoints.load, self._backend.load)

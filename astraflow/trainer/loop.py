@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from astraflow.contract.batches import Batch, Rows, StepEnd, StepReport
-from astraflow.contract.errors import AstraFlowError, InvalidInput, RunComplete
+from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, RunComplete
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weight_reports import VersionReport
 from astraflow.contract.weights import Probe
@@ -40,6 +40,9 @@ class TrainerLoop:
             crash after "durable": the checkpoint names its batch and has its report. The restart acknowledges it again,
                 which counts once, and publishes version n+1 again, which is harmless because the bits are the same. If
                 the batch is served once more, it is acknowledged, not trained.
+
+            checkpoint n+1 damaged: it is set aside. The restart goes on from checkpoint n as step n+1: what that step
+                changed is lost, version n+1 stays as it was published, and batch n+1 follows.
 
     Therefore a version is published only when it can be reproduced bit for bit; the store lacks at most the newest
     version, so versions have no gaps; and an acknowledged batch is in every later checkpoint. At most one trained batch
@@ -274,8 +277,13 @@ class TrainerLoop:
         return staged, probe, probe_s
 
     async def _wait_until_published(self) -> None:
-        """Waits until the last version is in the store."""
-        self._last_publish = await self._publisher.wait()
+        """Waits until the last version is in the store. One of a checkpoint that is damaged keeps its bits there."""
+        try:
+            self._last_publish = await self._publisher.wait()
+        except Conflict as problem:
+            if self._progress.step > self._progress.damaged:
+                raise
+            log.warning("lost_version_kept", version=self._progress.version, problem=str(problem))
         self._last_published_at = self._clock.wall()
 
     async def _wait_until_settled(self) -> None:

@@ -53,7 +53,7 @@ async def serve(
     directory: this trainer's own; it resumes from the checkpoints there. signing: the run's key, in a run that signs
     its versions. credential_folder: stores the credential that the token is exchanged for, for the next process of
     this trainer. Stopping takes at most `config.drain_s`.
-    Raises: InvalidInput, NotAuthenticated, UnknownPolicy, ProtocolMismatch, Conflict, CorruptData.
+    Raises: InvalidInput, NotAuthenticated, UnknownPolicy, ProtocolMismatch, Conflict.
     """
     bind(policy=config.policy)
     address, credential = await join_run(
@@ -162,7 +162,9 @@ async def _run_loop(
         attachment = await batches.attach(progress)
         _check_key(signing, attachment)
         begin_run(attachment.run)
-        if progress is None:
+        if progress is not None:
+            progress = progress.at_least(attachment.acknowledged_steps)
+        else:
             progress = TrainingProgress(run=attachment.run, step=0, report=None)
             await driver.write_checkpoint(progress, await driver.capture())
         async with credential.dial(attachment.weights_address) as weights_link:

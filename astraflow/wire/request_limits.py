@@ -146,6 +146,7 @@ _LIMITS: Mapping[str, FieldLimit] = {
     "Span.speaker": _ID,
     "RecordedGeneration.spans": _UNLIMITED,
     "AttachRequest.backend": _LABEL,
+    "AttachRequest.damage": FieldLimit(chars=2 * KIB),
     "ReportStepRequest.metrics": FieldLimit(items=1024),
     "ReportWaitRequest.problem": FieldLimit(chars=2 * KIB),
     **dict.fromkeys(("ReportFailureRequest.attempt", "ReportFailureRequest.end"), _ID),

@@ -158,7 +158,9 @@ class Bench:
                     clock=clock,
                 )
                 welcome = await feed.attach(progress)
-                if progress is None:
+                if progress is not None:
+                    progress = progress.at_least(welcome.acknowledged_steps)
+                else:
                     progress = TrainingProgress(run=welcome.run, step=0, report=None)
                     await learner.write_checkpoint(progress, await learner.capture())
                 async with Publisher(self.weights, SOLVER) as publisher:

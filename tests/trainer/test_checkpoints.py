@@ -111,13 +111,45 @@ def damage_manifest(folder: Path) -> None:
         lambda folder: (folder / "state" / "model" / "weights.bin").write_text("weights"),
         lambda folder: (folder / "state" / "more").touch(),
         lambda folder: shutil.rmtree(folder / "state"),
+        lambda folder: (folder / "manifest.json").write_text("[" * 100_000),
+        lambda folder: flip_bit(folder / "manifest.json"),
+        lambda folder: flip_bit(folder / "state" / "model" / "weights.bin"),
+        lambda folder: replace_by_file(folder),
     ],
 )
-def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_set_aside_and_the_previous_one_is_loaded(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     checkpoints, reader = saved(tmp_path, 1, 2), Reader()
     damage(tmp_path / "step-00000002")
-    assert checkpoints.load(reader) == progress(1)
-    assert reader.read == ["weights 1"]
+    for _ in range(2):  # also after another restart
+        assert checkpoints.load(reader) == replace(progress(1), damaged=2)
+        assert names(tmp_path) == ["step-00000001", "step-00000002.damaged"]
+    assert reader.read == 2 * ["weights 1"]
+    checkpoints.save(progress(2), writing("weights 2, again"))
+    assert checkpoints.load(reader) == replace(progress(2), damaged=2)
+
+
+def flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def replace_by_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("not a folder")
+
+
+def test_of_damaged_checkpoints_that_training_has_passed_the_newest_is_kept(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2, 3, keep=3)
+    for name in ("step-00000003", "step-00000002"):
+        flip_bit(tmp_path / name / "manifest.json")
+    assert checkpoints.load(Reader()) == replace(progress(1), damaged=3)
+    assert names(tmp_path) == ["step-00000001", "step-00000002.damaged", "step-00000003.damaged"]
+    checkpoints.save(progress(4), writing("weights 4"))
+    assert checkpoints.load(Reader()) == replace(progress(4), damaged=3)
+    assert names(tmp_path) == ["step-00000001", "step-00000003.damaged", "step-00000004"]
 
 
 def test_a_checkpoint_in_another_format_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +165,7 @@ def test_a_state_the_backend_cannot_read_is_skipped(tmp_path: Path) -> None:
         if "2" in (folder / "model" / "weights.bin").read_text():
             raise CorruptData("half a tensor")
 
-    assert saved(tmp_path, 1, 2).load(read) == progress(1)
+    assert saved(tmp_path, 1, 2).load(read) == replace(progress(1), damaged=2)
 
 
 def test_a_damaged_checkpoint_is_replaced_at_its_step(tmp_path: Path) -> None:
@@ -148,7 +180,17 @@ def test_without_a_valid_checkpoint_loading_is_an_error(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1, 2)
     for name in names(tmp_path):
         (tmp_path / name / "manifest.json").unlink()
-    with pytest.raises(CorruptData, match="step-00000002, step-00000001"):
+    for _ in range(2):
+        with raises_code(InvalidInput, "checkpoint.none_intact", "step-00000002, step-00000001"):
+            checkpoints.load(Reader())
+
+
+def test_without_a_valid_checkpoint_beside_one_set_aside_loading_is_an_error(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    flip_bit(tmp_path / "step-00000002" / "manifest.json")
+    checkpoints.load(Reader())
+    shutil.rmtree(tmp_path / "step-00000001")
+    with raises_code(InvalidInput, "checkpoint.none_intact", "step-00000002.damaged"):
         checkpoints.load(Reader())
 
 

@@ -1,6 +1,7 @@
 """Training loop against a real data plane: every batch is trained exactly once, wherever it crashes."""
 
 import asyncio
+import shutil
 import errno
 import tempfile
 import threading
@@ -340,6 +341,38 @@ async def test_a_lost_directory_is_refused_when_dataflow_has_acknowledged_steps(
         trainer_bench.folder = tmp_path / "two"
         with raises_code(InvalidInput, "trainer.checkpoint_mismatch", "3 acknowledged steps"):
             await trainer_bench.run()
+
+
+@pytest.mark.anyio
+async def test_training_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(tmp_path: Path) -> None:
+    async with bench(tmp_path) as trainer_bench:
+        await trainer_bench.run()
+        (tmp_path / "step-00000003" / "manifest.json").unlink()
+        trainer_bench.data.batches += [make.batch(4), make.batch(5)]
+        backend = await trainer_bench.run()
+        assert backend.trained == ["solver:1", "solver:2", "solver:4", "solver:5"]
+        assert [report.version for report in trainer_bench.data.reports.values()] == [1, 2, 3, 4, 5]
+        assert [manifest.version for manifest in trainer_bench.weights.manifests] == [0, 1, 2, 3, 4, 5]
+        first, second = trainer_bench.data.attached
+        assert (first.damage, second.version) == ("", 2)
+        assert "step-00000003.damaged" in second.damage
+        await trainer_bench.run()
+        assert trainer_bench.data.attached[-1].damage == ""
+
+
+@pytest.mark.anyio
+async def test_training_goes_on_when_a_version_of_a_damaged_checkpoint_was_published_but_not_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as trainer_bench:
+        with pytest.raises((Crash, BaseExceptionGroup)):
+            await trainer_bench.run(Crashes(("publish after", 4)))
+        trainer_bench.data.reports.pop("solver:3", None)
+        shutil.rmtree(tmp_path / "step-00000003" / "state")
+        trainer_bench.data.batches[2:] = [make.batch(7), make.batch(8)]  # its bits are others this time
+        assert (await trainer_bench.run(max_steps=3)).trained == ["solver:1", "solver:2", "solver:7"]
+        assert (await trainer_bench.run()).trained == ["solver:1", "solver:2", "solver:7", "solver:8"]
+        assert [manifest.version for manifest in trainer_bench.weights.manifests] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.anyio

@@ -132,6 +132,7 @@ class TrainerDataService(TrainerDataServicer):
             backend=request.backend,
             is_simulated=request.is_simulated,
             limits=RowLimits(vocabulary=request.vocabulary or None, tokens=request.max_row_tokens or None),
+            damage=request.damage,
         )
         return to_message(
             TrainerAttachment(

@@ -10,7 +10,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.dataflow.operations.evaluator import Evaluator
-from astraflow.dataflow.run import Run
+from astraflow.dataflow.run import EXPORT_HINT, Run
 from astraflow.dataflow.serving.batches import ServedBatch
 from astraflow.dataflow.serving.failed_steps import MAX_IN_A_ROW, Verdict
 from astraflow.dataflow.serving.stream import SET_ASIDE, STALE, Stream
@@ -35,14 +35,19 @@ class TrainerOperations:
         backend: str,
         is_simulated: bool,
         limits: RowLimits = RowLimits(),  # noqa: B008 (frozen)
+        damage: str = "",
     ) -> int:
         """Attaches a trainer to a policy, at `version`; returns the acknowledged steps of its stream. A policy that is
         not trained has no stream: its trainer only publishes it. limits: of the rows that it can train, which hold for
-        results from now on; the trainer itself drops earlier rows beyond them. Raises: UnknownPolicy."""
+        results from now on; the trainer itself drops earlier rows beyond them. damage: sentence about checkpoints that
+        it has set aside; empty without any. Raises: UnknownPolicy."""
         is_trained = policy not in self._run.untrained_policies
         stream = self._run.stream(policy) if is_trained else None
         self._run.trainers[policy] = {"backend": backend, "is_simulated": is_simulated, "limits": asdict(limits)}
         if stream is not None:
+            if damage not in ("", stream.last_set_aside):
+                stream.note_set_aside(damage)
+                self._run.events.add("checkpoint_set_aside", policy, damage)
             self._advance(stream, version)
         self._run.events.add("trainer_attached", policy, f"backend {backend} at version {version}")
         return stream.counts.steps if stream is not None else 0
@@ -158,7 +163,7 @@ class TrainerOperations:
             return False
         producers = ", ".join(f"{rows} of {node}" for node, rows in list(batch.nodes.items())[:NAMED_NODES])
         details = f"batch {served.id} is set aside, {sum(batch.nodes.values())} rows ({producers}) {stored}"
-        newer = stream.set_aside(served, sentence=f"{details}: its steps ended the trainer: {errors[-1]}")
+        newer = stream.set_aside(served, sentence=f"{details}: its steps ended the trainer: {errors[-1]}; {EXPORT_HINT}")
         groups = (*served.fresh_groups, *served.replayed)
         self._run.records.record_trained(stream.policy, served.id, replayable=(), released=groups)
         for dissolved in newer:

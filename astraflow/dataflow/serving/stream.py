@@ -114,7 +114,7 @@ class Stream:
         self.history = StepHistory()
         self.failed_steps = FailedSteps()
         self.last_set_aside = ""
-        """Sentence about the batch that was set aside last; empty if there was none in the latest steps."""
+        """Sentence about the batch or checkpoint that was set aside last; empty without one in the latest steps."""
         self._set_aside_at = 0
         """Number of acknowledged steps when it was set aside."""
         self._delivered: set[BatchId] = set()
@@ -285,8 +285,12 @@ class Stream:
         del self.open_batches[position:]
         self.counts.dropped[SET_ASIDE] += len(batch.fresh_groups)
         self.failed_steps.count_set_aside({served.id for served in self.open_batches})
-        self.last_set_aside, self._set_aside_at = sentence, self.counts.steps
+        self.note_set_aside(sentence)
         return newer
+
+    def note_set_aside(self, sentence: str) -> None:
+        """Records a sentence about a batch or a checkpoint that is set aside."""
+        self.last_set_aside, self._set_aside_at = sentence, self.counts.steps
 
     def acknowledge(self, report: StepReport) -> AcknowledgedBatch | None:
         """Acknowledges the oldest open batch as trained; returns its groups, or None if it was acknowledged before.

@@ -768,6 +768,7 @@ class AttachRequest(_message.Message):
     IS_SIMULATED_FIELD_NUMBER: _builtins.int
     VOCABULARY_FIELD_NUMBER: _builtins.int
     MAX_ROW_TOKENS_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     """The trainer's current version, from its checkpoint; 0 at first."""
@@ -778,6 +779,8 @@ class AttachRequest(_message.Message):
     not stated.
     """
     max_row_tokens: _builtins.int
+    damage: _builtins.str
+    """Sentence about newer checkpoints that cannot be read, which the trainer has set aside; empty without any."""
     def __init__(
         self,
         *,
@@ -787,10 +790,11 @@ class AttachRequest(_message.Message):
         is_simulated: _builtins.bool = ...,
         vocabulary: _builtins.int = ...,
         max_row_tokens: _builtins.int = ...,
+        damage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "is_simulated", b"is_simulated", "max_row_tokens", b"max_row_tokens", "policy", b"policy", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "damage", b"damage", "is_simulated", b"is_simulated", "max_row_tokens", b"max_row_tokens", "policy", b"policy", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
