@@ -222,6 +222,7 @@ class Flow:
             outcomes = [self._accept(episode, group, may_push) for episode in episodes]
         self.counts.episodes.update(outcomes)
         counted = [episode for episode, outcome in zip(episodes, outcomes, strict=True) if outcome not in NOT_COUNTED]
+        self.leases.complete([episode.task for episode in counted])
         complete_group = None
         if group is not None and counted and group.is_complete:
             if self._is_scored(group):
@@ -293,8 +294,9 @@ class Flow:
         """Discards the open groups and returns them. Later results of their tasks do not count."""
         abandoned = list(self.open_groups.values())
         for group in abandoned:
-            for task in group.open_tasks():
-                self.leases.complete(task)
+            tasks = group.open_tasks()
+            self.leases.complete(tasks)
+            for task in tasks:
                 self.partial_rollouts.settle(task, continued_tokens=0)
         self.open_groups.clear()
         return abandoned
@@ -358,7 +360,7 @@ class Flow:
         task = episode.task
         number = task[len(group.id) + 1 :]
         member = int(number) if number.isdecimal() else group.size
-        if member >= group.size or task != task_id(group.id, member):  # "0/00" would leave "0/0" in the queue
+        if member >= group.size or task != f"{group.id}/{member}":  # "0/00" would leave "0/0" in the queue
             return UNKNOWN
         if member in group.episodes:
             return LATE if group.is_complete and not self._is_scored(group) else DUPLICATE
@@ -372,7 +374,6 @@ class Flow:
                 self.partial_rollouts.settle(task, continued_tokens=0)
                 self.leases.requeue(task)
                 return RETRIED
-        self.leases.complete(task)
         self.partial_rollouts.settle(task, continued_tokens=episode.continued_tokens if failure is None else 0)
         group.episodes[member] = episode
         return ACCEPTED if failure is None else failed_outcome(failure.boundary)

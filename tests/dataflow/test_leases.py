@@ -81,9 +81,9 @@ def test_a_result_removes_a_task_that_was_queued_again() -> None:
     leases, (task,) = queued([0]), ids(0)
     leases.lease(ADA, 1, now=0)
     leases.expire(now=11)
-    assert leases.complete(task)
+    assert leases.complete([task]) == 1
     assert leases.lease(BOB, 1, now=11) == []
-    assert not leases.complete(task)
+    assert leases.complete([task]) == 0
 
 
 def test_a_requeued_task_is_leased_next() -> None:
@@ -107,7 +107,7 @@ def test_only_holders_of_a_task_may_push_its_result() -> None:
     assert leases.may_push(unconfirmed, "eve"), "its holder is unknown"
     leases.requeue(unconfirmed)
     assert not leases.may_push(unconfirmed, ""), "it had no known holder"
-    leases.complete(task)
+    leases.complete([task])
     leases.add([task])
     assert not leases.may_push(task, "ada"), "a completed task has no holders"
 
@@ -176,7 +176,7 @@ def test_leases_match_a_reference_implementation(in_doubt: int, steps: list[tupl
             case "complete":
                 task = tasks[number % 8]
                 owners.pop(task, None)
-                assert leases.complete(task) == (task in {*queue, *held})
+                assert leases.complete([task]) == (task in {*queue, *held})
                 queue = [notice for notice in queue if notice != task]
                 held.pop(task, None)
         assert (leases.queued, leases.held) == (len(queue), len(held))

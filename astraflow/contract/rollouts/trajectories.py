@@ -169,6 +169,27 @@ NO_VERSION = -1
 _ANY_VERSION = np.iinfo(np.int64).max
 
 
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """Extremes of the arrays of trajectories, for comparisons with limits."""
+
+    largest_token: int
+    """Largest token id, where a negative one counts as 2**31 or more; 0 without tokens."""
+    lowest_logprob: float
+    """NaN if any logprob is; 0 without logprobs."""
+    highest_logprob: float
+    """The same."""
+
+    @classmethod
+    def of(cls, tokens: Int32Array, logprobs: Float32Array) -> "Extremes":
+        """Computes them: one pass over the tokens, two over the logprobs."""
+        return cls(
+            int(np.asarray(tokens, np.int32).view(np.uint32).max(initial=0)),
+            float(logprobs.min()) if len(logprobs) else 0.0,
+            float(logprobs.max()) if len(logprobs) else 0.0,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrajectoryColumns:
     """Columns of the trajectories of a message: entry i of a list is about trajectory i."""
@@ -189,6 +210,7 @@ class TrajectoryColumns:
     logprob_ends: Sequence[int] = field(init=False)
     oldest_versions: Sequence[int] = field(init=False)
     """Oldest version that wrote a token, or `NO_VERSION`."""
+    _extremes: "Extremes | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         ends = np.array(self.span_ends, dtype=np.int64)
@@ -204,6 +226,13 @@ class TrajectoryColumns:
 
     def __len__(self) -> int:
         return len(self.policies)
+
+    @property
+    def extremes(self) -> "Extremes":
+        """Extremes of the arrays, computed once."""
+        extremes = self._extremes or Extremes.of(self.tokens, self.logprobs)
+        object.__setattr__(self, "_extremes", extremes)
+        return extremes
 
     def prompt_length(self, index: int) -> int:
         """Returns the number of tokens of a trajectory before the first that the model wrote; all if it wrote none."""
@@ -310,6 +339,12 @@ class Trajectories(Sequence[Trajectory]):
     def logprobs(self) -> Float32Array:
         """Logprobs of all trajectories, in order."""
         return self.columns.logprobs[self.columns.logprob_ends[self.begin] : self.columns.logprob_ends[self.end]]
+
+    @property
+    def extremes(self) -> Extremes:
+        """Extremes of tokens and logprobs of all trajectories."""
+        is_whole = self.begin == 0 and self.end == len(self.columns)
+        return self.columns.extremes if is_whole else Extremes.of(self.tokens, self.logprobs)
 
     @property
     def size_bytes(self) -> int:

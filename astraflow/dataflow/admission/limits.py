@@ -7,13 +7,11 @@ over its columns; only a push with a value beyond them is checked episode by epi
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from operator import sub
 from typing import Final
-
-import numpy as np
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.agent_calls import MAX_CALLS
@@ -32,8 +30,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import (
     NO_VERSION,
     Episode,
-    Float32Array,
-    Int32Array,
+    Extremes,
     Trajectories,
     Trajectory,
 )
@@ -191,7 +188,8 @@ def generation_defect(recorded: RecordedGeneration, *, limits: ResultLimits, row
         return Defect(limit="request", boundary=Boundary.WORKFLOW, cause=cause)
     if len(tokens) > most:
         return _too_long(len(tokens), most)
-    return _token_defect(tokens, row.vocabulary or _ALL_TOKENS) or _logprob_defect(recorded.generation.logprobs)
+    extremes = Extremes.of(tokens, recorded.generation.logprobs)
+    return _token_defect(extremes, row.vocabulary or _ALL_TOKENS) or _logprob_defect(extremes)
 
 
 def reward_defect(trajectory: Trajectory, limits: ResultLimits) -> Defect | None:
@@ -225,16 +223,16 @@ def _episode_defect(
 def _defect(part: Trajectories, limits: _Strictest) -> Defect | None:
     """Returns the first limit that any of the trajectories breaks."""
     return (
-        _token_defect(part.tokens, limits.vocabulary)
+        _token_defect(part.extremes, limits.vocabulary)
         or _length_defect(part, limits)
-        or _logprob_defect(part.logprobs)
+        or _logprob_defect(part.extremes)
         or _reward_defect(part, limits)
         or next((defect for _, item in part.with_details() if (defect := _detail_defect(item, limits))), None)
     )
 
 
-def _token_defect(tokens: Int32Array, vocabulary: float) -> Defect | None:
-    largest = int(np.asarray(tokens, np.int32).view(np.uint32).max(initial=0))  # negative ids are large
+def _token_defect(extremes: Extremes, vocabulary: float) -> Defect | None:
+    largest = extremes.largest_token
     if largest < vocabulary:
         return None
     cause = f"token id {largest} is not below the vocabulary of {vocabulary:.0f}; use the tokenizer of the model"
@@ -251,7 +249,8 @@ def _length_defect(part: Trajectories, limits: _Strictest) -> Defect | None:
     if defect := _written_defect(written, limits.written):
         return defect
     versions, ends = columns.span_versions, columns.span_ends[begin : end + 1]
-    if any(versions[first] != NO_VERSION for first, last in pairwise(ends) if first < last):
+    firsts = map(versions.__getitem__, ends[: bisect_left(ends, ends[-1])])  # those at the end have no spans
+    if any(map(NO_VERSION.__ne__, firsts)):
         cause = "the first token of a trajectory is model-written, and no context predicts it; begin with the prompt"
         return Defect(limit="no_context", boundary=Boundary.WORKFLOW, cause=cause)
     return None
@@ -269,10 +268,8 @@ def _written_defect(written: int, most: float) -> Defect | None:
     return Defect(limit="written_tokens", boundary=Boundary.ENGINE, cause=cause)
 
 
-def _logprob_defect(logprobs: Float32Array) -> Defect | None:
-    if not len(logprobs):
-        return None
-    low, high = float(logprobs.min()), float(logprobs.max())
+def _logprob_defect(extremes: Extremes) -> Defect | None:
+    low, high = extremes.lowest_logprob, extremes.highest_logprob
     if low >= MIN_LOGPROB and high <= MAX_LOGPROB:
         return None
     value = high if high > MAX_LOGPROB else low

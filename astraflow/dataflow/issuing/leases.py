@@ -1,6 +1,6 @@
 """Leases: which node holds which task, and until when."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
@@ -139,6 +139,7 @@ class Leases:
         tasks = list(islice(suitable(self._queue), max(0, capacity)))
         for task in tasks:
             del self._queue[task]
+        self._leased_at.update(dict.fromkeys(tasks, now))
         self._hold(tasks, node, now)
         return tasks
 
@@ -151,7 +152,9 @@ class Leases:
         for task in islice((task for task in tasks if self._is_own(task, owner)), at_most):
             del self._queue[task]
             since = self._previous_owners.get(task, {}).pop(owner, None)
-            if since is not None:
+            if since is None:
+                self._leased_at[task] = now
+            else:
                 self._claimed[task] = since
             self._hold([task], node, now)
         self.renew(node, tasks, now=now)
@@ -167,11 +170,12 @@ class Leases:
         held = [(task, self._held.get(task)) for task in tasks]
         self._hold([task for task, lease in held if lease is not None and lease.node in (None, node)], node, now)
 
-    def complete(self, task: TaskId) -> bool:
-        """Removes a task that has a result, held or queued. Returns whether it was either."""
-        if self._previous_owners:
+    def complete(self, tasks: Sequence[TaskId]) -> int:
+        """Removes tasks that have a result, held or queued. Returns how many were either."""
+        for task in tasks if self._previous_owners else ():
             self._previous_owners.pop(task, None)
-        return self._release(task) or self._queue.pop(task, "") is None
+        others = self._release(tasks)
+        return len(tasks) - sum(self._queue.pop(task, "") is not None for task in others)
 
     def requeue(self, task: TaskId) -> None:
         """Puts a task at the front of the queue, from any state."""
@@ -179,7 +183,7 @@ class Leases:
         since = self.leased_at(task)
         if held is not None and held.owner and since is not None:
             self._previous_owners.setdefault(task, {}).setdefault(held.owner, since)
-        self._release(task)
+        self._release([task])
         self._queue[task] = None
         self._queue.move_to_end(task, last=False)
 
@@ -213,24 +217,28 @@ class Leases:
             for task in tasks:
                 self._held[task] = lease
                 self._held.move_to_end(task)
-                if task not in self._claimed:
-                    self._leased_at.setdefault(task, now)
             owned = self._tasks_by_node.setdefault(node, {})
             owned_before = len(owned)
             owned.update(dict.fromkeys(tasks))
             if len(owned) > owned_before:
                 self._on_change(node, len(owned) - owned_before)
 
-    def _release(self, task: TaskId) -> bool:
-        held = self._held.pop(task, None)
-        if held is None:
-            return False
-        self._leased_at.pop(task, None)
-        self._claimed.pop(task, None)
-        if held.node is not None:
-            owned = self._tasks_by_node[held.node]
-            del owned[task]
-            if not owned:
-                del self._tasks_by_node[held.node]
-            self._on_change(held.node, -1)
-        return True
+    def _release(self, tasks: Iterable[TaskId]) -> list[TaskId]:
+        """Ends the leases of tasks; returns the tasks that were not leased."""
+        others: list[TaskId] = []
+        released: Counter[NodeId] = Counter()
+        for task in tasks:
+            held = self._held.pop(task, None)
+            if held is None:
+                others.append(task)
+                continue
+            if self._leased_at.pop(task, None) is None:
+                del self._claimed[task]
+            if held.node is not None:
+                del self._tasks_by_node[held.node][task]
+                released[held.node] += 1
+        for node, count in released.items():
+            if not self._tasks_by_node[node]:
+                del self._tasks_by_node[node]
+            self._on_change(node, -count)
+        return others

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from astraflow.access.callers import current_caller
 from astraflow.contract.ids import GroupId, NodeId
@@ -15,6 +16,8 @@ from astraflow.dataflow.operations.node_callers import nodes_of
 from astraflow.dataflow.outcomes import ACCEPTED
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
+
+_TRAJECTORIES = attrgetter("trajectories")
 
 
 class ResultCheck:
@@ -73,7 +76,7 @@ class ResultCheck:
     def _are_within(self, episodes: Sequence[Episode], parts: Sequence[Trajectories], flows: Iterable[Flow]) -> bool:
         limits = [flow.limits for flow in flows]
         most = min((limit.trajectories for limit in limits), default=MAX_TRAJECTORIES)
-        if max((len(episode.trajectories) for episode in episodes), default=0) > most:
+        if max(map(len, map(_TRAJECTORIES, episodes)), default=0) > most:
             return False
         policies = {policy for part in parts for policy in part.policies}
         return are_within(parts, limits, self._run.row_limits(policies))

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from operator import is_not
 
 from astraflow.access.callers import Caller, Role, current_caller
 from astraflow.contract.batches import stretches
@@ -48,12 +49,14 @@ class Results:
         checked = self._result_check.episodes(episodes, parts, node=node_id)
         first_leased_at = self._leased_at(episodes[0], node_id) if episodes else None
         outcomes = self.accept_results(checked, raw=raw if checked is episodes else None)
-        refused = sum(result is not episode for result, episode in zip(checked, episodes, strict=True))
+        refused = sum(map(is_not, checked, episodes)) if checked is not episodes else 0
         self._result_check.note_outcomes(node, refused=refused, outcomes=outcomes)
         self._count_results(node, checked, outcomes, first_leased_at)
         if RETRIED in outcomes:
             self._run.nodes_notifier.notify()
-        elif any(self._is_evaluated(episode.task) for episode in episodes) or self._evaluator.is_reserved(node_id):
+        elif self._evaluator.is_reserved(node_id) or (
+            self._run.evaluations and any(self._is_evaluated(episode.task) for episode in episodes)
+        ):
             self._run.nodes_notifier.notify(node_id)  # the node may lease further evaluation tasks
         await self._run.journal.wait_durable()
         return outcomes
@@ -115,10 +118,12 @@ class Results:
         now = self._run.clock.now()
         rewards: dict[PolicyId, list[float]] = {}
         parts = [Trajectories.of(episode.trajectories) for episode in episodes]
-        for part in stretches(parts):
+        joined = stretches(parts)
+        for part in joined:
             for policy, reward in zip(part.policies, part.rewards, strict=True):
                 rewards.setdefault(policy, []).append(reward)
-        for episode, part in zip(episodes, parts, strict=True):
+        has_details = any(part.columns.built for part in joined)
+        for episode, part in zip(episodes, parts, strict=True) if has_details else ():
             for _, trajectory in part.with_details():
                 flow = self._run.flows[flow_of(episode.task)]
                 self._run.streams[trajectory.policy].history.observe_interaction(trajectory)

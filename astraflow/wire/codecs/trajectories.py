@@ -1,5 +1,6 @@
 """Codec of trajectories: a message holds their columns, one block of bytes holds all token ids and logprobs."""
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
@@ -9,6 +10,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import MAX_VERSION, PolicyId
 from astraflow.contract.rollouts.trajectories import (
     NO_VERSION,
+    Extremes,
     Float32Array,
     Int32Array,
     Trajectories,
@@ -22,9 +24,6 @@ from astraflow.wire.pb import common_pb2 as pb
 
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
-
-_AT_ONCE = 2**16
-"""Values checked per step, so that the intermediate array stays in the processor's cache."""
 
 
 def encode_trajectories(
@@ -158,6 +157,7 @@ def decode_trajectories(message: pb.Trajectories, arrays: Arrays) -> Trajectorie
         tokens=tokens,
         logprobs=logprobs,
     )
+    _check_extremes(columns.extremes)
     for details in message.details:
         _add_details(columns, details)
     return Trajectories(columns, 0, len(columns))
@@ -179,11 +179,14 @@ def _divided(arrays: Arrays, tokens: int, logprobs: int) -> tuple[Int32Array, Fl
         )
     token_ids = arrays[: 4 * tokens].view(_INT32)
     values = arrays[4 * tokens :].view(_FLOAT32)
-    if token_ids.size and token_ids.min() < 0:
-        raise _invalid("a token id is negative; send ids from 0")
-    if not all(np.isfinite(values[begin : begin + _AT_ONCE]).all() for begin in range(0, len(values), _AT_ONCE)):
-        raise _invalid("a logprob is not a finite number; send finite logprobs")
     return token_ids, values
+
+
+def _check_extremes(extremes: Extremes) -> None:
+    if extremes.largest_token >= 2**31:
+        raise _invalid("a token id is negative; send ids from 0")
+    if not (math.isfinite(extremes.lowest_logprob) and math.isfinite(extremes.highest_logprob)):
+        raise _invalid("a logprob is not a finite number; send finite logprobs")
 
 
 def _add_details(columns: TrajectoryColumns, details: pb.TrajectoryDetails) -> None:

@@ -268,7 +268,9 @@ def main() -> None:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     prepare_for_large_messages()
     figures = uvloop.run(work(Job(**spec), sys.stdin.readline().strip()))
-    sys.stdout.write(json.dumps(asdict(figures)) + "\n")
+    # With PYTHONUNBUFFERED, sys.stdout loses the rest of a write that a signal interrupts, which a full pipe invites.
+    with open(sys.stdout.fileno(), "w", closefd=False) as output:
+        json.dump(asdict(figures), output)
 
 
 if __name__ == "__main__":
