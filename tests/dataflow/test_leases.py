@@ -112,6 +112,17 @@ def test_only_holders_of_a_task_may_push_its_result() -> None:
     assert not leases.may_push(task, "ada"), "a completed task has no holders"
 
 
+def test_a_node_gets_one_change_for_all_tasks_that_are_complete() -> None:
+    changes: list[tuple[NodeId, int]] = []
+    leases = Leases(lease_s=LEASE_S, on_change=lambda node, change: changes.append((node, change)))
+    first, second, queued = ids(0, 1, 2)
+    leases.add([first, second, queued])
+    leases.lease(NodeId("node.1"), 2, now=0)
+    assert leases.complete([first, queued, second, first]) == 3
+    assert changes == [(NodeId("node.1"), 2), (NodeId("node.1"), -2)]
+    assert (leases.held, leases.queued, leases.leased_at(first)) == (0, 0, None)
+
+
 STEPS = ["lease", "renew", "claim", "expire", "return", "give back", "complete"]
 
 

@@ -11,7 +11,7 @@ from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
 from astraflow.contract.rollouts.spans import Author, Span
-from astraflow.contract.rollouts.trajectories import Episode, Trajectory
+from astraflow.contract.rollouts.trajectories import Episode, Extremes, Trajectories, Trajectory
 from tests import make
 from tests.errors import raises_code
 
@@ -129,3 +129,31 @@ def test_a_generation_of_unequal_lengths_is_refused(tokens: int, logprobs: int, 
             spans=(VersionSpan(version=Version(0), length=spanned),),
             finish=Finish.STOP,
         )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprobs", "extremes"),
+    [
+        ([], [], Extremes(0, 0.0, 0.0)),
+        ([3, 7, 5], [-0.5, -2.0], Extremes(7, -2.0, -0.5)),
+        ([3, -1], [0.5], Extremes(2**32 - 1, 0.5, 0.5)),
+        ([0], [-float("inf"), -1.0], Extremes(0, -float("inf"), -1.0)),
+    ],
+)
+def test_extremes_show_negative_tokens_as_large_ones(
+    tokens: list[int], logprobs: list[float], extremes: Extremes
+) -> None:
+    assert Extremes.of(np.array(tokens, np.int32), np.array(logprobs, np.float32)) == extremes
+
+
+def test_a_logprob_that_is_no_number_makes_both_extremes_of_logprobs_nan() -> None:
+    extremes = Extremes.of(np.zeros(1, np.int32), np.array([-1.0, np.nan, -2.0] * 9, np.float32))
+    assert np.isnan([extremes.lowest_logprob, extremes.highest_logprob]).all()
+
+
+def test_a_part_of_columns_has_extremes_of_its_own() -> None:
+    first, second = (
+        replace(trajectory(context(2), tokens=2, logprobs=0), tokens=np.full(2, id_, np.int32)) for id_ in (1, 9)
+    )
+    both = Trajectories.of([first, second])
+    assert [both.extremes.largest_token, both[:1].extremes.largest_token, both[1:].extremes.largest_token] == [9, 1, 9]
