@@ -72,8 +72,8 @@ class HeartbeatLoop:
             self._drain_state.apply_directive(directive)
 
     async def watch_dataflow(self, dataflow_timeout_s: float) -> None:
-        """Runs until cancelled. Raises: Unavailable once no heartbeat was answered for `dataflow_timeout_s` seconds, not
-        counting those in which this process did not run."""
+        """Runs until cancelled. Raises: Unavailable once no heartbeat was answered for `dataflow_timeout_s` seconds,
+        not counting those in which this process did not run."""
         while True:
             remaining_s = self._last_answer_at + dataflow_timeout_s - self._awake_clock.now()
             if remaining_s <= 0:

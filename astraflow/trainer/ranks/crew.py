@@ -48,9 +48,7 @@ class Crew:
     also when a call of another lane has raised the loss.
     """
 
-    def __init__(
-        self, rank_place: RankPlace, store: Store, *, timeout_s: float, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, rank_place: RankPlace, store: Store, *, timeout_s: float, clock: Clock | None = None) -> None:
         self._place = rank_place
         self._store = store
         self._timeout_s = timeout_s
