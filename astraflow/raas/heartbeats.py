@@ -12,12 +12,15 @@ from astraflow.raas.drain_state import DrainState
 from astraflow.raas.membership import RETRYABLE_ERRORS, Membership
 from astraflow.raas.policies.transfer_totals import TransferTotals
 from astraflow.raas.tasks.capacity import Capacity
-from astraflow.runtime.clock import Clock
+from astraflow.runtime.clock import AwakeClock, Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
 from astraflow.workflows.base import SessionSource
 
 log = get_logger()
+
+AWAKE_S = 10.0
+"""A node whose event loop did not run for longer was suspended: then dataflow could not answer either. Seconds."""
 
 
 class HeartbeatLoop:
@@ -47,7 +50,8 @@ class HeartbeatLoop:
         self._transfers = transfers
         self._drain_state = drain_state
         self._clock = clock
-        self._last_answer_at = clock.now()
+        self._awake_clock = AwakeClock(clock, gap_s=AWAKE_S)
+        self._last_answer_at = self._awake_clock.now()
 
     async def run(self, every_s: float) -> None:
         """Sends heartbeats until cancelled. Raises: errors that a retry does not cure; RunChanged."""
@@ -63,21 +67,22 @@ class HeartbeatLoop:
         except RETRYABLE_ERRORS as problem:
             log.warning("heartbeat_missed", problem=str(problem))
         else:
-            self._last_answer_at = self._clock.now()
+            self._last_answer_at = self._awake_clock.now()
             self._counters.mark_reported(dict(status.counters))
             self._drain_state.apply_directive(directive)
 
     async def watch_dataflow(self, dataflow_timeout_s: float) -> None:
-        """Runs until cancelled. Raises: Unavailable once no heartbeat was answered for `dataflow_timeout_s` seconds."""
+        """Runs until cancelled. Raises: Unavailable once no heartbeat was answered for `dataflow_timeout_s` seconds,
+        not counting those in which this process did not run."""
         while True:
-            remaining_s = self._last_answer_at + dataflow_timeout_s - self._clock.now()
+            remaining_s = self._last_answer_at + dataflow_timeout_s - self._awake_clock.now()
             if remaining_s <= 0:
                 raise Unavailable(
                     f"cannot continue: dataflow has not answered for {dataflow_timeout_s:g} s; check that its service "
                     "runs, or set a longer dataflow_timeout_s",
                     code="node.dataflow_timeout",
                 )
-            await self._clock.sleep(remaining_s)
+            await self._clock.sleep(min(remaining_s, AWAKE_S / 4))
 
     def _status(self) -> NodeStatus:
         busy_s, blocked_s = self._capacity.busy_and_blocked_s()

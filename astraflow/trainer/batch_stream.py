@@ -118,8 +118,9 @@ def _damage(progress: TrainingProgress) -> str:
     if progress.damaged <= progress.step:
         return ""
     return (
-        f"checkpoint {progress.damaged} of the trainer is damaged and set aside as step-{progress.damaged:08d}.damaged; "
-        f"training goes on from checkpoint {progress.step}, without what the steps after it changed: check the disk"
+        f"checkpoint {progress.damaged} of the trainer is damaged and set aside as "
+        f"step-{progress.damaged:08d}.damaged; training goes on from checkpoint {progress.step}, without what the "
+        "steps after it changed: check the disk"
     )
 
 

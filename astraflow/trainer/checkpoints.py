@@ -268,9 +268,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.pop("digest", None) != _digest(manifest):
         raise CorruptData("its manifest does not match its own digest", code="checkpoint.damaged")
     if manifest["format"] != FORMAT:
-        raise CorruptData(
-            f"its format is {manifest['format']!r}, this release reads {FORMAT}", code=_OTHER_FORMAT
-        )
+        raise CorruptData(f"its format is {manifest['format']!r}, this release reads {FORMAT}", code=_OTHER_FORMAT)
     try:
         files = _files(folder / _STATE)
     except OSError as problem:

@@ -32,6 +32,7 @@ from tests import make
 from tests.errors import raises_code
 from tests.fakes.dataflow import flow
 from tests.fakes.engine import FakeEngine
+from tests.hostile.policies import AGENT_FILES
 from tests.raas.parts import SOLVER, SOLVER_NODE, serving, unpinned
 from tests.suites.workflow_suite import WorkflowSuite
 from tests.workflows.test_replay import ContinuingEngine
@@ -336,7 +337,7 @@ async def test_an_engine_that_fails_fails_the_episode_at_the_engine() -> None:
 
 
 @pytest.mark.parametrize("text", ["file", "stdout"])
-@pytest.mark.parametrize("path", ["secret", "pipe", "../stdout", "/etc/passwd", "../../.."])
+@pytest.mark.parametrize("path", AGENT_FILES.cases())
 async def test_what_an_agent_left_in_place_of_a_file_is_not_read(text: str, path: str) -> None:
     reward = TextReward()
     score = {"text": text, **({"path": path} if text == "file" else {})}

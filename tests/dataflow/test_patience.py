@@ -1,6 +1,15 @@
 import pytest
 
-from astraflow.dataflow.issuing.patience import FACTOR, FIRST_S, MEASURED, MIN_S, WINDOW, Durations, longest_s
+from astraflow.dataflow.issuing.patience import (
+    FACTOR,
+    FIRST_S,
+    MAX_DOUBLINGS,
+    MEASURED,
+    MIN_S,
+    WINDOW,
+    Durations,
+    longest_s,
+)
 
 
 def measured(*durations_s: float) -> Durations:
@@ -23,6 +32,11 @@ def test_the_patience_follows_the_median_and_doubles_with_each_requeue() -> None
 
 def test_short_episodes_have_the_least_patience() -> None:
     assert measured(*[0.1] * MEASURED).patience_s(requeues=0) == MIN_S
+
+
+def test_any_number_of_nodes_that_held_a_task_leave_the_patience_finite() -> None:
+    for durations in (Durations(), measured(*[0.1] * MEASURED)):
+        assert durations.patience_s(requeues=10_000) == durations.patience_s(requeues=MAX_DOUBLINGS) <= 64 * FIRST_S
 
 
 def test_old_durations_are_forgotten() -> None:

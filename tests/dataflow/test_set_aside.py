@@ -208,6 +208,16 @@ async def test_the_problem_is_shown_for_some_steps_and_the_replaced_groups_are_t
         assert shown == [True] * (SHOWN_STEPS - 1) + [False]
 
 
+async def test_a_damaged_checkpoint_of_a_trainer_is_an_event_and_a_problem_once(tmp_path: Path) -> None:
+    damage = "checkpoint 3 of the trainer is damaged"
+    async with running(tmp_path) as service:
+        for _ in range(2):  # it attaches again after an outage
+            await service.trainer().attach(version=Version(2), backend="local", is_simulated=True, damage=damage)
+        report = await service.control.report()
+        assert damage in report.problems
+        assert [event.message for event in report.events if event.kind == "checkpoint_set_aside"] == [damage]
+
+
 async def test_the_rows_are_stored_for_a_bug_report(tmp_path: Path) -> None:
     async with running(tmp_path / "run") as service:
         await produce(service, 2)

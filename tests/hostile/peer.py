@@ -1,15 +1,16 @@
 """A rollout node with a valid credential that means harm: it leases like any node and pushes whatever a test wants."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from astraflow.access.callers import Role
 from astraflow.client.control_plane import ControlPlaneClient
-from astraflow.client.credential import join_run
+from astraflow.client.credential import HeldCredential, join_run
 from astraflow.client.data_plane import NodeDataClient
+from astraflow.contract.errors import UnknownNode
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import EvaluationMode, NodeFacts, NodeStatus
 from astraflow.contract.reports.queries import EventQuery
@@ -34,15 +35,19 @@ class HostileNode:
     link: ServiceChannel
     client: NodeDataClient
     node: NodeId
+    weights_address: str
+    credential: HeldCredential
     served: dict[PolicyId, Version]
     """Versions that it claims to serve."""
 
-    async def lease(self, count: int, *, attempts: int = 20) -> list[Task]:
+    async def lease(self, count: int, *, attempts: int = 20, evaluations: int = 0) -> list[Task]:
         """Returns the tasks of one lease, claiming to serve the newest versions; none if there were none each time."""
         for _ in range(attempts):
             self.served = newest_versions(await self.run.report())
             await self.heartbeat([])
-            lease = await self.client.lease(self.node, count, wait_s=0.5, versions=self.served)
+            lease = await self.client.lease(
+                self.node, count, wait_s=0.5, versions=self.served, evaluation_capacity=evaluations
+            )
             if lease.tasks:
                 return list(lease.tasks)
         return []
@@ -92,17 +97,32 @@ def newest_versions(report: Report) -> dict[PolicyId, Version]:
 
 
 @asynccontextmanager
-async def hostile_node(run: RunningRun, name: str, *, capacity: int = 64) -> AsyncIterator[HostileNode]:
+async def control_of(run: RunningRun) -> AsyncIterator[ControlPlaneClient]:
+    """Connects to the control plane with the run token."""
+    async with dial(run.facts()["dataflow"], token=run.token()) as link:
+        yield ControlPlaneClient(link)
+
+
+async def join_token(run: RunningRun, *, is_reusable: bool = False) -> str:
+    """Returns a new join token of the pool `hostile`."""
+    async with control_of(run) as control:
+        reason = "a node that means harm"
+        token = await control.mint_join_token(
+            Role.NODE.value, pool="hostile", actor="test", reason=reason, is_reusable=is_reusable
+        )
+    return token.token
+
+
+@asynccontextmanager
+async def hostile_node(
+    run: RunningRun, name: str, *, capacity: int = 64, token: str = ""
+) -> AsyncIterator[HostileNode]:
     """Joins a run with a join token of the pool `hostile`, as any node does; leaves at the end."""
     facts = run.facts()
-    async with dial(facts["dataflow"], token=run.token()) as link:
-        control = ControlPlaneClient(link)
-        token = await control.mint_join_token(
-            Role.NODE.value, pool="hostile", actor="test", reason="a node that means harm"
-        )
+    token = token or await join_token(run)
     address = facts["enroll"] or facts["dataflow"]  # without TLS, dataflow itself admits
     dataflow, credential = await join_run(
-        address, token=token.token, role=Role.NODE, name=name, pool="hostile", give_up_after_s=10
+        address, token=token, role=Role.NODE, name=name, pool="hostile", give_up_after_s=10
     )
     async with credential.dial(dataflow) as link:
         client = NodeDataClient(link)
@@ -117,16 +137,25 @@ async def hostile_node(run: RunningRun, name: str, *, capacity: int = 64) -> Asy
                 capacity=capacity,
                 price_per_hour=0.0,
                 software="",
-                evaluation_mode=EvaluationMode.NONE,
+                evaluation_mode=EvaluationMode.SECOND_ENGINE,
             )
         )
-        node = HostileNode(name=name, run=run, link=link, client=client, node=result.node, served={})
+        node = HostileNode(
+            name=name,
+            run=run,
+            link=link,
+            client=client,
+            node=result.node,
+            weights_address=result.weights_address,
+            credential=credential,
+            served={},
+        )
         yield node
-        await client.leave(node.node, reason="the test is over")
+        with suppress(UnknownNode):  # it has left already
+            await client.leave(node.node, reason="the test is over")
 
 
 async def events_of(run: RunningRun, kind: str) -> list[Event]:
     """Returns the events of a kind, newest first."""
-    async with dial(run.facts()["dataflow"], token=run.token()) as link:
-        page = await ControlPlaneClient(link).events(EventQuery(kinds=(kind,)))
-    return list(page.events)
+    async with control_of(run) as control:
+        return list((await control.events(EventQuery(kinds=(kind,)))).events)

@@ -31,5 +31,8 @@ async def problems_after(attack: Attack, run: RunningRun, name: str) -> list[str
         outcomes = await attack.act(node)
         assert_balanced(await run.steps_more(2))
         named = attack.event and any(event.subject.startswith(name) for event in await events_of(run, attack.event))
-    problems = ["a result counts"] if ACCEPTED in outcomes else []
-    return problems + (["no event names the node"] if attack.event and not named else [])
+    return [
+        *(["a result counts"] if ACCEPTED in outcomes and not attack.may_count else []),
+        *(["no event names the node"] if attack.event and not named else []),
+        *([f"refused as {sorted(set(outcomes))}"] if attack.codes.isdisjoint(outcomes) and attack.codes else []),
+    ]

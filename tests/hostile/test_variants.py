@@ -1,22 +1,34 @@
-"""Random results of one node: whatever it pushes, the trainer goes on without a restart and counts balance."""
+"""Random variants of what peers, policies and files send: no process ends, counts balance, no reward is forged."""
 
 import contextlib
+import json
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.tmpdir import TempPathFactory
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.ids import PolicyId, PromptId, Version
+from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.spans import Author, Span
+from astraflow.contract.rollouts.tasks import Prompt
+from astraflow.datasets import datasets
+from astraflow.rewards.code_tests import CodeTests, CodeTestsOptions
+from astraflow.rewards.math_answer import MathAnswer, MathAnswerOptions
 from tests.hostile.peer import POLICY, hostile_node
+from tests.hostile.policies import ADD, CHECK
 from tests.system.processes import RunningRun, assert_balanced, running
+from tests.trainer.test_checkpoints import Reader, progress, saved
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -48,6 +60,117 @@ def fields(draw: st.DrawFn) -> dict[str, Any]:
         "answer": draw(st.text(max_size=50)),
         "is_truncated": draw(st.booleans()),
     }
+
+
+SNIPPETS = (
+    "import os, sys, json, builtins, threading, atexit",
+    "class Any(int):\n    def __eq__(self, other): return True\n    def __hash__(self): return 1",
+    "builtins.all = builtins.abs = builtins.len = lambda *_: True",
+    "builtins.AssertionError = SystemExit",
+    "json.dumps = lambda *_, **__: '[3, 10]'",
+    "print('passed', flush=True)",
+    "atexit.register(print, 'passed')",
+    "threading.Thread(target=lambda: os.write(1, b'passed')).start()",
+    "sys.stdout.write('3\\n10\\n'); sys.stdout.flush()",
+    "sys.setrecursionlimit(10**6)",
+    "sys.modules['json'] = sys",
+    "def check(candidate): pass",
+    "sys.settrace(lambda *_: None)",
+    "os.close(1)",
+    "os._exit(0)",
+    "raise SystemExit(0)",
+)
+ENDS = (
+    "def add(a, b): return 0",
+    "def add(a, b): return Any(0)",
+    "def add(a, b): os._exit(0)",
+    "def add(a, b): raise StopIteration",
+    "add = lambda a, b: a - b",
+)
+MATH = st.lists(
+    st.sampled_from(
+        [*"0123456789+-^*!(){}[]=,.", "\\frac", "\\sqrt", "\\sum_{k=1}", "\\int", "10^{9}", "x", "e", "\\binom"]
+    ),
+    min_size=1,
+    max_size=40,
+).map("".join)
+"""Texts of expressions, most of which mean nothing."""
+
+
+def test_no_program_of_a_policy_forges_a_reward() -> None:
+    reward = CodeTests(CodeTestsOptions.model_validate({"case_cpu_s": 1}))
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(started(reward)):
+
+        @settings(deadline=None, suppress_health_check=list(HealthCheck))
+        @given(st.lists(st.sampled_from(SNIPPETS), max_size=4), st.sampled_from(ENDS), st.sampled_from([ADD, CHECK]))
+        def solve(snippets: list[str], end: str, tests: list[Any]) -> None:
+            prompt = Prompt(id=PromptId("p"), fields={"tests": tests})
+            code = "\n".join([SNIPPETS[0], SNIPPETS[1], *snippets, end])
+            score = portal.call(reward.score, prompt, f"```python\n{code}\n```\n", Finish.STOP)
+            assert score.value == 0.0, code
+
+        solve()
+
+
+def test_no_expression_of_a_policy_holds_up_or_ends_the_reward() -> None:
+    reward = MathAnswer(MathAnswerOptions(workers=2))
+    prompt = Prompt(id=PromptId("p"), fields={"question": "?", "answer": "123456.75"})
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(started(reward)):
+
+        @settings(deadline=20_000, suppress_health_check=list(HealthCheck))
+        @given(MATH)
+        def answer(expression: str) -> None:
+            assert portal.call(reward.score, prompt, f"\\boxed{{{expression}}}", Finish.STOP).value == 0.0
+            assert portal.call(reward.score, prompt, "\\boxed{123456.75}", Finish.STOP).value == 1.0
+
+        answer()
+
+
+@asynccontextmanager
+async def started(reward: CodeTests | MathAnswer) -> AsyncIterator[None]:
+    await reward.start()
+    try:
+        yield
+    finally:
+        await reward.close()
+
+
+@settings(suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_changed_data_file_is_refused_or_has_usable_prompts(
+    tmp_path_factory: TempPathFactory, data: st.DataObject
+) -> None:
+    lines = b'{"question": "q\\u00e9", "answer": 1.5, "more": [1, {"x": null}]}\n{"question": "r", "answer": "b"}\n'
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    path.write_bytes(changed(data, lines))
+    try:
+        dataset = datasets.build({"kind": "jsonl", "path": str(path)}, 0)
+    except InvalidInput:
+        return
+    for number in range(dataset.size):
+        fields = dataset.prompt(number).fields
+        json.dumps(fields, allow_nan=False).encode()
+        assert isinstance(fields["question"], str) and isinstance(fields["answer"], str)
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@given(st.data())
+def test_a_changed_checkpoint_is_set_aside_or_unchanged_in_meaning(
+    tmp_path_factory: TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    checkpoints = saved(folder, 1, 2)
+    paths = sorted(path for path in (folder / "step-00000002").rglob("*") if path.is_file())
+    path = data.draw(st.sampled_from(paths))
+    path.write_bytes(changed(data, path.read_bytes()))
+    assert checkpoints.load(Reader()) in (progress(2), replace(progress(1), damaged=2))
+
+
+def changed(data: st.DataObject, content: bytes) -> bytes:
+    """Returns bytes that are flipped, cut, repeated or replaced somewhere."""
+    begin, end = sorted(data.draw(st.tuples(st.integers(0, len(content)), st.integers(0, len(content)))))
+    middle = data.draw(st.one_of(st.just(b""), st.binary(max_size=20), st.just(content[begin:end] * 2)))
+    return content[:begin] + middle + content[end:]
 
 
 def test_no_result_of_one_node_stops_a_trainer(tmp_path: Path, forked_programs: None) -> None:

@@ -1,6 +1,6 @@
 """Throughput of three honest nodes beside a hostile one, and without it: stretches of both alternate in one run.
 
-    python -m tests.hostile.throughput [--minutes 10] [--each] [--seed 0] [--json FILE]
+    python -m tests.hostile.throughput [--minutes 10] [--each [TEXT]] [--seed 0] [--json FILE]
 
 `make soak-hostile` runs it. Takes twice the minutes, and some seconds to start and to end. Engine and trainer are
 simulated and mostly sleep, so that the figures show what the hostile node costs the others by what it sends, not by the
@@ -68,12 +68,13 @@ def main() -> int:
     """Runs the comparison; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="with the hostile node, and as long without it")
-    parser.add_argument("--each", action="store_true", help="compare for each attack alone")
+    parser.add_argument("--each", nargs="?", const="", help="compare for each attack alone, whose name has this text")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the attacks")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures there")
     chosen = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hostile-"))
-    cases = {attack.name: (attack,) for attack in ATTACKS} if chosen.each else {"all attacks": ATTACKS}
+    alone = {attack.name: (attack,) for attack in ATTACKS if chosen.each is not None and chosen.each in attack.name}
+    cases: Mapping[str, Sequence[Attack]] = alone or {"all attacks": ATTACKS}
     pairs = max(1, round(60 * chosen.minutes / len(cases) / STRETCH_S))
     stretch_s = 60 * chosen.minutes / len(cases) / pairs
     limit_s = 120 * chosen.minutes + END_S

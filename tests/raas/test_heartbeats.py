@@ -105,3 +105,19 @@ async def test_a_node_ends_after_a_long_time_without_an_answer() -> None:
         await tasks[1]
     tasks[0].cancel()
     await asyncio.wait(tasks)
+
+
+async def test_time_in_which_the_node_was_suspended_is_no_time_without_an_answer() -> None:
+    clock, client = ManualClock(), Silent()
+    beats = await joined(client, clock)
+    tasks = [asyncio.create_task(beats.run(1.0)), asyncio.create_task(beats.watch_dataflow(60.0))]
+    await clock.pass_time(5.0)
+    client.answers = False
+    clock.advance(3600.0)
+    await clock.pass_time(50.0)
+    assert not tasks[1].done()
+    await clock.pass_time(15.0)
+    with pytest.raises(Unavailable):
+        await tasks[1]
+    tasks[0].cancel()
+    await asyncio.wait(tasks)

@@ -17,19 +17,9 @@ from astraflow.rewards.base import Score
 from astraflow.rewards.code_tests import CodeTests, CodeTestsOptions, equal_texts, equal_values
 from astraflow.sandbox.base import Job, JobResult, Outcome, SandboxError
 from tests.errors import raises_code
+from tests.hostile.policies import ADD, CHECK, HELPED, HELPER, SOLUTIONS, SUM
 
 pytestmark = pytest.mark.anyio
-
-ADD: list[Any] = [
-    {"kind": "call", "function": "add", "arguments": [a, b], "expected": [a + b]} for a, b in ((1, 2), (5, 5))
-]
-SUM: list[Any] = [
-    {"kind": "stdin", "input": "1 2\n", "output": "3\n"},
-    {"kind": "stdin", "input": "4 5\n", "output": "9\n"},
-]
-CHECK: list[Any] = [
-    {"kind": "check", "function": "add", "code": "def check(candidate):\n    assert candidate(1, 2) == 3\n"}
-]
 
 
 @pytest.fixture(scope="module")
@@ -105,24 +95,6 @@ async def test_a_wrong_program_fails(reward: CodeTests, tests: list[Any], code: 
     assert result.terms[f"tests_{ending}"] == 1 / len(tests), result.terms
 
 
-HELPER = 'def twice(x):\n    return 2 * x\n\ndef half(x):\n    """Returns x / 2. `twice` undoes it."""\n'
-HELPED: list[Any] = [
-    {
-        "kind": "check",
-        "function": "half",
-        "code": "def check(candidate):\n    print('checked')\n    assert all(twice(candidate(x)) == x for x in (2, 8))",
-        "prompt": HELPER,
-    }
-]
-MAPPED: list[Any] = [
-    {
-        "kind": "check",
-        "function": "add",
-        "code": "def check(candidate):\n    assert all(map(lambda x: candidate(x, 1) == x + 1, (1, 2)))\n",
-    }
-]
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -143,25 +115,7 @@ async def test_a_check_that_calls_an_undefined_function_is_no_reward_of_zero(rew
     assert (await score(reward, HELPED, "def half(x):\n    return y")).value == 0.0  # the solution's own error
 
 
-@pytest.mark.parametrize(
-    ("tests", "code"),
-    [
-        (HELPED, "def twice(x):\n    return x\ndef half(x):\n    return x"),
-        (HELPED, "class Any(int):\n    def __rmul__(self, x): return self\n    def __eq__(self, x): return True\n"
-         "def half(x): return Any()"),
-        (HELPED, "def check(candidate): pass\ndef half(x): return 0"),
-        (MAPPED, "def add(a, b): raise StopIteration"),
-        (MAPPED, "class StopIteration(Exception): pass\ndef add(a, b): raise StopIteration('of its own')"),
-        (CHECK, "import builtins\nbuiltins.all = builtins.abs = lambda *_: True\ndef add(a, b): return 0"),
-        (CHECK, "class F(float):\n    def __eq__(self, other): return True\ndef add(a, b): return F(0)"),
-        (CHECK, "import atexit, os\natexit.register(print, 'passed')\ndef add(a, b): return os._exit(0)"),
-        (CHECK, "import threading, os\nthreading.Thread(target=lambda: os.write(1, b'passed')).start()\n"
-         "def add(a, b): return 0"),
-        (ADD, "class F(int):\n    def __eq__(self, other): return True\ndef add(a, b): return F(0)"),
-        (ADD, "import json\njson.dumps = lambda *_, **__: '[1, 3, 10]'\ndef add(a, b): return 0"),
-        (SUM, "import os; os.write(1, b'3\\n9\\n'); os._exit(0)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("tests", "code"), SOLUTIONS.cases())
 async def test_a_solution_cannot_change_what_it_is_compared_with(
     reward: CodeTests, tests: list[Any], code: str
 ) -> None:

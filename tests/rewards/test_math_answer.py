@@ -21,18 +21,10 @@ from astraflow.rewards.base import Score
 from astraflow.rewards.math_answer import UNBOXED_CORRECT, MathAnswer, MathAnswerOptions
 from astraflow.rewards.workers.pool import CallKilled
 from tests.errors import raises_code
+from tests.hostile.policies import EXPRESSIONS
 
 PAIRS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "math_answers.json").read_text())
-HOSTILE = (
-    "10^{10^{10}}",
-    "100!!!!",
-    "(10^9)!",
-    "9^{9^{9^{9}}}",
-    "\\sum_{k=1}^{10^{12}} \\frac{\\sin k}{k!}",
-    "\\int_0^1 \\sin(\\sin(\\sin(\\sin(x^x)))) dx",
-    "(x+1)^{10^7}-(x+2)^{10^7}",
-    "\\binom{10^{9}}{10^{8}}",
-)
+HOSTILE = tuple(EXPRESSIONS.sends.values())
 COST_S = 6.0
 """Longest time for a hostile answer. Seconds."""
 

@@ -12,6 +12,7 @@ from astraflow.sandbox.base import Command, Job, JobLimits, Level, Outcome
 from astraflow.sandbox.inside import folders
 from astraflow.sandbox.local import LocalSandbox
 from astraflow.sandbox.options import LocalSandboxOptions
+from tests.hostile.policies import LEFT_BEHIND
 
 pytestmark = pytest.mark.anyio
 
@@ -101,18 +102,6 @@ def test_entries_of_a_folder_are_limited(tmp_path: Path, monkeypatch: pytest.Mon
     assert folders.exceeds(str(tmp_path), size_bytes=2**19)
 
 
-LEFT = {
-    "deep": "for _ in range(600): os.mkdir('d'); os.chdir('d')",
-    "closed": "for _ in range(50): os.mkdir('d'); os.chmod('.', 0o300); os.chdir('d')\nos.chmod('../../d', 0)",
-    "closed itself": "os.mkdir('d'); open('d/f', 'w'); os.chmod('d', 0); os.chmod('.', 0)",
-    "wide": "for number in range(300): os.symlink('x', str(number))",
-    "links": "os.symlink('/', 'all'); os.mkdir('d'); os.symlink('..', 'd/up'); os.symlink('loop', 'loop')",
-    "pipe": "os.mkfifo('pipe'); os.mkdir('d'); os.mkfifo('d/pipe')",
-    "names": "os.mkdir(b'\\xff\\n'); open(b'x' * 255, 'w'); os.mkdir('.removed-0')",
-    "endless": "while True: os.mkdir('d'); os.chdir('d')",
-}
-
-
 @pytest.mark.parametrize("level", ["restricted", "none"])
 async def test_nothing_that_programs_leave_ends_a_worker_or_stays(level: str) -> None:
     options = {"level": level, "allow_weak": True, "workers": 1}
@@ -120,7 +109,7 @@ async def test_nothing_that_programs_leave_ends_a_worker_or_stays(level: str) ->
     await sandbox.start()
     try:
         workers, folder = sandbox.worker_pids(), sandbox._folder
-        for name, program in LEFT.items():
+        for name, program in LEFT_BEHIND.sends.items():
             result = await sandbox.run(Job(source=f"import os\n{program}\nprint('end')", limits=LIMITS))
             outcomes = {Outcome.CRASHED} if name == "endless" else {Outcome.PASSED, Outcome.CRASHED}
             assert result.outcome in outcomes, (name, result)

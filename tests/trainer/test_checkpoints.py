@@ -14,6 +14,7 @@ from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import BatchId, PolicyId, Version
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from tests.errors import raises_code
+from tests.hostile.files import CHECKPOINTS, damage_manifest, flip_bit
 
 IDENTITY = CheckpointIdentity(policy=PolicyId("solver"), model={"kind": "tiny", "layers": 2}, backend="local")
 
@@ -94,29 +95,7 @@ def test_step_numbers_are_ordered_numerically(tmp_path: Path) -> None:
     assert saved(tmp_path, 99_999_999, 100_000_000).load(reader) == progress(100_000_000)
 
 
-def damage_manifest(folder: Path) -> None:
-    path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"step": 2', '"step": 3'))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: (folder / "manifest.json").unlink(),
-        lambda folder: (folder / "manifest.json").write_text('{"format": 1'),
-        lambda folder: (folder / "manifest.json").write_text("[]"),
-        damage_manifest,
-        lambda folder: (folder / "state" / "empty").unlink(),
-        lambda folder: (folder / "state" / "model" / "weights.bin").write_text("weights 3"),
-        lambda folder: (folder / "state" / "model" / "weights.bin").write_text("weights"),
-        lambda folder: (folder / "state" / "more").touch(),
-        lambda folder: shutil.rmtree(folder / "state"),
-        lambda folder: (folder / "manifest.json").write_text("[" * 100_000),
-        lambda folder: flip_bit(folder / "manifest.json"),
-        lambda folder: flip_bit(folder / "state" / "model" / "weights.bin"),
-        lambda folder: replace_by_file(folder),
-    ],
-)
+@pytest.mark.parametrize("damage", CHECKPOINTS.cases())
 def test_a_damaged_checkpoint_is_set_aside_and_the_previous_one_is_loaded(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -128,17 +107,6 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_previous_one_is_loaded(
     assert reader.read == 2 * ["weights 1"]
     checkpoints.save(progress(2), writing("weights 2, again"))
     assert checkpoints.load(reader) == replace(progress(2), damaged=2)
-
-
-def flip_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-def replace_by_file(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.write_text("not a folder")
 
 
 def test_of_damaged_checkpoints_that_training_has_passed_the_newest_is_kept(tmp_path: Path) -> None:

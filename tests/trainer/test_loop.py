@@ -1,8 +1,8 @@
 """Training loop against a real data plane: every batch is trained exactly once, wherever it crashes."""
 
 import asyncio
-import shutil
 import errno
+import shutil
 import tempfile
 import threading
 from collections.abc import Mapping

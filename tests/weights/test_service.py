@@ -32,7 +32,7 @@ from astraflow.weights.mirror import Mirror, Upstream
 from astraflow.weights.service import serve
 from astraflow.weights.shared_memory import SharedBuffer
 from astraflow.weights.store import transfer_planner
-from astraflow.weights.store.servicer import WeightsServicer
+from astraflow.weights.store.servicer import MAX_UPLOADS, WeightsServicer
 from astraflow.weights.store.store import WeightStore, open_store
 from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.codecs.converter import to_message
@@ -333,6 +333,33 @@ async def test_errors_arrive_with_their_type_and_code(client: WeightPlaneClient)
     transfer, data = delta_file(*versions)
     with pytest.raises((UnknownVersion, InvalidInput)):
         await client.publish(versions[1][0], transfer, split(data))
+
+
+async def test_of_versions_that_are_never_complete_only_some_take_memory(tmp_path: Path) -> None:
+    manifest, buffer = layout(snapshot(), 0)
+    transfer, data = full_file(manifest, buffer)
+    head = pb.PublishHead(manifest=encode_manifest(manifest), transfer=encode_transfer(transfer))
+    end = asyncio.Event()
+
+    async def unfinished() -> AsyncIterator[pb.PublishPiece]:
+        yield pb.PublishPiece(head=head)
+        await end.wait()
+
+    async with weight_store(tmp_path) as address, dial(address, token=TOKEN) as link:
+        stub = WeightPlaneStub(link.channel)
+        calls = {
+            asyncio.create_task(link.call(stub.Publish, unfinished(), timeout_s=20)) for _ in range(MAX_UPLOADS + 4)
+        }
+        refused: set[asyncio.Task[Any]] = set()
+        while len(refused) < 4:
+            refused |= (await asyncio.wait(calls - refused, return_when=asyncio.FIRST_COMPLETED))[0]
+        codes = [getattr(call.exception(), "code", "") for call in refused]
+        assert codes == ["weights.too_many_uploads"] * 4
+        end.set()
+        for call in calls - refused:
+            with raises_code(CorruptData, "weights.incomplete_file"):
+                await call
+        assert await WeightPlaneClient(link).publish(manifest, transfer, split(data))
 
 
 async def test_a_publish_without_a_head_or_with_a_bad_chunk_is_refused(tmp_path: Path) -> None:

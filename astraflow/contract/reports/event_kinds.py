@@ -192,8 +192,8 @@ EVENT_KINDS = (
         name="checkpoint_set_aside",
         topics=(_LEARNING, _PROBLEMS),
         subject="policy",
-        meaning="A trainer could not read its newest checkpoint and goes on from an older one. The message has the name "
-        "under which the damaged one is kept, and the step from which training goes on.",
+        meaning="A trainer could not read its newest checkpoint and goes on from an older one. The message has the "
+        "name under which the damaged one is kept, and the step from which training goes on.",
         plural="checkpoints set aside",
     ),
     EventKind(

@@ -26,6 +26,9 @@ FIRST_S = 5.0
 FIRST_TASKS = 8
 """Tasks that an idle node gets then, so that something is measured. Count."""
 
+MAX_DOUBLINGS = 6
+"""Doublings of the patience by nodes that held a task before: any number of nodes may take a task and leave. Count."""
+
 MARGIN_S = 30.0
 """Time that a node may take to deliver a failure after its time limit of an episode. Seconds."""
 
@@ -56,13 +59,15 @@ class Durations:
     def patience_s(self, *, requeues: int) -> float:
         """Returns how old a task must be to be leased to an idle node too.
 
-        requeues: nodes that held it before; the patience doubles with each.
+        requeues: nodes that held it before; the patience doubles with each of the first.
         """
         if not self.is_measured:
-            return FIRST_S * float(2**requeues)
-        if self._median_s is None:
-            self._median_s = median(self._latest)
-        return float(max(MIN_S, FACTOR * self._median_s) * 2**requeues)
+            least_s = FIRST_S
+        else:
+            if self._median_s is None:
+                self._median_s = median(self._latest)
+            least_s = max(MIN_S, FACTOR * self._median_s)
+        return float(least_s * 2 ** min(requeues, MAX_DOUBLINGS))
 
 
 def longest_s(limit_s: float, *, ceiling_s: float) -> float:

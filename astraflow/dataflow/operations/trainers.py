@@ -163,7 +163,9 @@ class TrainerOperations:
             return False
         producers = ", ".join(f"{rows} of {node}" for node, rows in list(batch.nodes.items())[:NAMED_NODES])
         details = f"batch {served.id} is set aside, {sum(batch.nodes.values())} rows ({producers}) {stored}"
-        newer = stream.set_aside(served, sentence=f"{details}: its steps ended the trainer: {errors[-1]}; {EXPORT_HINT}")
+        newer = stream.set_aside(
+            served, sentence=f"{details}: its steps ended the trainer: {errors[-1]}; {EXPORT_HINT}"
+        )
         groups = (*served.fresh_groups, *served.replayed)
         self._run.records.record_trained(stream.policy, served.id, replayable=(), released=groups)
         for dissolved in newer:

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import Store  # torch.distributed does not decla
 
 from astraflow.contract import errors
 from astraflow.contract.errors import AstraFlowError, Unavailable
+from astraflow.runtime.clock import AwakeClock, Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import EXIT_FAILED, print_error
 from astraflow.trainer.ranks import launch
@@ -28,6 +29,9 @@ from astraflow.trainer.ranks.rendezvous import join_process_group, open_store, r
 
 T = TypeVar("T")
 log = get_logger()
+
+AWAKE_S = 5.0
+"""A process that did not read the time for longer was suspended: then it could not hear ranks either. Seconds."""
 
 REPORT_S = 10.0
 """Time in which a call must report a lost rank; then the process ends, because the call is stuck in native code."""
@@ -44,13 +48,15 @@ class Crew:
     also when a call of another lane has raised the loss.
     """
 
-    def __init__(self, rank_place: RankPlace, store: Store, *, timeout_s: float) -> None:
+    def __init__(self, rank_place: RankPlace, store: Store, *, timeout_s: float, clock: Clock | None = None) -> None:
         self._place = rank_place
         self._store = store
         self._timeout_s = timeout_s
         self._ranks: list[RankLink] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._changed = threading.Condition()
+        self._clock = AwakeClock(clock or SystemClock(), gap_s=AWAKE_S)
+        """Leaves out the time in which this process was suspended. Guarded by `_changed`."""
         self._number = 0
         self._calls: dict[int, str] = {}
         """Lanes of the calls that have not returned, by number. Guarded by `_changed`."""
@@ -126,12 +132,12 @@ class Crew:
         number = self._begin(lane)
         try:
             self._send(number, command, messages or [Message(facts=facts or {})] * len(self._ranks), lane)
-            began_at = time.monotonic()
+            began_at = self._now()
             try:
                 result = own()
                 return result, self._answers(number, command, limit_s=None if is_long else self._timeout_s)
             except (RuntimeError, Unavailable):  # of collectives: another rank has failed, is lost, or takes too long
-                self._raise_cause(number, calls(), waited_s=time.monotonic() - began_at)
+                self._raise_cause(number, calls(), waited_s=self._now() - began_at)
                 raise
         finally:
             self._end(number)
@@ -165,6 +171,7 @@ class Crew:
     def _connect(self) -> None:
         self._ranks = accept_ranks(self._store, self._place, self._processes)
         for rank in self._ranks:
+            rank.heard_at = self._now()
             threading.Thread(target=self._listen, args=(rank,), daemon=True).start()
         if self._ranks:
             threading.Thread(target=self._watch, daemon=True).start()
@@ -209,15 +216,13 @@ class Crew:
 
     def _answers(self, number: int, command: str, *, limit_s: float | None) -> list[Message]:
         """Waits for all answers. A rank that is alive but does not answer within the limit is lost too."""
-        deadline = time.monotonic() + (float("inf") if limit_s is None else limit_s)
+        deadline = self._now() + (float("inf") if limit_s is None else limit_s)
         with self._changed:
             while any(number not in rank.answers for rank in self._ranks):
                 self._raise_failure(number)
                 if any(rank.loss for rank in self._ranks):
                     raise self._lost()
-                if not self._changed.wait(min(1.0, max(0.0, deadline - time.monotonic()))) and (
-                    time.monotonic() >= deadline
-                ):
+                if not self._changed.wait(min(1.0, max(0.0, deadline - self._now()))) and self._now() >= deadline:
                     for rank in self._ranks:
                         if number not in rank.answers:
                             rank.loss = rank.loss or f"gave no answer to {command!r} for {self._timeout_s:g} s"
@@ -251,7 +256,7 @@ class Crew:
     def _name_hung_rank(self, number: int, own_calls: int) -> None:
         """Records the rank for which a collective has waited as lost: a silent rank, otherwise a rank that is
         behind."""
-        now = time.monotonic()
+        now = self._now()
         working = [rank for rank in self._ranks if number not in rank.answers]
         for rank in working:
             if now - rank.heard_at > 4 * BEAT_S:
@@ -278,7 +283,7 @@ class Crew:
             while True:
                 message = rank.channel.receive()
                 with self._changed:
-                    rank.heard_at = time.monotonic()
+                    rank.heard_at = self._now()
                     if (number := message.facts.get("answer")) in self._calls:
                         rank.answers[number] = message
                     elif number is None:  # else the call has ended before its answer
@@ -292,9 +297,7 @@ class Crew:
         """Records silent ranks as lost; ends the process when no call reports a lost rank in time, or when a call of
         the main lane does not return in time: another lane's report does not free a collective."""
         while not self._closing.wait(BEAT_S):
-            with self._changed:
-                silent = [rank for rank in self._ranks if time.monotonic() - rank.heard_at > self._timeout_s]
-            for rank in silent:
+            for rank in self._silent_ranks():
                 self._lose(rank, f"sent nothing for {self._timeout_s:g} s")
             if any(rank.loss for rank in self._ranks):
                 break
@@ -303,6 +306,14 @@ class Crew:
                 return
         print_error(self._lost())
         os._exit(EXIT_FAILED)
+
+    def _silent_ranks(self) -> list[RankLink]:
+        with self._changed:
+            return [rank for rank in self._ranks if self._now() - rank.heard_at > self._timeout_s]
+
+    def _now(self) -> float:
+        with self._changed:
+            return self._clock.now()
 
     def _is_handled(self) -> bool:
         """Returns whether the owner of the crew knows of a loss and no call of the main lane waits for a rank."""

@@ -33,8 +33,8 @@ class RankLink:
     channel: Channel
     process: subprocess.Popen[bytes] | None
     """None for a rank that a scheduler started."""
-    heard_at: float
-    """Time of its last message, of `time.monotonic()`."""
+    heard_at: float = 0.0
+    """Time of its last message, by the clock of its `Crew`."""
     calls: int = 0
     """Collective calls that it has begun."""
     answers: dict[int, Message] = field(default_factory=dict)
@@ -91,9 +91,7 @@ def accept_ranks(
                     log.warning("connection_refused", rank=number)
                     channel.close()
                     continue
-                links[number] = RankLink(
-                    number=number, channel=channel, process=processes.get(number), heard_at=time.monotonic()
-                )
+                links[number] = RankLink(number=number, channel=channel, process=processes.get(number))
     return [links[number] for number in sorted(links)]
 
 

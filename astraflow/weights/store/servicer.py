@@ -3,12 +3,14 @@
 # ruff: noqa: N802 (methods are named by the service definition)
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 
-from astraflow.contract.errors import InvalidInput, NotPermitted, Unavailable
+from astraflow.contract.errors import InvalidInput, NotPermitted, RateLimited, Unavailable
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Part, SharedFile, Transfer, VersionNotice
 from astraflow.runtime.clock import Clock
@@ -26,6 +28,10 @@ from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneServicer
 
 log = get_logger()
+
+MAX_UPLOADS = 4
+"""Uploads of one policy that are received at the same time: one, and others whose publisher was cut off. Each holds the
+memory of a version. Count."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -52,6 +58,8 @@ class WeightsServicer(WeightPlaneServicer):
         self._direct_wait_s = direct_delta_wait_s
         self._changed = asyncio.Condition()
         self._is_stopping = False
+        self._uploads: Counter[PolicyId] = Counter()
+        """Uploads that are being received."""
         self._pending_commits: set[asyncio.Task[bool]] = set()
         self._retention_pending: dict[PolicyId, bool] = {}
         """Policies whose retention is running; True when it must run once more."""
@@ -78,14 +86,30 @@ class WeightsServicer(WeightPlaneServicer):
             is_new = await self._multipart_publishes.publish(manifest, from_message(head.part, Part), transfer, chunks)
             return pb.PublishReply(is_new=is_new)
         shared = from_message(head.shared, SharedFile) if head.HasField("shared") else None
-        upload = await asyncio.to_thread(self._store.begin_upload, manifest, transfer, shared=shared)
-        if upload is None:
-            return pb.PublishReply(is_new=False)
-        async for piece in request_iterator:
-            await asyncio.to_thread(upload.add, decode_chunk(piece.chunk))
-        commit = asyncio.create_task(self._commit(upload, manifest, transfer))
-        self._track(commit)
-        return pb.PublishReply(is_new=await asyncio.shield(commit))  # completes even if the publisher disconnects
+        with self._counting_upload(manifest.policy):
+            upload = await asyncio.to_thread(self._store.begin_upload, manifest, transfer, shared=shared)
+            if upload is None:
+                return pb.PublishReply(is_new=False)
+            async for piece in request_iterator:
+                await asyncio.to_thread(upload.add, decode_chunk(piece.chunk))
+            commit = asyncio.create_task(self._commit(upload, manifest, transfer))
+            self._track(commit)
+            return pb.PublishReply(is_new=await asyncio.shield(commit))  # completes even if the publisher disconnects
+
+    @contextmanager
+    def _counting_upload(self, policy: PolicyId) -> Iterator[None]:
+        """Counts an upload that is being received. Raises: RateLimited."""
+        if self._uploads[policy] >= MAX_UPLOADS:
+            raise RateLimited(
+                f"cannot publish a version of {policy!r} now: {MAX_UPLOADS} others are being received; retry when one "
+                "has arrived",
+                code="weights.too_many_uploads",
+            )
+        self._uploads[policy] += 1
+        try:
+            yield
+        finally:
+            self._uploads[policy] -= 1
 
     async def store_mirrored(self, weights: VerifiedWeights) -> None:
         """Stores a version that the mirror has fetched, and notifies its watchers.

@@ -10,6 +10,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset
 from tests.datasets import tables
 from tests.errors import raises_code
+from tests.hostile.files import LINES
 
 
 def dataset(path: Path, content: bytes, **options: Any) -> Dataset:
@@ -34,30 +35,7 @@ def test_lines_become_prompts_with_all_their_fields(tmp_path: Path) -> None:
     assert loaded_dataset.prompt(1).id == "line:3"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'{"question": "q", "answer": "a"}\n{oops}\n', "line 2: not JSON"),
-        (b'{"question": "q", "answer": NaN}\n', "line 1: not JSON: NaN"),
-        (b"\n[1]\n", "line 2: expected a JSON object"),
-        (
-            b'{"question": "q"}\n',
-            "line 1: field 'answer' is missing, .*question",
-        ),
-        (b'{"question": 3, "answer": "a"}\n', "line 1: field 'question' is int, expected text"),
-        (b'{"question": "q", "answer": true}\n', "field 'answer' is bool"),
-        (b'{"question": "q", "answer": 1e400}\n', "line 1: not JSON: the number 1e400 is too large"),
-        (b'{"question": "q", "answer": "a", "more": [-1e999]}\n', "line 1: not JSON: the number -1e999"),
-        (b'{"question": "\\ud800", "answer": "a"}\n', "line 1: it has half of a surrogate pair"),
-        (b'{"question": "q", "answer": "a", "\\uDFFF": 1}\n', "line 1: it has half of a surrogate pair"),
-        (b'{"question": "\xed\xa0\x80", "answer": "a"}\n', "line 1: not UTF-8"),
-        (b"\xff\n", "line 1: not UTF-8"),
-        (b'{"question": "q", "answer": "a", "answer": "b"}\n', "line 1: not JSON: the field 'answer' is there twice"),
-        (b'{"question": "q", "answer": "a", "more": [{"x": 1, "x": 1}]}\n', "line 1: not JSON: the field 'x'"),
-        (b'{"question": "q", "answer": "a", "more": ' + b"[" * 101 + b"]" * 101 + b"}\n", "line 1: .*nested more than"),
-        (b"\n\n", "is empty"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), LINES.cases())
 def test_an_invalid_line_is_refused_with_its_number(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         dataset(tmp_path / "bad.jsonl", content)

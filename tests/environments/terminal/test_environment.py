@@ -26,6 +26,8 @@ from astraflow.runtime.plugins import ManagedPlugin
 from tests import make
 from tests.environments.experts import solver
 from tests.errors import raises_code
+from tests.hostile.files import TASK_LINKS, TASK_SETTINGS
+from tests.hostile.policies import TERMINAL_COMMANDS, TERMINAL_PROGRAMS
 from tests.suites.environment_suite import EnvironmentSuite
 
 pytestmark = pytest.mark.anyio
@@ -108,39 +110,14 @@ async def test_each_sample_task_is_won_by_its_solution_and_not_by_doing_nothing(
     assert [(last.reward, last.ending) for last in idle] == [(0.0, Ending.LOST)] * len(prompts)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        'mkdir -p "$LOGS_DIR/verifier"; echo 1 > "$LOGS_DIR/verifier/reward.txt"',
-        "(while true; do echo 1 > $HOME/logs/verifier/reward.txt; done) > /dev/null 2>&1 &",
-        "bash() { echo 1; }; cat() { echo 1; }; export -f bash cat",
-        "tar() { head -c 100 /dev/zero; }",
-        "base64() { echo nothing; }; exit 3",
-        "exec sleep 1000",
-        "dd if=/dev/zero of=large bs=1M count=40 2> /dev/null; base64 < /dev/urandom | head -c 30000000 > more",
-        "ln -s ../logs x; ln -s $HOME/tests/test.sh greeting.txt; mkfifo pipe; ln -s loop loop",
-        "kill -9 $$",
-        "chmod 000 .",
-        "for i in $(seq 200); do mkdir a; cd a; done",
-    ],
-    ids=["log", "background", "functions", "tar", "base64", "exec", "large", "links", "kill", "modes", "deep"],
-)
+@pytest.mark.parametrize("command", TERMINAL_COMMANDS.cases())
 async def test_the_policy_cannot_write_its_own_reward(terminal: Environment, command: str) -> None:
     await terminal.act(command)
     last = await terminal.act("submit")
     assert (last.reward, last.ending) == (0.0, Ending.LOST)
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        '(while :; do echo 1 > "$LOGS_DIR/verifier/reward.txt"; done) > /dev/null 2>&1 &\nsleep 0.2',
-        'echo 1 > "$LOGS_DIR/verifier/reward.txt"; kill -9 $PPID; kill -9 -1',
-        '(while :; do rm -f "$LOGS_DIR/verifier/reward.txt"; done) > /dev/null 2>&1 &\nsleep 0.2',
-        'chmod 000 "$LOGS_DIR/verifier" "$TESTS_DIR"',
-    ],
-    ids=["daemon", "kill", "remove", "modes"],
-)
+@pytest.mark.parametrize("program", TERMINAL_PROGRAMS.cases())
 async def test_a_program_of_the_policy_that_the_tests_run_changes_no_reward(
     impatient_factory: EnvironmentFactory, program: str
 ) -> None:
@@ -293,20 +270,7 @@ def test_a_published_task_is_read(tmp_path: Path) -> None:
     assert (task.verifier_s, task.build_s, task.category) == (120.0, 600.0, "security")
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        "not toml",
-        "[verifier]\ntimeout_sec = -1",
-        "[environment]\nmemory = 'much'",
-        "[environment]\ncpus = true",
-        "[environment]\ndocker_image = '--privileged'",
-        "[environment]\ndocker_image = '-v=/:/host'",
-        "[verifier]\npaths = ['/']",
-        "[verifier]\npaths = ['/srv/../etc']",
-        "[verifier]\npaths = ['/tests/a']",
-    ],
-)
+@pytest.mark.parametrize("settings", TASK_SETTINGS.cases())
 def test_a_task_with_wrong_settings_is_refused(tmp_path: Path, settings: str) -> None:
     folder = shutil.copytree(SAMPLE_TASKS / "greeting", tmp_path / "wrong")
     (folder / "task.toml").write_text(settings)
@@ -314,18 +278,7 @@ def test_a_task_with_wrong_settings_is_refused(tmp_path: Path, settings: str) ->
         load_task(folder)
 
 
-@pytest.mark.parametrize(
-    ("path", "target"),
-    [
-        ("environment/files/data.txt", "/etc/passwd"),
-        ("environment/files/data.txt", "../../../outside"),
-        ("environment/files/more", "/etc"),
-        ("tests/expected", "../../outside"),
-        ("instruction.md", "/etc/passwd"),
-        ("environment/files/gone", "missing"),
-        ("solution/device", "/dev/zero"),
-    ],
-)
+@pytest.mark.parametrize(("path", "target"), TASK_LINKS.cases())
 def test_a_task_with_a_link_out_of_its_folder_is_refused_when_the_dataset_opens(
     tmp_path: Path, path: str, target: str
 ) -> None:

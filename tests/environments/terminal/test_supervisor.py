@@ -10,10 +10,9 @@ import pytest
 from astraflow.environments.terminal.policy_programs import ProgramStart, is_of_policy
 from astraflow.environments.terminal.runners import supervisor_source
 from astraflow.environments.terminal.traced_process import landlock_version
+from tests.hostile.policies import FORGE, PROGRAMS_OF_TESTS
 
 _MAIN = "\nimport sys\nsys.exit(main([sys.argv[1]], sys.argv[2:4], sys.argv[4:]))"
-FORGE = 'echo 1 > "$LOGS_DIR/reward.txt"'
-FORGE_ALWAYS = f"(while :; do {FORGE}; done) > /dev/null 2>&1 &"
 SCRIPT_TEST = 'if [ "$(bash p.sh)" = right ]; then echo 1; else echo 0; fi > "$LOGS_DIR/reward.txt"'
 
 
@@ -52,21 +51,9 @@ def tests(tmp_path: Path) -> Tests:
     return Tests(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "program"),
-    [
-        ("p.sh", FORGE),
-        ("p.sh", f"{FORGE_ALWAYS}\nsleep 0.1"),
-        ("p.sh", f"setsid bash -c '{FORGE_ALWAYS}' &\nsleep 0.1"),
-        ("p.sh", 'rm -rf "$LOGS_DIR" "$TESTS_DIR"; mv "$LOGS_DIR" "$LOGS_DIR.2"; ln -s /x "$LOGS_DIR/reward.txt"'),
-        ("p.sh", f"echo '{FORGE}' >> \"$TESTS_DIR/test.sh\""),
-        ("p.sh", "kill -STOP $PPID; kill -9 $PPID"),
-        ("p.sh", 'for p in /proc/[0-9]*; do echo x > "$p/mem"; cat "$p/root$TESTS_DIR/test.sh"; done'),
-        ("p.sh", "exec -a sh sh -c 'echo 1 > \"$LOGS_DIR/reward.txt\"; exec sh'"),
-    ],
-)
-def test_a_program_of_the_policy_writes_no_reward(tests: Tests, name: str, program: str) -> None:
-    tests.write(f"app/{name}", program)
+@pytest.mark.parametrize("program", PROGRAMS_OF_TESTS.cases())
+def test_a_program_of_the_policy_writes_no_reward(tests: Tests, program: str) -> None:
+    tests.write("app/p.sh", program)
     ended = tests.run(SCRIPT_TEST)
     assert (ended.returncode, tests.reward) == (0, "0")
 

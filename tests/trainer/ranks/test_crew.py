@@ -10,17 +10,21 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # torch.distributed does not declare them
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, Unavailable
 from astraflow.runtime import logs
-from astraflow.trainer.ranks.channel import Message
+from astraflow.runtime.clock import VirtualClock
+from astraflow.trainer.ranks.channel import Channel, Message
 from astraflow.trainer.ranks.crew import Crew
 from astraflow.trainer.ranks.launch import SECRET, LaunchedRanks, RankPlace
+from astraflow.trainer.ranks.link import RankLink
 from astraflow.trainer.ranks.rendezvous import open_store
 from tests.fakes.forking import ForkingProgram
 from tests.trainer.ranks.crew_rank import Work
@@ -258,6 +262,21 @@ print("alive", flush=True)
 
     assert code == 0, error
     assert out.split() == ["trainer.rank_lost", "trainer.rank_lost", "alive"]
+
+
+def test_time_in_which_the_machine_was_suspended_is_no_silence_of_a_rank() -> None:
+    clock = VirtualClock()
+    place = RankPlace(rank=0, local_rank=0, ranks=2, address="127.0.0.1", port=0, secret=b"")
+    crew = Crew(place, cast("Store", None), timeout_s=60.0, clock=clock)
+    rank = RankLink(number=1, channel=cast("Channel", None), process=None, heard_at=crew._now())
+    crew._ranks = [rank]
+    clock.advance(3600.0)
+    assert crew._silent_ranks() == []
+    for _ in range(60):
+        clock.advance(1.0)
+        assert crew._silent_ranks() == []
+    clock.advance(1.0)
+    assert crew._silent_ranks() == [rank]
 
 
 def test_a_rank_that_does_not_start_is_reported() -> None:
