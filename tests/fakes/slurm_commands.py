@@ -334,9 +334,9 @@ def end_all(cluster: Cluster) -> None:
                     os.killpg(job["pid"], signal.SIGKILL)
 
 
-def lose(cluster: Cluster, job: Json) -> None:
+def lose(cluster: Cluster, job: Json, *, state: str = "NODE_FAIL") -> None:
     """Ends the machine of a job."""
-    cluster.change(job["id"], state="NODE_FAIL", ended=time.time())
+    cluster.change(job["id"], state=state, ended=time.time())
     if "pid" in job:  # it has started
         with suppress(ProcessLookupError):
             os.killpg(job["pid"], signal.SIGKILL)

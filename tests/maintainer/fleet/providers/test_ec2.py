@@ -17,6 +17,7 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
+    Handle,
     Invalid,
     LaunchSpec,
     Provider,
@@ -76,8 +77,9 @@ def runner(server: Ec2Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
 class Ec2World(ProviderHarness):
     """Separate cluster on the account that all tests share."""
 
-    def __init__(self, server: Ec2Server, runner: InstanceRunner) -> None:
+    def __init__(self, server: Ec2Server, runner: InstanceRunner, directory: Path) -> None:
         self.server = server
+        self.directory = directory
         self.runner = runner
         self.cluster = f"tests-{next(_numbers)}"
         self._made: list[Ec2] = []
@@ -91,7 +93,7 @@ class Ec2World(ProviderHarness):
             "endpoint_url": self.server.url,
             "listing_lag_s": 0.0,
         }
-        provider = Ec2(Ec2Options.parse(defaults | options, where=""), clock=SystemClock(), directory=Path())
+        provider = Ec2(Ec2Options.parse(defaults | options, where=""), clock=SystemClock(), directory=self.directory)
         self._made.append(provider)
         return provider
 
@@ -130,6 +132,42 @@ class Ec2World(ProviderHarness):
         pages = self.server.client(REGION).describe_instances(Filters=wanted)["Reservations"]
         return [instance["InstanceId"] for page in pages for instance in page["Instances"]]
 
+    async def at(self, address: str) -> Provider | None:
+        return await self.provider(endpoint_url=address)
+
+    async def renewable(self) -> Provider | None:
+        self.write_key("OLD")
+        return await self.provider(profile="renewed")
+
+    async def expire(self) -> None:
+        self.server.expired_keys.add("OLD")
+
+    async def renew(self) -> None:
+        self.write_key("NEW")
+
+    def write_key(self, key: str) -> None:
+        text = f"[renewed]\naws_access_key_id={key}\naws_secret_access_key=s\naws_session_token=t\n"
+        (self.directory / "credentials").write_text(text)
+
+    async def two_places(self) -> tuple[Provider, LaunchSpec, LaunchSpec] | None:
+        self.server.silent_regions.clear()
+        return await self.provider(regions=(REGION, OTHER_REGION)), self.spec(), self.spec(region=OTHER_REGION)
+
+    async def removed_place(self) -> tuple[Provider, Provider, LaunchSpec] | None:
+        both = await self.provider(regions=(REGION, OTHER_REGION))
+        return both, await self.provider(), self.spec(region=OTHER_REGION)
+
+    async def silence_second(self) -> Provider:
+        self.server.silent_regions.add(OTHER_REGION)
+        return await self.provider(regions=(REGION, OTHER_REGION))
+
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        provider, launch = await self.provider(), launch_id()
+        handle = await provider.launch(self.spec(is_spot=True), launch)
+        self.server.client(REGION).terminate_instances(InstanceIds=self.ids(launch))
+        self.server.interrupted |= set(self.ids(launch))
+        return provider, handle
+
     def machine(self, launch_id: str) -> Machine:
         """Waits for the process behind an instance and returns it."""
         (instance_id,) = self.ids(launch_id)
@@ -142,6 +180,8 @@ class Ec2World(ProviderHarness):
     async def end(self) -> None:
         """Terminates all instances that a test left running."""
         self.server.has_client_tokens, self.server.lag_s = True, 0.0
+        self.server.expired_keys.clear()
+        self.server.silent_regions.clear()
         for region in (REGION, OTHER_REGION):
             ec2 = self.server.client(region)
             living: Any = [{"Name": "instance-state-name", "Values": ["running", "stopped"]}]
@@ -155,11 +195,12 @@ class Ec2World(ProviderHarness):
 
 @pytest.fixture
 async def harness(
-    server: Ec2Server, runner: InstanceRunner, monkeypatch: pytest.MonkeyPatch
+    server: Ec2Server, runner: InstanceRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> AsyncIterator[Ec2World]:
     for key, value in CREDENTIALS.items():
         monkeypatch.setenv(key, value)
-    harness = Ec2World(server, runner)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    harness = Ec2World(server, runner, tmp_path)
     try:
         yield harness
     finally:
@@ -358,7 +399,7 @@ async def test_a_missing_endpoint_or_missing_credentials_are_reported(
 async def test_calls_use_no_more_threads_than_allowed(harness: Ec2World) -> None:
     provider = await harness.provider(calls_at_once=2)
     await asyncio.gather(*(provider.list(harness.cluster) for _ in range(12)))
-    assert len(provider._calls._threads._threads) <= 2
+    assert len(provider._calls._threads[REGION]._threads) <= 2
 
 
 async def test_cancelled_calls_end_immediately_and_their_instances_are_found_later(harness: Ec2World) -> None:

@@ -17,6 +17,7 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
+    Handle,
     Invalid,
     LaunchSpec,
     Provider,
@@ -89,6 +90,41 @@ class ClusterWorld(ProviderHarness):
         with self.fake.lock:
             self.fake.put("pods", "default", copy)
         return True
+
+    async def at(self, address: str) -> Provider | None:
+        config = json.loads(self.fake.kubeconfig.read_text())
+        config["clusters"][0]["cluster"]["server"] = address
+        path = self.fake.directory / "kubeconfig-elsewhere"
+        path.write_text(json.dumps(config))
+        return await self.provider(kubeconfig=str(path))
+
+    async def renewable(self) -> Provider | None:
+        self.fake.roles["old"] = self.fake.roles["admin"]
+        self.own_kubeconfig.write_text(self.fake.write_kubeconfig("old").read_text())
+        return await self.provider(kubeconfig=str(self.own_kubeconfig))
+
+    async def expire(self) -> None:
+        del self.fake.roles["old"]
+
+    async def renew(self) -> None:
+        self.fake.roles["new"] = self.fake.roles["admin"]
+        self.own_kubeconfig.write_text(self.fake.write_kubeconfig("new").read_text())
+
+    @property
+    def own_kubeconfig(self) -> Path:
+        return self.fake.directory / "kubeconfig-renewed"
+
+    async def removed_place(self) -> tuple[Provider, Provider, LaunchSpec] | None:
+        self.fake.put("namespaces", "", {"metadata": {"name": "runs"}})
+        return await self.provider(), await self.provider(namespace="runs"), self.spec()
+
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        provider, launch = await self.provider(), launch_id()
+        handle = await provider.launch(self.spec(is_spot=True), launch)
+        await until(self, provider, handle, lambda instance: instance.state is State.RUNNING)
+        (pod,) = self.fake.pods(astraflow_launch=launch)
+        self.fake.disrupt(pod, grace_s=0.1)
+        return provider, handle
 
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")

@@ -18,6 +18,7 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
+    Handle,
     Invalid,
     LaunchSpec,
     Provider,
@@ -79,6 +80,13 @@ class SlurmWorld(ProviderHarness):
         job = {key: value for key, value in self.job(launch_id).items() if key != "pid"}
         self.fake.submit(job | {"is_singleton": False})
         return True
+
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        provider, launch = await self.provider(), launch_id()
+        handle = await provider.launch(self.spec(is_spot=True), launch)
+        await until(self, provider, handle, lambda instance: instance.state is State.RUNNING)
+        slurm_commands.lose(self.fake, self.job(launch), state="PREEMPTED")
+        return provider, handle
 
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
