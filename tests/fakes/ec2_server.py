@@ -48,6 +48,8 @@ class Ec2Server:
         """Access keys whose session has expired."""
         self.silent_regions: set[str] = set()
         """Regions that are unavailable."""
+        self.hanging_regions: set[str] = set()
+        """Regions that do not answer."""
         self.interrupted: set[str] = set()
         """Ids of instances that EC2 took back: they have that reason once they have ended."""
         self.calls: list[str] = []
@@ -94,6 +96,10 @@ class Ec2Server:
             answer = self._run(request, parameters)
             if path == "lost":
                 answer = Response(_ERROR.format(code="InternalError", message="the answer was lost"), 500)
+        elif region in self.hanging_regions:
+            while region in self.hanging_regions:
+                time.sleep(0.01)
+            answer = Response(_ERROR.format(code="Unavailable", message="too late"), 503)
         elif action == "DescribeInstances" and self.interrupted:
             answer = self._with_interruptions(Response.from_app(self._moto, environ))
         elif action == "DescribeInstances" and self.lag_s:

@@ -4,12 +4,24 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    InvalidConfigError,
+    NoCredentialsError,
+    NoRegionError,
+    ReadTimeoutError,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
+)
+from botocore.parsers import ResponseParserError
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
@@ -27,9 +39,11 @@ from maintainer.fleet.providers.base import (
     Retry,
     State,
     Unknown,
+    unread_places,
 )
 from maintainer.fleet.providers.ec2.calls import explained
-from maintainer.fleet.providers.ec2.provider import Ec2, Ec2Options
+from maintainer.fleet.providers.ec2.instances import instance_of
+from maintainer.fleet.providers.ec2.provider import Ec2, Ec2Options, _terminated
 from tests.fakes.ec2_instances import InstanceRunner, Machine, running_instances
 from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
 from tests.maintainer.fleet.providers.test_local_process import SLEEPER
@@ -427,6 +441,43 @@ async def test_cancelled_calls_end_immediately_and_their_instances_are_found_lat
         ("Throttling", 400, Retry),
         ("InternalError", 500, Retry),
         ("Unavailable", 503, Retry),
+        ("UnfulfillableCapacity", 400, Capacity),
+        ("ReservationCapacityExceeded", 400, Capacity),
+        ("InsufficientCapacityOnHost", 400, Capacity),
+        ("UnavailableHostRequirements", 400, Capacity),
+        ("MaxScheduledInstanceCapacityExceeded", 400, Capacity),
+        ("EC2ThrottledException", 400, Retry),
+        ("ThrottlingException", 400, Retry),
+        ("RequestThrottledException", 400, Retry),
+        ("TooManyRequestsException", 400, Retry),
+        ("BandwidthLimitExceeded", 400, Retry),
+        ("ServerInternal", 500, Retry),
+        ("ConcurrentTagAccess", 400, Retry),
+        ("IDPCommunicationError", 400, Retry),
+        ("MaxIOPSLimitExceeded", 400, Quota),
+        ("VolumeIOPSLimit", 400, Quota),
+        ("ResourceCountExceeded", 400, Quota),
+        ("ServiceQuotaExceededException", 400, Quota),
+        ("SecurityGroupsPerInterfaceLimitExceeded", 400, Quota),
+        ("ExpiredTokenException", 403, Auth),
+        ("RequestExpired", 400, Auth),
+        ("MissingAuthenticationToken", 403, Auth),
+        ("InvalidIdentityToken", 400, Auth),
+        ("InvalidGrantException", 400, Auth),
+        ("IncompleteSignature", 400, Auth),
+        ("ForbiddenException", 403, Auth),
+        ("PendingVerification", 400, Auth),
+        ("Odd", 403, Auth),
+        ("InvalidClientToken", 400, Invalid),
+        ("OperationNotPermitted", 400, Invalid),
+        ("VPCIdNotSpecified", 400, Invalid),
+        ("EncryptedVolumesNotSupported", 400, Invalid),
+        ("InstanceCreditSpecification.NotSupported", 400, Invalid),
+        ("UnknownPrincipalType.Unsupported", 400, Invalid),
+        ("VolumeTypeNotAvailableInZone", 400, Invalid),
+        ("InvalidLaunchTemplateName.NotFoundException", 400, Invalid),
+        ("TagPolicyViolation", 400, Invalid),
+        ("IncorrectInstanceState", 400, Invalid),
         ("Odd", 503, Retry),
         ("Odd", 500, Unknown),
     ],
@@ -438,9 +489,91 @@ def test_each_error_of_ec2_has_a_provider_error(code: str, status: int, error: t
     assert code in str(provider_error)
 
 
-def test_each_failure_before_ec2_has_a_provider_error() -> None:
-    assert type(explained(NoCredentialsError(), REGION)) is Auth
-    assert type(explained(ReadTimeoutError(endpoint_url="x"), REGION)) is Retry
+@pytest.mark.parametrize(
+    ("problem", "error"),
+    [
+        (NoCredentialsError(), Auth),
+        (UnauthorizedSSOTokenError(), Auth),
+        (TokenRetrievalError(provider="sso", error_msg="expired"), Auth),
+        (CredentialRetrievalError(provider="custom-process", error_msg="expired"), Auth),
+        (InvalidConfigError(error_msg="a loop"), Auth),
+        (FileNotFoundError("no such program"), Auth),
+        (RuntimeError("the refreshed credentials are still expired"), Auth),
+        (ReadTimeoutError(endpoint_url="x"), Retry),
+        (ResponseParserError("html"), Retry),
+        (NoRegionError(), Invalid),
+        (ValueError("Invalid endpoint: x y"), Invalid),
+        (BotoCoreError(), Unknown),
+    ],
+)
+def test_each_failure_before_ec2_has_a_provider_error(problem: Exception, error: type[ProviderError]) -> None:
+    assert type(explained(problem, REGION)) is error
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["/no/such/program", "/bin/false", "/bin/echo text", "/bin/echo {}", "/bin/sh -c 'echo ended >&2; exit 3'"],
+)
+async def test_a_credential_process_that_fails_is_an_auth_error(
+    harness: Ec2World, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (harness.directory / "config").write_text(f"[profile renewed]\ncredential_process = {program}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(harness.directory / "config"))
+    provider = await harness.provider(profile="renewed")
+    with pytest.raises(Auth, check=lambda problem: problem.code == "provider.no_credentials"):
+        await provider.list(harness.cluster)
+    harness.write_key("NEW")  # the shared file comes before the program
+    assert await provider.list(harness.cluster) == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "transition", "notice_at"),
+    [
+        ("Server.SpotInstanceTermination", "Server.SpotInstanceTermination (2026-11-28 07:00:00 GMT)", 1795849200.0),
+        ("Server.SpotInstanceTermination", "", 1795845600.0),
+        ("Server.SpotInstanceShutdown", "", 1795845600.0),
+        ("Client.InstanceInitiatedShutdown", "User initiated (2026-11-28 07:00:00 GMT)", None),
+        ("Server.InternalError", "", None),
+        ("", "", None),
+    ],
+)
+def test_a_spot_interruption_is_known_by_its_reason(code: str, transition: str, notice_at: float | None) -> None:
+    instance = instance_of(
+        REGION,
+        {
+            "InstanceId": "i-1",
+            "State": {"Name": "terminated"},
+            "LaunchTime": datetime(2026, 11, 28, 6, tzinfo=UTC),
+            "InstanceType": "g6.xlarge",
+            "InstanceLifecycle": "spot",
+            "StateReason": {"Code": code, "Message": code},
+            "StateTransitionReason": transition,
+        },
+    )
+    assert instance.notice_at == notice_at
+
+
+async def test_a_hanging_region_delays_no_call_in_another(harness: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maintainer.fleet.providers.ec2.provider.REGION_S", 0.2)
+    provider = await harness.provider(regions=(REGION, OTHER_REGION), calls_at_once=1)
+    handle = await provider.launch(harness.spec(region=REGION), launch_id())
+    harness.server.hanging_regions.add(OTHER_REGION)
+    try:
+        for _ in range(3):
+            instances = await provider.list(harness.cluster)
+            assert [instance.handle for instance in instances] == [handle]
+            assert list(unread_places(instances)) == [f"{OTHER_REGION}/"]
+        await retire(harness, provider, handle.launch_id)
+    finally:
+        harness.server.hanging_regions.clear()
+
+
+async def test_an_instance_that_ec2_has_just_forgotten_is_not_an_error(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    await provider.launch(harness.spec(), launch)
+    ended = await provider._calls.call(REGION, lambda ec2: _terminated(ec2, ("i-0123456789abcdef0",)))
+    assert not ended
+    await retire(harness, provider, launch)
 
 
 def test_an_invalid_configuration_is_refused_with_valid_values() -> None:
