@@ -175,9 +175,9 @@ class ChatCompletions:
             message, ending = choice["message"], _ending(choice.get("finish_reason"))
             usage = _usage(completion)
             calls = _calls(message)
-            text, refusal = _text(message.get("content")), _text(message.get("refusal"))
+            text, refusal = _text(message.get("content")), _refusal(message)
             partial_reply.finish(
-                "".join((_text(message.get("reasoning_content")), text, refusal, *_arguments(message)))
+                "".join((_text(message.get("reasoning_content")), text, _text(refusal), *_arguments(message)))
             )
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
             raise ModelFailed(Failure.GARBAGE, "the answer is not a chat completion") from None
@@ -265,10 +265,22 @@ def _parsed(arguments: object) -> Mapping[str, Json] | None:
 
 
 def _text(content: object) -> str:
-    """Returns the text of a field: a string, or a list of parts, of which those without text are left out."""
-    parts = content if isinstance(content, list) else [content]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    """Returns the text of a field: a string, or a list of parts, of which those of other kinds are left out."""
+    texts = [
+        part.get("text") if isinstance(part, dict) and part.get("type", "text") in ("text", "output_text") else part
+        for part in _parts(content)
+    ]
     return "".join(text for text in texts if isinstance(text, str))
+
+
+def _refusal(message: Mapping[str, Any]) -> object:
+    """Returns the refusal of the message, or of a part of its content; a false value without one."""
+    parts = [part for part in _parts(message.get("content")) if isinstance(part, dict)]
+    return message.get("refusal") or next((part["refusal"] for part in parts if part.get("refusal")), "")
+
+
+def _parts(content: object) -> list[Any]:
+    return content if isinstance(content, list) else [content]
 
 
 def _arguments(message: Mapping[str, Any]) -> list[str]:

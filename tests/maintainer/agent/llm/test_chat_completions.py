@@ -161,7 +161,7 @@ async def test_a_call_in_the_older_form_is_read() -> None:
     ("content", "text"),
     [
         ([{"type": "text", "text": "One"}, {"type": "text", "text": " more."}], "One more."),
-        (["One", {"type": "thinking", "thinking": [{"text": "hm"}]}, {"type": "text", "text": " more."}], "One more."),
+        (["One", {"type": "reasoning", "text": "hm"}, {"type": "output_text", "text": " more."}], "One more."),
         ({"type": "text", "text": "One more."}, "One more."),
         ([], ""),
         ([{"type": "text", "text": None}, None, 7], ""),
@@ -235,6 +235,8 @@ async def test_invalid_calls_are_an_invalid_answer(calls: object) -> None:
         ({"content": "half a"}, "", Failure.DROPPED),
         ({"content": ""}, "SAFETY", Failure.REFUSED),
         ({"content": None, "refusal": [{"text": "no"}]}, "stop", Failure.REFUSED),
+        ({"content": None, "refusal": {"reason": "no"}}, "stop", Failure.REFUSED),
+        ({"content": [{"type": "refusal", "refusal": "no"}]}, "stop", Failure.REFUSED),
         ({"content": "half a"}, "length", Failure.CUT),
         ({"content": ""}, "content_filter", Failure.REFUSED),
         ({"content": None, "refusal": "I will not"}, "stop", Failure.REFUSED),
