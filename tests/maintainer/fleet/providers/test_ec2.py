@@ -553,19 +553,24 @@ def test_a_spot_interruption_is_known_by_its_reason(code: str, transition: str, 
     assert instance.notice_at == notice_at
 
 
-async def test_a_hanging_region_delays_no_call_in_another(harness: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maintainer.fleet.providers.ec2.provider.REGION_S", 0.2)
+async def test_a_hanging_region_delays_no_call_in_another(harness: Ec2World) -> None:
     provider = await harness.provider(regions=(REGION, OTHER_REGION), calls_at_once=1)
-    handle = await provider.launch(harness.spec(region=REGION), launch_id())
     harness.server.hanging_regions.add(OTHER_REGION)
     try:
-        for _ in range(3):
-            instances = await provider.list(harness.cluster)
-            assert [instance.handle for instance in instances] == [handle]
-            assert list(unread_places(instances)) == [f"{OTHER_REGION}/"]
+        listings = [asyncio.create_task(provider.list(harness.cluster)) for _ in range(3)]
+        handle = await provider.launch(harness.spec(region=REGION), launch_id())
         await retire(harness, provider, handle.launch_id)
+        assert not any(listing.done() for listing in listings)
     finally:
         harness.server.hanging_regions.clear()
+    first, *_ = [unread_places(instances) for instances in await asyncio.gather(*listings)]
+    assert list(first) == [f"{OTHER_REGION}/"]
+
+
+async def test_a_region_that_answers_too_late_is_silent(harness: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maintainer.fleet.providers.ec2.provider.REGION_S", 0.0)
+    with pytest.raises(Retry, check=lambda problem: problem.code == "provider.no_answer"):
+        await (await harness.provider()).list(harness.cluster)
 
 
 async def test_an_instance_that_ec2_has_just_forgotten_is_not_an_error(harness: Ec2World) -> None:
