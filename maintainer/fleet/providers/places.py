@@ -5,7 +5,7 @@ A place that left the configuration may still have instances, so it must not be 
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -91,8 +91,9 @@ class LaunchPlaces:
         """Forgets launches that have ended without a retire call."""
         with _translated_errors():
             for path in (self._directory / _encoded(place)).glob("*"):
-                if unquote(path.name) not in listed and path.stat().st_mtime < time.time() - SETTLED_S:
-                    path.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):  # a retire call may forget it at the same time
+                    if unquote(path.name) not in listed and path.stat().st_mtime < time.time() - SETTLED_S:
+                        path.unlink()
 
 
 def _encoded(name: str) -> str:

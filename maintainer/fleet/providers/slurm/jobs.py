@@ -105,7 +105,8 @@ _REFUSALS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
     (re.compile(r"required (node|partition) not available|nodes are busy|licenses? .*not available", re.I), Capacity),
     (
         re.compile(
-            r"invalid|not available|unrecognized|illegal|more processors|memory specification|exceeds|already complet",
+            r"invalid|not available|unrecognized|illegal|more processors|memory specification|exceeds"
+            r"|already completing",
             re.I,
         ),
         Invalid,
