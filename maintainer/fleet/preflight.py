@@ -42,7 +42,8 @@ TO_DO: Mapping[type[ProviderError], str] = {
     Retry: "Retry in a minute; if it fails again, check that the fleet service reaches the provider over the network.",
     Quota: "Raise the account's limit, or lower max_nodes of the pool.",
     Capacity: "Use another type, region or provider in the pool's spec, or retry later.",
-    Auth: "Give the fleet service credentials that may do this (see docs/how-to/fleet.md), and restart it.",
+    Auth: "Renew the credentials, or their permissions, where the provider finds them (see docs/how-to/fleet.md); "
+    "only credentials in environment variables need a restart.",
     Invalid: "Correct the named value in the provider's table of the fleet's file, or in the pool's spec.",
     Unknown: "Check the provider's log or console; the check started no instance.",
 }

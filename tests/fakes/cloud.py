@@ -1,6 +1,6 @@
 """A cloud in memory, in virtual time, shared by several provider objects, with the failures that a test configures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from astraflow.runtime.clock import Clock
@@ -53,7 +53,7 @@ class Cloud:
         self.starts = 0
         """Instances started in total."""
         self.silent_regions: set[str] = set()
-        """Regions that lists do not cover at the moment."""
+        """Regions that cannot be read at the moment."""
 
     def find(self, launch_id: str, *, is_seen: bool = False) -> list[Machine]:
         """Returns the living machines of a launch; is_seen: only the listed ones."""
@@ -132,6 +132,7 @@ class CloudProvider:
 
     async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
         self.fault("retire before")
+        self._check_regions(self.cloud.find(launch_id, is_seen=True))
         doomed = [machine for machine in self.cloud.find(launch_id, is_seen=True) if machine.instance.handle != keep]
         for machine in doomed:
             self.cloud.end(machine, after_s=self.cloud.end_s)
@@ -159,6 +160,7 @@ class CloudProvider:
 
     async def describe(self, handle: Handle) -> Instance:
         machine = self.cloud.machines.get(handle.id)
+        self._check_regions([machine] if machine else [])
         return self._seen(machine) if machine else Instance(handle=handle, tags=None, state=State.GONE)
 
     def capabilities(self) -> Capabilities:
@@ -180,6 +182,11 @@ class CloudProvider:
 
     async def close(self) -> None:
         return None
+
+    def _check_regions(self, machines: Sequence[Machine]) -> None:
+        for machine in machines:
+            if machine.instance.region in self.cloud.silent_regions:
+                raise Retry(f"no answer from {machine.instance.region}")
 
     def _price(self, spec: LaunchSpec) -> float:
         if (spec.type or "small") not in TYPES:

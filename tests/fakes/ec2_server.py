@@ -44,6 +44,14 @@ class Ec2Server:
         self.url = ""
         self.has_client_tokens = True
         self.lag_s = 0.0
+        self.expired_keys: set[str] = set()
+        """Access keys whose session has expired."""
+        self.silent_regions: set[str] = set()
+        """Regions that are unavailable."""
+        self.hanging_regions: set[str] = set()
+        """Regions that do not answer."""
+        self.interrupted: set[str] = set()
+        """Ids of instances that EC2 took back: they have that reason once they have ended."""
         self.calls: list[str] = []
         """Actions, in order."""
         self._moto: Any = DomainDispatcherApplication(create_backend_app)
@@ -76,13 +84,24 @@ class Ec2Server:
         action, path = parameters.get("Action", ""), request.path.strip("/")
         self.calls.append(action)
         environ["PATH_INFO"] = "/"
-        if action == "RunInstances" and path.startswith("fail-"):
+        key, _, region = request.headers.get("Authorization", "").partition("Credential=")[2].split("/")[:3]
+        if key in self.expired_keys:
+            answer = Response(_ERROR.format(code="RequestExpired", message="Request has expired."), 400)
+        elif region in self.silent_regions:
+            answer = Response(_ERROR.format(code="Unavailable", message="the region is unavailable"), 503)
+        elif action == "RunInstances" and path.startswith("fail-"):
             _, code, status = path.split("-")
             answer = Response(_ERROR.format(code=code, message="made up for a test"), int(status))
         elif action == "RunInstances" and "DryRun" not in parameters:
             answer = self._run(request, parameters)
             if path == "lost":
                 answer = Response(_ERROR.format(code="InternalError", message="the answer was lost"), 500)
+        elif region in self.hanging_regions:
+            while region in self.hanging_regions:
+                time.sleep(0.01)
+            answer = Response(_ERROR.format(code="Unavailable", message="too late"), 503)
+        elif action == "DescribeInstances" and self.interrupted:
+            answer = self._with_interruptions(Response.from_app(self._moto, environ))
         elif action == "DescribeInstances" and self.lag_s:
             answer = self._without_fresh(Response.from_app(self._moto, environ))
         else:
@@ -106,6 +125,18 @@ class Ec2Server:
                 if element.tag.endswith("instanceId") and element.text:
                     self._since[element.text] = time.monotonic()
             return answer
+
+    def _with_interruptions(self, answer: Response) -> Response:
+        tree = ElementTree.fromstring(answer.get_data())  # noqa: S314 (moto wrote it)
+        space = tree.tag.partition("}")[0] + "}"
+        for item in tree.iter(f"{space}item"):
+            reason = item.find(f"{space}stateReason")
+            if item.findtext(f"{space}instanceId") in self.interrupted and reason is not None:
+                for field, value in (("code", "Server.SpotInstanceTermination"), ("message", "taken back")):
+                    element = reason.find(f"{space}{field}")
+                    element = ElementTree.SubElement(reason, f"{space}{field}") if element is None else element
+                    element.text = value
+        return Response(ElementTree.tostring(tree), answer.status, mimetype="text/xml")
 
     def _without_fresh(self, answer: Response) -> Response:
         tree = ElementTree.fromstring(answer.get_data())  # noqa: S314 (moto wrote it)

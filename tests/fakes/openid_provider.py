@@ -57,12 +57,16 @@ class FakeOpenIdProvider:
         return app
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        """Serves until the block ends; yields the issuer."""
-        with listening("127.0.0.1", 0) as listener:
-            self.issuer = url_of(listener, "127.0.0.1")
-            async with serving_http(self.app(), listener):
-                yield self.issuer
+    async def serving(self, *, host: str = "127.0.0.1", name: str = "", **tls: Any) -> AsyncIterator[int]:
+        """Serves until the block ends; yields the port.
+
+        name: host name in the issuer, without a port. tls: options of uvicorn.
+        """
+        with listening(host, 0) as listener:
+            address = url_of(listener, host).replace("http:", "https:" if tls else "http:")
+            self.issuer = f"https://{name}" if name else address
+            async with serving_http(self.app(), listener, **tls):
+                yield listener.getsockname()[1]
 
     async def _metadata(self) -> dict[str, str]:
         return {

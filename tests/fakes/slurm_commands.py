@@ -318,7 +318,7 @@ def run(cluster: Cluster, job: Json) -> None:
             os.kill(process.pid, signal.SIGTERM)  # signal of `--signal=B:TERM@...`
         time.sleep(TICK_S)
     code = process.returncode
-    if cluster.job(str(job["id"]))["state"] != "NODE_FAIL":
+    if cluster.job(str(job["id"]))["state"] not in ("NODE_FAIL", "PREEMPTED"):
         ended = end or ("COMPLETED" if code == 0 else "FAILED")
         shown = f"{code}:0" if code >= 0 else f"0:{-code}"
         cluster.change(job["id"], state=ended, ended=time.time(), code=shown, reason="None")
@@ -334,9 +334,9 @@ def end_all(cluster: Cluster) -> None:
                     os.killpg(job["pid"], signal.SIGKILL)
 
 
-def lose(cluster: Cluster, job: Json) -> None:
+def lose(cluster: Cluster, job: Json, *, state: str = "NODE_FAIL") -> None:
     """Ends the machine of a job."""
-    cluster.change(job["id"], state="NODE_FAIL", ended=time.time())
+    cluster.change(job["id"], state=state, ended=time.time())
     if "pid" in job:  # it has started
         with suppress(ProcessLookupError):
             os.killpg(job["pid"], signal.SIGKILL)

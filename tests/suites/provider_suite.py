@@ -1,4 +1,4 @@
-"""Contract tests of every provider, about 55 cases. Another provider needs an adapter, which is a `ProviderHarness`.
+"""Contract tests of every provider, about 70 cases. Another provider needs an adapter, which is a `ProviderHarness`.
 
 class TestMyCloud(ProviderSuite):
     @pytest.fixture
@@ -7,10 +7,13 @@ class TestMyCloud(ProviderSuite):
 """
 
 import asyncio
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Any, TypeVar
 
@@ -32,9 +35,16 @@ from maintainer.fleet.providers.base import (
     State,
     Tags,
     Unknown,
+    is_unread,
+    unread_places,
 )
 
 GIVE_UP_S = 40.0
+
+ERRORS = {Auth, Capacity, Invalid, Quota, Retry, Unknown}
+
+SILENT = "http://127.0.0.1:1"
+"""Address at which no server answers."""
 
 CANARY = "canary-token-that-must-stay-secret"
 
@@ -74,6 +84,47 @@ class ProviderHarness(ABC):
     async def duplicate(self, launch_id: str) -> bool:
         """Makes a second instance with one launch id, behind the provider's back; False where that is impossible."""
         return False
+
+    async def at(self, address: str) -> Provider | None:
+        """Returns a provider whose service has another address, at which something else answers, or nothing.
+
+        None for a provider that calls no service over HTTP.
+        """
+        return None
+
+    async def renewable(self) -> Provider | None:
+        """Returns a provider with credentials of its own; None where none can expire.
+
+        `expire` makes the service refuse them. `renew` stores new ones where the provider finds its credentials.
+        """
+        return None
+
+    async def expire(self) -> None:
+        """Makes the service refuse the credentials of the provider that `renewable` returned."""
+        raise NotImplementedError
+
+    async def renew(self) -> None:
+        """Stores new credentials, as another program or a person would."""
+        raise NotImplementedError
+
+    async def two_places(self) -> tuple[Provider, LaunchSpec, LaunchSpec] | None:
+        """Returns a provider of two places, such as regions or hosts, and a spec for each; None where it has one."""
+        return None
+
+    async def removed_place(self) -> tuple[Provider, Provider, LaunchSpec] | None:
+        """Returns a provider before and after a change of its configuration, and a spec for a place before it.
+
+        After the change that place (region, host, namespace, server) is missing. None for a provider without places.
+        """
+        return None
+
+    async def silence_second(self) -> Provider:
+        """Returns a provider of both places of `two_places`, of which the second does not answer."""
+        raise NotImplementedError
+
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        """Launches a spot instance, and lets the service take it back; None where that cannot happen."""
+        return None
 
     def wrong_spec(self) -> LaunchSpec | None:
         """Returns a spec that is not available here; None where every spec is."""
@@ -459,6 +510,153 @@ class ProviderSuite:
         await provider.close()
         await harness.pause()
         assert (await (await harness.provider()).describe(handle)).state is State.RUNNING
+
+    # Credentials
+
+    async def test_refused_credentials_are_an_auth_error_and_new_ones_need_no_restart(
+        self, harness: ProviderHarness
+    ) -> None:
+        provider = needed(await harness.renewable(), "its credentials do not expire")
+        launch, other = launch_id(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        await harness.expire()
+        for call in every_call(provider, harness.spec(), other, handle, cluster=harness.cluster):
+            with pytest.raises(Auth):
+                await call()
+        await harness.renew()
+        assert [instance.handle for instance in await listed(harness, provider)] == [handle]
+        await provider.launch(harness.spec(), other)
+        await retire(harness, provider, launch)
+        assert await launches(harness, provider) == [other]
+
+    async def test_credentials_renewed_before_a_call_fail_no_call(self, harness: ProviderHarness) -> None:
+        provider, launch = needed(await harness.renewable(), "its credentials do not expire"), launch_id()
+        assert await provider.list(harness.cluster) == ()
+        await harness.expire()
+        await harness.renew()
+        await provider.launch(harness.spec(), launch)
+        assert await launches(harness, provider) == [launch]
+
+    # Answers that are missing, foreign or partial
+
+    @pytest.mark.parametrize("is_foreign", [False, True])
+    async def test_a_service_that_does_not_answer_is_not_an_empty_one(
+        self, harness: ProviderHarness, is_foreign: bool
+    ) -> None:
+        known, launch = await harness.provider(), launch_id()
+        handle = await known.launch(harness.spec(), launch)
+        with serving_login_page() as address:
+            provider = needed(await harness.at(address if is_foreign else SILENT), "it calls no service over HTTP")
+            for call in every_call(provider, harness.spec(), launch_id(), handle, cluster=harness.cluster):
+                with pytest.raises(ProviderError) as caught:
+                    await call()
+                assert type(caught.value) in ERRORS
+        assert await launches(harness, known) == [launch]
+
+    async def test_a_silent_place_makes_the_list_partial(self, harness: ProviderHarness) -> None:
+        provider, first, second = needed(await harness.two_places(), "it has one place")
+        here, there = await provider.launch(first, launch_id()), await provider.launch(second, launch_id())
+        assert unread_places(await provider.list(harness.cluster)) == {}
+        partial_list = await (await harness.silence_second()).list(harness.cluster)
+        assert [instance.handle for instance in partial_list] == [here]
+        unread = unread_places(partial_list)
+        assert is_unread(unread, handle=there.id, launch_id=there.launch_id)
+        assert not is_unread(unread, handle=here.id, launch_id=here.launch_id)
+        assert {type(problem) for problem in unread.values()} <= ERRORS
+
+    async def test_a_silent_place_delays_no_termination_in_another(self, harness: ProviderHarness) -> None:
+        provider, first, second = needed(await harness.two_places(), "it has one place")
+        here, there = await provider.launch(first, launch_id()), await provider.launch(second, launch_id())
+        provider = await harness.silence_second()
+        await retire(harness, provider, here.launch_id)
+        assert (await provider.describe(here)).state is State.GONE
+        for call in (provider.retire(there.launch_id), provider.describe(there)):
+            with pytest.raises(ProviderError):
+                await call
+
+    # Places that are no longer configured
+
+    async def test_an_instance_in_a_removed_place_is_not_gone(self, harness: ProviderHarness) -> None:
+        before, after, spec = needed(await harness.removed_place(), "it has no place")
+        handle = await before.launch(spec, launch_id())
+        await until(harness, before, handle, lambda instance: instance.state is State.RUNNING)
+        instances = await after.list(harness.cluster)
+        is_unknown = is_unread(unread_places(instances), handle=handle.id, launch_id=handle.launch_id)
+        assert is_unknown or handle in [instance.handle for instance in instances]
+        try:
+            assert (await after.describe(handle)).state is not State.GONE
+            await retire(harness, after, handle.launch_id)
+        except ProviderError as problem:
+            assert problem.code == "provider.place_removed"
+            with pytest.raises(Invalid):
+                await after.retire(handle.launch_id)
+            assert (await before.describe(handle)).state is State.RUNNING
+        else:
+            assert (await before.describe(handle)).state is State.GONE
+
+    async def test_a_place_without_instances_can_be_removed(self, harness: ProviderHarness) -> None:
+        before, after, spec = needed(await harness.removed_place(), "it has no place")
+        handle = await before.launch(spec, launch_id())
+        await retire(harness, before, handle.launch_id)
+        assert unread_places(await after.list(harness.cluster)) == {}
+        assert await after.retire(handle.launch_id) is RetireResult.GONE
+
+    # Preemption
+
+    async def test_a_preempted_instance_has_a_notice(self, harness: ProviderHarness) -> None:
+        provider, handle = needed(await harness.preempted(), "it preempts nothing")
+        instance = await until(harness, provider, handle, lambda instance: instance.notice_at is not None)
+        assert instance.state in (State.TERMINATING, State.STUCK, State.GONE)
+        assert instance.is_spot
+
+    async def test_a_retired_instance_has_no_notice(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        is_spot = provider.capabilities().has_spot
+        handle = await provider.launch(harness.spec(is_spot=is_spot), launch)
+        await retire(harness, provider, launch)
+        assert (await provider.describe(handle)).notice_at is None
+
+
+def every_call(
+    provider: Provider, spec: LaunchSpec, launch: str, handle: Handle, *, cluster: str
+) -> tuple[Callable[[], Awaitable[object]], ...]:
+    """Returns all calls that need the service. launch: new launch id. handle: a living instance."""
+    return (
+        lambda: provider.list(cluster),
+        lambda: provider.describe(handle),
+        lambda: provider.retire(handle.launch_id),
+        lambda: provider.launch(spec, launch),
+        lambda: provider.preflight(spec),
+    )
+
+
+@contextmanager
+def serving_login_page() -> Iterator[str]:
+    """Serves one page for all requests, as a proxy that wants a login; yields its address."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            page = b"<!doctype html><title>Log in</title>"
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        do_POST = do_DELETE = do_GET  # noqa: N815 (as above)
+
+        def log_message(self, *_: object) -> None:
+            """Logs nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 async def until(

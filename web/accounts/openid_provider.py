@@ -1,8 +1,13 @@
-"""Client of an OpenID provider: builds login URLs and verifies signed answers. Needs the extra `oidc`."""
+"""Client of an OpenID provider: builds login URLs and verifies signed answers. Needs the extra `oidc`.
 
-from collections.abc import Mapping
+Requests follow HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR of the environment. Those to this machine use no
+proxy.
+"""
+
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -26,6 +31,8 @@ REFETCH_S = 60.0
 LEEWAY_S = 60
 MAX_CLAIM_LETTERS = 200
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+T = TypeVar("T")
 
 
 class OpenIdConfig(Config):
@@ -129,7 +136,7 @@ class OpenIdProvider:
                 )
         except HTTPError as problem:
             raise Unavailable(
-                f"cannot redeem the login code: {type(problem).__name__}; check the login provider and log in again",
+                f"cannot redeem the login code: {_connection_cause(problem)}; check the provider and log in again",
                 code="login.provider_unreachable",
             ) from problem
         except (AuthlibBaseError, ValueError) as problem:
@@ -213,13 +220,13 @@ class OpenIdProvider:
         if cached is not None and now - cached_at < at_least_every_s:
             return cached
         try:
-            async with httpx2.AsyncClient(timeout=REQUEST_S, trust_env=False) as client:
+            async with _opened(httpx2.AsyncClient) as client:
                 answer = await client.get(address)
                 answer.raise_for_status()
                 content = answer.json()
         except (httpx2.HTTPError, ValueError) as problem:
             raise Unavailable(
-                f"cannot reach the login provider: {type(problem).__name__}; try again later",
+                f"cannot reach the login provider: {_connection_cause(problem)}; try again later",
                 code="login.provider_unreachable",
             ) from problem
         if not isinstance(content, dict):
@@ -233,15 +240,14 @@ class OpenIdProvider:
     def _client(self) -> Any:
         from authlib.integrations.httpx_client import AsyncOAuth2Client
 
-        return AsyncOAuth2Client(
+        return _opened(
+            AsyncOAuth2Client,
             client_id=self.config.client_id,
             client_secret=self._secret or None,
             token_endpoint_auth_method="client_secret_basic" if self._secret else "none",
             scope=self.config.scope,
             redirect_uri=self._redirect_uri,
             code_challenge_method="S256",
-            timeout=REQUEST_S,
-            trust_env=False,
         )
 
 
@@ -252,6 +258,29 @@ def display_name(claims: Mapping[str, Any]) -> str:
         if isinstance(name, str) and name and name.isprintable():
             return f"oidc:{name[:MAX_CLAIM_LETTERS]}"
     return "oidc:unnamed"
+
+
+def _opened(client: Callable[..., T], **options: Any) -> T:
+    """Returns an HTTP client that follows the environment. Raises: Unavailable when it cannot."""
+    no_proxy = {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK}
+    try:
+        return client(timeout=REQUEST_S, mounts=no_proxy, **options)
+    except (ImportError, OSError, ValueError) as problem:  # a proxy with SOCKS, a missing file, an invalid URL
+        raise Unavailable(
+            f"cannot reach the login provider: {type(problem).__name__} while reading the environment; an admin has to "
+            "correct HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE or SSL_CERT_DIR of this process",
+            code="login.environment_invalid",
+        ) from problem
+
+
+def _connection_cause(problem: BaseException) -> str:
+    """Returns the cause of a failed request, without addresses, which may have the password of a proxy."""
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is refused ({cause.verify_message}); set SSL_CERT_FILE to the authority's file"
+        cause = cause.__cause__ or cause.__context__
+    return type(problem).__name__
 
 
 def _is_safe_address(value: object) -> bool:

@@ -3,12 +3,16 @@
 import codecs
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
+from uuid import uuid4
 
 import httpx2
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.values import Json
 from astraflow.runtime.config.base import Config
 from maintainer.agent.llm.interface import (
     Failure,
@@ -33,6 +37,25 @@ _FAILURES = {
     504: Failure.TIMEOUT,
     529: Failure.OVERLOADED,
 }
+_ENDINGS = {
+    **dict.fromkeys(("length", "max_tokens", "max_length", "model_length", "max_output_tokens"), Failure.CUT),
+    **dict.fromkeys(
+        ("content_filter", "content_filtered", "safety", "refusal", "blocklist", "prohibited_content", "recitation"),
+        Failure.REFUSED,
+    ),
+    **dict.fromkeys(("", "abort", "aborted", "cancelled", "error", "insufficient_system_resource"), Failure.DROPPED),
+}
+"""Failures by `finish_reason`, as several servers name them. Every other one ends a complete answer."""
+
+_PROBLEMS = {
+    Failure.CUT: "the answer was cut off at the token limit",
+    Failure.DROPPED: "the answer stopped before its end",
+    Failure.REFUSED: "the model refused",
+}
+
+CHARACTERS_PER_TOKEN = 3
+"""Estimate for servers that count no tokens. A budget is better overestimated than exceeded."""
+
 MAX_BYTES = 4 * 1024 * 1024
 """Maximum size of an answer."""
 
@@ -85,11 +108,12 @@ class ChatCompletions:
 
     async def reply(self, request: Request) -> Reply:
         """Requests one turn. Raises: ModelFailed."""
+        sent = self._send(request)
         try:
             async with self._client.stream(
                 "POST",
                 f"{self._options.base_url.rstrip('/')}/chat/completions",
-                json=self._send(request),
+                json=sent,
                 headers=self._headers,
                 timeout=httpx2.Timeout(request.timeout_s, connect=min(self._options.connect_s, request.timeout_s)),
             ) as response:
@@ -103,7 +127,11 @@ class ChatCompletions:
         except httpx2.HTTPError as problem:
             reason = f"the model's endpoint is unreachable: {type(problem).__name__}"
             raise ModelFailed(Failure.CONNECTION, reason) from None
-        return self._read(content, request.partial_reply)
+        reply = self._read(content, request.partial_reply)
+        if reply.usage.total:
+            return reply
+        tokens = (len(json.dumps(sent)) // CHARACTERS_PER_TOKEN, len(content) // CHARACTERS_PER_TOKEN)
+        return replace(reply, usage=Usage(input=tokens[0], output=tokens[1]))  # the server counts none
 
     def usd(self, usage: Usage) -> float:
         """Cost in US dollars."""
@@ -144,28 +172,27 @@ class ChatCompletions:
         try:
             completion = json.loads(content)
             choice = completion["choices"][0]
-            message, ending = choice["message"], choice.get("finish_reason")
-            usage = partial_reply.usage = _usage(completion.get("usage") or {})
-            calls = tuple(_call(call) for call in message.get("tool_calls") or ())
-            text = message.get("content") or ""
-            partial_reply.finish(_model_text(message))
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            message, ending = choice["message"], _ending(choice.get("finish_reason"))
+            usage = _usage(completion)
+            calls = _calls(message)
+            text, refusal = _text(message.get("content")), _refusal(message)
+            partial_reply.finish(
+                "".join((_text(message.get("reasoning_content")), text, _text(refusal), *_arguments(message)))
+            )
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
             raise ModelFailed(Failure.GARBAGE, "the answer is not a chat completion") from None
-        failure = self._failure(message, ending)
+        partial_reply.usage = usage
+        failure = Failure.REFUSED if refusal else _ENDINGS.get(ending)
         if failure is not None:
-            failure.usage = usage
-            raise failure
-        text_parts = (TextPart(text=text),) if isinstance(text, str) and text else ()
-        return Reply(parts=(*text_parts, *calls), usage=usage, model=str(completion.get("model", self.model))[:200])
-
-    def _failure(self, message: dict[str, Any], ending: str | None) -> ModelFailed | None:
-        if message.get("refusal") or ending == "content_filter":
-            return ModelFailed(Failure.REFUSED, "the model refused")
-        if ending == "length":
-            return ModelFailed(Failure.CUT, "the answer was cut off at the token limit")
-        if ending is None:
-            return ModelFailed(Failure.DROPPED, "the answer stopped before its end")
-        return None
+            problem = ModelFailed(failure, _PROBLEMS[failure])
+            problem.usage = usage
+            raise problem
+        text_parts = (TextPart(text=text),) if text else ()
+        return Reply(
+            parts=(*text_parts, *calls),
+            usage=usage or Usage(),
+            model=str(completion.get("model") or self.model)[:200],
+        )
 
 
 async def _read_body(response: httpx2.Response, partial_reply: PartialReply) -> bytes:
@@ -202,34 +229,87 @@ def _messages(message: Message) -> list[dict[str, Any]]:
     return [*replies, *([converted] if text or calls else [])]
 
 
-def _call(call: dict[str, Any]) -> ToolCall:
-    function = call["function"]
+def _functions(message: Mapping[str, Any]) -> list[tuple[object, Mapping[str, Any]]]:
+    """Returns id and function of each call: of `tool_calls`, or of the older `function_call`."""
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise TypeError("the calls are not a list")
+    function = message.get("function_call")
+    older = [(None, function)] if function and not calls else []
+    return [(call.get("id"), call.get("function") or call) for call in calls] + older
+
+
+def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+    """Returns the calls. Each has an id of its own, also where the server sends none, or one for all."""
+    calls: dict[str, ToolCall] = {}
+    for identifier, function in _functions(message):
+        name = function["name"]
+        if not isinstance(name, str) or not name:
+            raise ValueError("a call has no name")
+        is_usable = isinstance(identifier, str | int) and str(identifier) not in ("", *calls)
+        call_id = str(identifier) if is_usable else f"call_{uuid4().hex}"
+        calls[call_id] = ToolCall(id=call_id, name=name, arguments=_parsed(function.get("arguments")))
+    return tuple(calls.values())
+
+
+def _parsed(arguments: object) -> Mapping[str, Json] | None:
+    """Returns arguments, sent as JSON text, as text of that text, or as an object; None if they are none of these."""
     try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, TypeError, RecursionError):
-        arguments = None
-    return ToolCall(
-        id=str(call["id"]),
-        name=str(function["name"]),
-        arguments=arguments if isinstance(arguments, dict) else None,
-    )
+        for _ in range(2):
+            arguments = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        arguments = {} if arguments is None else arguments
+        json.dumps(arguments, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None
 
 
-def _model_text(message: dict[str, Any]) -> str:
-    """All text of the model: reasoning, content, refusal and arguments."""
-    texts = [message.get(name) for name in ("reasoning_content", "content", "refusal")]
-    arguments = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-    return "".join(text for text in (*texts, *arguments) if isinstance(text, str))
+def _text(content: object) -> str:
+    """Returns the text of a field: a string, or a list of parts, of which those of other kinds are left out."""
+    texts = [
+        part.get("text") if isinstance(part, dict) and part.get("type", "text") in ("text", "output_text") else part
+        for part in _parts(content)
+    ]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
-def _usage(usage: dict[str, Any]) -> Usage:
-    """Usage of the API; its prompt tokens include cached ones."""
-    cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-    return Usage(
-        input=max(0, int(usage.get("prompt_tokens") or 0) - cached),
-        output=int(usage.get("completion_tokens") or 0),
-        cache_read=cached,
-    )
+def _refusal(message: Mapping[str, Any]) -> object:
+    """Returns the refusal of the message, or of a part of its content; a false value without one."""
+    parts = [part for part in _parts(message.get("content")) if isinstance(part, dict)]
+    return message.get("refusal") or next((part["refusal"] for part in parts if part.get("refusal")), "")
+
+
+def _parts(content: object) -> list[Any]:
+    return content if isinstance(content, list) else [content]
+
+
+def _arguments(message: Mapping[str, Any]) -> list[str]:
+    arguments = [function.get("arguments") for _, function in _functions(message)]
+    return [value if isinstance(value, str) else json.dumps(value) for value in arguments if value]
+
+
+def _ending(reason: object) -> str:
+    """Returns `finish_reason` in lower case; some servers send an object with its type."""
+    value = reason.get("type") if isinstance(reason, dict) else reason
+    return str(value or "").lower()
+
+
+def _usage(completion: Mapping[str, Any]) -> Usage | None:
+    """Usage of the API; its prompt tokens include cached ones. None where the server counts none."""
+    usage = completion.get("usage") or {}
+    cached = _count((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
+    prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    if not prompt and not output:
+        return None
+    return Usage(input=max(0, prompt - cached), output=output, cache_read=min(cached, prompt))
+
+
+def _count(value: object) -> int:
+    """Returns a count, which some servers send as text or with a decimal point. Raises: ValueError, TypeError."""
+    count = int(float(value or 0))  # type: ignore[arg-type]  # raises TypeError for other types
+    if count < 0:
+        raise ValueError("a count is negative")
+    return count
 
 
 def _failure_of_status(response: httpx2.Response) -> ModelFailed:

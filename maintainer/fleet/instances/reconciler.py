@@ -6,8 +6,9 @@ two under one launch id     the registered one stays, the other is terminated
 terminating for long        requested again, and reported as a problem
 suspect for long            drained, and replaced
 
-A missing answer changes nothing: neither a provider, or one of its regions, that cannot be read nor a silent dataflow. A node that is missing
-from the reports has left only after `times.lost_after_s`, because a restarted dataflow does not know its nodes yet.
+A missing answer changes nothing: neither a provider, or one of its regions, that cannot be read nor a silent dataflow.
+A node that is missing from the reports has left only after `times.lost_after_s`, because a restarted dataflow does not
+know its nodes yet.
 """
 
 import asyncio

@@ -11,7 +11,6 @@ LOSS_WINDOW_S = 3600.0
 """Window in which losses are counted. Seconds."""
 
 _CAUSES = {
-    InstanceEvent.PREEMPTING: Cause.PREEMPTED,
     InstanceEvent.DRAIN: Cause.REQUESTED,
     InstanceEvent.STOP: Cause.REQUESTED,
     InstanceEvent.RETIRE: Cause.FAILED,
@@ -22,11 +21,12 @@ _CAUSES = {
 def termination_cause(instance: Instance, event: InstanceEvent, reported: Cause | None = None) -> Cause | None:
     """Returns the cause of an instance's termination after an event; None while it lives. The first cause counts.
 
-    reported: cause that the observer knows. Only LOST is replaced, by PREEMPTED, because a node leaves
-    after its notice, before the provider is polled. Instances that were terminating before causes were recorded have
-    none.
+    reported: cause that the observer knows; without it, an instance that ends before it was ready has failed. Only
+    LOST is replaced, by PREEMPTED, because a node leaves after its notice, before the provider is polled. Instances
+    that were terminating before causes were recorded have none.
     """
-    cause = reported or _CAUSES.get(event, Cause.FAILED if instance.ready_at is None else Cause.LOST)
+    unrequested = Cause.PREEMPTED if event is InstanceEvent.PREEMPTING else Cause.LOST
+    cause = reported or _CAUSES.get(event, Cause.FAILED if instance.ready_at is None else unrequested)
     if instance.cause is Cause.LOST and cause is Cause.PREEMPTED:
         return cause
     begins = instance.state in COUNTED_STATES and next_state(instance.state, event) not in COUNTED_STATES

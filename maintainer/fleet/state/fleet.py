@@ -31,7 +31,7 @@ FLEET_ACTOR = Actor(name="fleet", role=Role.RULE)
 """Actor of the service's own changes: replacements, sweeps, failed launches."""
 
 FAILURE_EVENTS = (InstanceEvent.RETIRE, InstanceEvent.PREEMPTING, InstanceEvent.GONE, InstanceEvent.MISSING)
-"""Events that count as a launch failure when the instance was never ready."""
+"""Events that count as a launch failure when the instance was never ready, and not preempted."""
 BREAKER_FAILURES = 3
 """Consecutive failed launches that open a pool's circuit breaker."""
 
@@ -305,7 +305,8 @@ class Fleet:
         changed = replace(pool, version=pool.version + (is_counted != was_counted))
         if updated.instance.state is InstanceState.READY and known.instance.ready_at is None:
             changed = replace(changed, failures=0, breaker_until=None)
-        if not (event in FAILURE_EVENTS and known.instance.state in STARTING_STATES and not is_counted):
+        has_failed = event in FAILURE_EVENTS and updated.instance.cause is not Cause.PREEMPTED
+        if not (has_failed and known.instance.state in STARTING_STATES and not is_counted):
             return Changes(records=(updated,), pools=(changed,) if changed != pool else ())
         failures = pool.failures + 1
         until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAKER_FAILURES else pool.breaker_until

@@ -1,7 +1,9 @@
 """Calls of EC2 in threads: a client per region, bounded concurrency, and translated errors."""
 
 import asyncio
+import re
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,13 +15,9 @@ from botocore.exceptions import (
     ClientError,
     ConnectionError,  # noqa: A004 (botocore's own)
     HTTPClientError,
-    NoCredentialsError,
-    NoRegionError,
-    ParamValidationError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    TokenRetrievalError,
+    IncompleteReadError,
 )
+from botocore.parsers import ResponseParserError
 
 from maintainer.fleet.providers.base import Auth, Capacity, Invalid, ProviderError, Quota, Retry, Unknown
 
@@ -31,25 +29,60 @@ T = TypeVar("T")
 CONNECT_S, READ_S = 5, 30
 """Timeouts of a call in seconds. Calls are not retried here, but by the fleet service."""
 
-_AUTH = ("AuthFailure", "UnauthorizedOperation", "ExpiredToken", "RequestExpired", "OptInRequired", "Blocked")
-_AUTH_CODES = (
-    "InvalidClientTokenId",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClient",
-    "AccessDenied",
-    "PendingVerification",
+_CODES: tuple[tuple[type[ProviderError], re.Pattern[str]], ...] = (
+    (
+        Auth,
+        re.compile(
+            r"^(AuthFailure|Unauthorized|ExpiredToken|RequestExpired|OptInRequired|Blocked|PendingVerification|Signature"
+            r"|IncompleteSignature|Invalid(ClientTokenId|AccessKeyId|IdentityToken|Token$|Grant|ClientException|UserID)"
+            r"|UnrecognizedClient|AccessDenied|Forbidden|MissingAuthenticationToken|NotAuthorized|IDPRejected"
+            r"|RegionDisabled|RequestTimeTooSkewed)"
+        ),
+    ),
+    (
+        Retry,
+        re.compile(
+            r"Throttl|^(RequestLimitExceeded|TooManyRequests|BandwidthLimitExceeded|SlowDown|ServiceUnavailable"
+            r"|Unavailable$|ServerInternal|Internal|PriorRequestNotComplete|ConcurrentTagAccess|RequestTimeout"
+            r"|TransactionInProgress|IDPCommunicationError)"
+        ),
+    ),
+    (
+        Capacity,
+        re.compile(
+            r"^(Insufficient|Unfulfillable|ReservationCapacityExceeded|SpotMaxPriceTooLow|CapacityNotAvailable"
+            r"|UnavailableHostRequirements|MaxScheduledInstanceCapacity|ScheduledInstanceSlot)"
+        ),
+    ),
+    (Quota, re.compile(r"(Limit|Count|Quota|Capacity)Exceeded|^(MaxSpot|VolumeIOPSLimit)")),
+    (
+        Invalid,
+        re.compile(
+            r"^(Invalid|Malformed|Missing|Unsupported|Unknown|Validation|Idempotent|Incorrect|Ineligible|VPC\w+Specified"
+            r"|OperationNotPermitted|TagPolicyViolation)|Not(Supported|Found\w*|AvailableIn\w+)$|\.(Malformed|Unsupported)"
+        ),
+    ),
 )
-_QUOTA = ("LimitExceeded", "MaxSpotInstanceCount", "MaxSpotFleet", "ResourceCountExceeded")
-_CAPACITY = ("Insufficient", "SpotMaxPriceTooLow", "CapacityNotAvailable")
-_RETRY = ("RequestLimitExceeded", "Throttl", "RequestThrottled", "ServiceUnavailable", "Unavailable", "Internal")
-_INVALID = ("Invalid", "Malformed", "Missing", "Unsupported", "UnknownParameter", "IdempotentParameterMismatch")
+"""Error codes of EC2, and of the services that give it credentials. The first match counts.
+
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, the same of STS and Identity Center
+"""
+
+_CREDENTIALS = re.compile(
+    r"Credential|Token|SSO|Login|Profile|MFA|Metadata|MissingDependency|Config(NotFound|ParseError)"
+    r"|(Invalid|InfiniteLoop)ConfigError"
+)
+"""Names of botocore's errors about credentials, and about the files that it reads them from."""
+
+_REQUEST = re.compile(r"^(Invalid|Unknown|Unsupported|ParamValidation|Validation|NoRegion|Endpoint\w+Resolution)")
+"""Names of botocore's errors about a request that it does not send."""
 
 MISMATCH = "IdempotentParameterMismatch"
 """Error code for a client token that was used for another request: the launch was made before."""
 
 
 class Ec2Calls:
-    """EC2 clients with credentials of the environment or a profile."""
+    """EC2 clients with credentials of the environment or a profile, which are read again when they are refused."""
 
     def __init__(self, *, endpoint_url: str, profile: str, calls_at_once: int) -> None:
         self._endpoint_url = endpoint_url or None
@@ -61,7 +94,10 @@ class Ec2Calls:
             retries={"mode": "standard", "total_max_attempts": 1},
             user_agent_extra="astraflow",
         )
-        self._threads = ThreadPoolExecutor(calls_at_once, thread_name_prefix="ec2")
+        self._threads = defaultdict[str, ThreadPoolExecutor](
+            lambda: ThreadPoolExecutor(calls_at_once, thread_name_prefix="ec2")
+        )
+        """Threads of each region, so that a silent one delays no other."""
         self._clients: dict[str, EC2Client] = {}
         self._session: boto3.Session | None = None
         self._clients_lock = threading.Lock()
@@ -71,18 +107,29 @@ class Ec2Calls:
 
         A cancelled call continues in its thread; a later call checks whether it succeeded.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, region, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads[region], self._run, region, work)
 
     def close(self) -> None:
         """Closes clients. Running calls end by their own timeout."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
         for client in self._clients.values():
             client.close()
 
     def _run(self, region: str, work: "Callable[[EC2Client], T]") -> T:
+        """Runs `work`; once more with newly read credentials if AWS or botocore refuses those in use."""
+        try:
+            return self._attempt(region, work)
+        except Auth:
+            with self._clients_lock:
+                self._session = None
+                self._clients.clear()
+            return self._attempt(region, work)
+
+    def _attempt(self, region: str, work: "Callable[[EC2Client], T]") -> T:
         try:
             return work(self._client(region))
-        except (ClientError, BotoCoreError) as problem:
+        except (ClientError, BotoCoreError, ResponseParserError, OSError, ValueError, RuntimeError) as problem:
             raise explained(problem, region) from problem
 
     def _client(self, region: str) -> "EC2Client":
@@ -102,46 +149,35 @@ def code_of(problem: BaseException | None) -> str:
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def explained(problem: ClientError | BotoCoreError, region: str) -> ProviderError:
+def explained(problem: Exception, region: str) -> ProviderError:
     """Returns the provider error for a failed call. It never quotes the request, which contains the token."""
+    name = type(problem).__name__
     match problem:
         case ClientError():
             code = code_of(problem)
             message = str(problem.response.get("Error", {}).get("Message", ""))[:500]
             return _kind(code, problem)(f"EC2 in {region} refused the call with {code}: {message}")
-        case NoCredentialsError() | PartialCredentialsError() | ProfileNotFound() | TokenRetrievalError():
+        case ConnectionError() | HTTPClientError() | IncompleteReadError() | ResponseParserError():
+            return Retry(f"cannot call EC2 in {region}: no answer ({name}); retry later", code="provider.no_answer")
+        case BotoCoreError() if not _CREDENTIALS.search(name):
+            if _REQUEST.search(name):
+                return Invalid(
+                    f"cannot call EC2 in {region}: the request is malformed ({name}); correct the pool's options",
+                    code="provider.malformed_request",
+                )
+            return Unknown(f"cannot call EC2 in {region}: {name}; check AWS's status", code="provider.call_failed")
+        case ValueError() if "endpoint" in str(problem):
+            return Invalid(f"cannot call EC2: {problem}; correct endpoint_url", code="provider.malformed_request")
+        case _:  # botocore starts `credential_process` and parses its output without translating errors
             return Auth(
-                f"cannot call EC2: no valid credentials: {problem}; set AWS_PROFILE or an instance role",
+                f"cannot call EC2: no valid credentials: {str(problem)[:500]}; renew them, or set "
+                "AWS_PROFILE or an instance role",
                 code="provider.no_credentials",
-            )
-        case ParamValidationError() | NoRegionError():
-            return Invalid(
-                f"cannot call EC2 in {region}: the request is malformed; correct the pool's options",
-                code="provider.malformed_request",
-            )
-        case ConnectionError() | HTTPClientError():
-            return Retry(
-                f"cannot call EC2 in {region}: no answer ({type(problem).__name__}); retry later",
-                code="provider.no_answer",
-            )
-        case _:
-            return Unknown(
-                f"cannot call EC2 in {region}: {type(problem).__name__}; check AWS's status",
-                code="provider.call_failed",
             )
 
 
 def _kind(code: str, problem: ClientError) -> type[ProviderError]:
     """Returns the error type for EC2's code, or for the HTTP status of unknown codes."""
-    if code.startswith((*_AUTH, *_AUTH_CODES)):
-        return Auth
-    if code.startswith(_RETRY):
-        return Retry
-    if code.startswith(_CAPACITY):
-        return Capacity
-    if any(part in code for part in _QUOTA):
-        return Quota
-    if code.startswith(_INVALID) or code.endswith((".NotFound", ".Malformed")):
-        return Invalid
     status = int(problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return Retry if status in (429, 502, 503, 504) else Unknown
+    by_status = {401: Auth, 403: Auth, 429: Retry, 502: Retry, 503: Retry, 504: Retry}
+    return next((kind for kind, codes in _CODES if codes.search(code)), by_status.get(status, Unknown))

@@ -1,6 +1,8 @@
 """Translates EC2 instances and their tags into instances of the provider interface."""
 
+import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from maintainer.fleet.providers.base import Handle, Instance, LaunchSpec, State, Tags, fingerprint
@@ -18,6 +20,14 @@ _STATES = {
     "stopped": State.TERMINATING,  # it runs no node and its disk costs money: it must be terminated
     "terminated": State.GONE,
 }
+
+_INTERRUPTIONS = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
+"""Codes of `StateReason` of a spot instance that EC2 took back.
+
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
+"""
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?= (GMT|UTC))")
 
 
 def tags_for(spec: LaunchSpec, launch_id: str) -> dict[str, str]:
@@ -61,5 +71,14 @@ def instance_of(region: str, description: Mapping[str, Any]) -> Instance:
         type=description["InstanceType"],
         region=own.get("region") or region,
         is_spot=description.get("InstanceLifecycle") == "spot",
+        notice_at=_preempted_at(description),
         message=str(reason.get("Message", "")),
     )
+
+
+def _preempted_at(description: Mapping[str, Any]) -> float | None:
+    """Returns the time of a spot interruption; the launch time when EC2 does not say when; None without one."""
+    if str((description.get("StateReason") or {}).get("Code", "")) not in _INTERRUPTIONS:
+        return None
+    at = _TIME.search(str(description.get("StateTransitionReason", "")))
+    return (datetime.fromisoformat(f"{at[0]}+00:00") if at else description["LaunchTime"]).timestamp()

@@ -7,13 +7,14 @@ nothing twice. An instance terminates itself when its node ends (`user_data.py`)
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from botocore.exceptions import ClientError
 from pydantic import Field, model_validator
 
 from astraflow.contract.errors import InvalidInput
@@ -37,6 +38,7 @@ from maintainer.fleet.providers.base import (
 from maintainer.fleet.providers.ec2.calls import MISMATCH, Ec2Calls, code_of
 from maintainer.fleet.providers.ec2.instances import KIND, PREFIX, handle_of, instance_of, state_of, tags_for, tags_of
 from maintainer.fleet.providers.ec2.user_data import BootOptions, boot_script
+from maintainer.fleet.providers.places import LaunchPlaces
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -48,6 +50,9 @@ NOTICE_S = 120.0
 """Time between EC2's interruption notice and the interruption. Seconds."""
 
 MAX_USER_DATA_BYTES = 16_384
+
+REGION_S = 15.0
+"""Timeout of reading a region's instances, below that of a preflight check. Seconds."""
 
 FoundInstance = tuple[str, Mapping[str, Any]]
 """A region, and an instance there as EC2 describes it."""
@@ -96,7 +101,7 @@ class Ec2Options(Config):
     launch_delay_s: float = Field(default=120.0, gt=0)
     """Estimated time from launch to a ready node, until it is measured. Seconds."""
     calls_at_once: int = Field(default=8, ge=1, le=64)
-    """Maximum number of concurrent calls."""
+    """Maximum number of concurrent calls in each region."""
 
     @model_validator(mode="after")
     def _has_machines(self) -> "Ec2Options":
@@ -119,6 +124,7 @@ class Ec2:
         self._calls = Ec2Calls(
             endpoint_url=options.endpoint_url, profile=options.profile, calls_at_once=options.calls_at_once
         )
+        self._places = LaunchPlaces(directory)
         self._launch_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._prices: dict[tuple[str, str], tuple[float, float]] = {}
         """Spot prices by zone and type: time of the query, and US dollars an hour."""
@@ -128,7 +134,9 @@ class Ec2:
         region, request = self._region(spec), self._request(spec, launch_id)
         lock = self._launch_locks.setdefault(launch_id, asyncio.Lock())
         async with lock:
-            instances = await self._instances(launch_id, (region,)) or (await self._run(region, request, launch_id),)
+            await asyncio.to_thread(self._places.remember, launch_id, region)
+            regions = await asyncio.to_thread(self._places.of, launch_id)  # the default region may have changed
+            instances = await self._instances(launch_id, regions) or (await self._run(region, request, launch_id),)
         spec_fingerprint = tags_of(instances[0][1]).get(f"{PREFIX}spec")
         if spec_fingerprint != fingerprint(spec):
             raise Invalid(
@@ -138,10 +146,11 @@ class Ec2:
         return handle_of(*instances[0])
 
     async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
-        """Terminates all instances with the launch's tag."""
+        """Terminates all instances with the launch's tag, also in a region that is no longer configured."""
+        regions = await asyncio.to_thread(self._places.of, launch_id) or await self._regions()
         live_instances = [
             (region, description)
-            for region, description in await self._instances(launch_id, self._options.regions)
+            for region, description in await self._instances(launch_id, regions)
             if state_of(description) is not State.GONE
             and (keep is None or handle_of(region, description).id != keep.id)
         ]
@@ -153,17 +162,28 @@ class Ec2:
                 if instance_region == region
             ]
             is_terminating |= not await self._calls.call(region, partial(_terminated, ids=ids))
-        return RetireResult.TERMINATING if is_terminating else RetireResult.GONE
+        if is_terminating:
+            return RetireResult.TERMINATING
+        if keep is None:
+            await asyncio.to_thread(self._places.end, launch_id, regions)
+        return RetireResult.GONE
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
         """Lists all regions by the cluster's tag. Terminated instances remain listed for about an hour."""
-        instances = await self._in_regions(self._options.regions, {f"tag:{PREFIX}cluster": cluster})
-        return tuple(instance_of(region, description) for region, description in instances)
+        regions = await self._regions()
+        answers = await self._answers(regions, {f"tag:{PREFIX}cluster": cluster})
+        instances_by_region = {
+            region: answer
+            if isinstance(answer, ProviderError)
+            else [instance_of(region, description) for _, description in answer]
+            for region, answer in answers.items()
+        }
+        return await asyncio.to_thread(self._places.listed, instances_by_region, handles="{}/")
 
     async def describe(self, handle: Handle) -> Instance:
         """Describes an instance by id; GONE when EC2 does not know it (yet)."""
         region, _, instance_id = handle.id.partition("/")
-        if region in self._options.regions:
+        if _REGION.fullmatch(region):
             for _, description in await self._in_region(region, {"instance-id": instance_id}):
                 return instance_of(region, description)
         return Instance(handle=handle, tags=None, state=State.GONE)
@@ -227,14 +247,21 @@ class Ec2:
             )
         return instances[0]
 
-    async def _instances(self, launch_id: str, regions: Sequence[str]) -> Sequence[FoundInstance]:
-        """Returns instances of a launch, live ones first, oldest first."""
+    async def _instances(self, launch_id: str, regions: Iterable[str]) -> Sequence[FoundInstance]:
+        """Returns instances of a launch, live ones first, oldest first.
+
+        A launch has one region: once it is found, other regions may be silent.
+        """
         if not _LAUNCH_ID.fullmatch(launch_id):
             raise Invalid(
                 f"cannot use {launch_id[:80]!r}: it is no launch id; use 1 to 64 letters, digits, - and _",
                 code="provider.invalid_launch_id",
             )
-        instances = await self._in_regions(regions, {f"tag:{PREFIX}launch-id": launch_id})
+        answers = (await self._answers(regions, {f"tag:{PREFIX}launch-id": launch_id})).values()
+        instances = [instance for answer in answers if not isinstance(answer, ProviderError) for instance in answer]
+        errors = [answer for answer in answers if isinstance(answer, ProviderError)]
+        if errors and not instances:
+            raise errors[0]  # the region may have it
         return sorted(
             instances,
             key=lambda instance: (
@@ -244,9 +271,30 @@ class Ec2:
             ),
         )
 
-    async def _in_regions(self, regions: Sequence[str], filters: Mapping[str, str]) -> Sequence[FoundInstance]:
-        answers = await asyncio.gather(*(self._in_region(region, filters) for region in regions))
-        return [instance for answer in answers for instance in answer]
+    async def _regions(self) -> Sequence[str]:
+        """Returns the configured regions, and others with launches that have not ended."""
+        removed_regions = await asyncio.to_thread(self._places.elsewhere, self._options.regions)
+        return (*self._options.regions, *sorted(set(removed_regions.values())))
+
+    async def _answers(
+        self, regions: Iterable[str], filters: Mapping[str, str]
+    ) -> Mapping[str, Sequence[FoundInstance] | ProviderError]:
+        """Returns the instances or the error of each region."""
+
+        async def answer(region: str) -> Sequence[FoundInstance] | ProviderError:
+            try:
+                async with asyncio.timeout(REGION_S):
+                    return await self._in_region(region, filters)
+            except TimeoutError:
+                return Retry(
+                    f"cannot list instances in {region}: no answer within {REGION_S:g} s; retry later",
+                    code="provider.no_answer",
+                )
+            except ProviderError as problem:
+                return problem
+
+        names = tuple(regions)
+        return dict(zip(names, await asyncio.gather(*map(answer, names)), strict=True))
 
     async def _in_region(self, region: str, filters: Mapping[str, str]) -> Sequence[FoundInstance]:
         ec2_filters = [{"Name": name, "Values": [value]} for name, value in filters.items()]
@@ -374,5 +422,10 @@ class Ec2:
 
 def _terminated(ec2: "EC2Client", ids: Sequence[str]) -> bool:
     """Terminates instances; returns whether all have ended already."""
-    answer = ec2.terminate_instances(InstanceIds=ids)
+    try:
+        answer = ec2.terminate_instances(InstanceIds=ids)
+    except ClientError as problem:
+        if code_of(problem) == "InvalidInstanceID.NotFound":
+            return False  # one has just been forgotten; the next call lists the others
+        raise
     return all(instance["CurrentState"]["Name"] == "terminated" for instance in answer["TerminatingInstances"])

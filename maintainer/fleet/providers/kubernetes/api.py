@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,9 @@ from maintainer.fleet.providers.kubernetes.config import KubernetesOptions
 
 _RESTARTS = 3
 """Attempts to read a list whose pages expire."""
+
+_DENIED = re.compile(r"\buser\b.*\bcannot\b", re.I)
+"""Message of a 403 that the roles of the user cause."""
 
 
 class NotFound(ProviderError):
@@ -73,10 +77,17 @@ class KubernetesApi:
                 return await self._pages(selector)
             except Expired:
                 continue
+            except NotFound as problem:
+                raise Invalid(str(problem), code="provider.not_found") from None
         raise Retry(
             f"cannot list pods: the list expired {_RESTARTS} times before its end; raise page_size",
             code="provider.list_expired",
         )
+
+    async def place(self) -> str:
+        """Returns the server and the namespace. Raises: Auth without valid credentials."""
+        host = (await asyncio.to_thread(self._client)).api_client.configuration.host
+        return f"{self._options.namespace} at {host}"
 
     async def close(self) -> None:
         """Closes connections; running requests end by their own timeout."""
@@ -95,7 +106,9 @@ class KubernetesApi:
                 limit=self._options.page_size,
                 _continue=continuation,
             )
-            pods += page.get("items") or ()
+            if "items" not in page:
+                raise _no_answer_of_kubernetes("list pods")
+            pods += page["items"] or ()
             continuation = (page.get("metadata") or {}).get("continue")
             if not continuation:
                 return tuple(pods)
@@ -114,25 +127,44 @@ class KubernetesApi:
             ) from None
 
     def _request(self, operation: str, what: str, is_secret: bool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        send: Callable[..., Any] = getattr(self._client(), operation)
-        from kubernetes.client import ApiException
-        from urllib3.exceptions import HTTPError
+        """Sends a request; once more with newly read credentials if the server refuses those in use."""
+        try:
+            return self._attempt(operation, what, is_secret, arguments)
+        except _StaleCredentials:
+            with self._lock:
+                self._core = None
+        try:
+            return self._attempt(operation, what, is_secret, arguments)
+        except _StaleCredentials as refused:
+            raise refused.problem from None
 
+    def _attempt(self, operation: str, what: str, is_secret: bool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        from kubernetes.client import ApiException
+        from kubernetes.config import ConfigException
+        from urllib3.exceptions import HTTPError, SSLError
+
+        send: Callable[..., Any] = getattr(self._client(), operation)
         limit_s = self._options.timeout_s
         try:  # raw JSON: the client's models take seconds for a thousand pods, and reject values of newer servers
             answer = send(
                 namespace=self._options.namespace, _request_timeout=limit_s, _preload_content=False, **arguments
             )
-            return _json(answer.data)
+            return _object(answer.data, what)
         except HTTPError as problem:
-            raise Retry(
+            unreachable = Retry(
                 f"cannot {what}: no connection to the API server ({type(problem).__name__}); retry later",
                 code="provider.unreachable",
-            ) from None
+            )
+            # A certificate of the client or of the server's authority may have been renewed.
+            raise (_StaleCredentials(unreachable) if isinstance(problem, SSLError) else unreachable) from None
         except ApiException as problem:
             if not problem.status:
                 raise Retry(f"cannot {what}: {problem.reason}; retry later", code="provider.unreachable") from None
-            raise refusal(problem.status, _json(problem.body), what=what, is_secret=is_secret) from None
+            error = refusal(problem.status, _json(problem.body), what=what, is_secret=is_secret)
+            is_stale = problem.status == 401 or (isinstance(error, Auth) and "system:anonymous" in str(error))
+            raise (_StaleCredentials(error) if is_stale else error) from None
+        except (ConfigException, OSError) as problem:  # while the client refreshes its token
+            raise _StaleCredentials(_no_credentials(problem)) from None
 
     def _client(self) -> Any:
         with self._lock:
@@ -141,9 +173,18 @@ class KubernetesApi:
             return self._core
 
 
+class _StaleCredentials(Exception):
+    """The server refuses the credentials in use, and newer ones may exist. Handled inside this module."""
+
+    def __init__(self, problem: ProviderError) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
 def connect(options: KubernetesOptions) -> Any:
     """Returns the cluster's client. Raises: Auth without valid credentials."""
     from kubernetes import client, config
+    from yaml import YAMLError
 
     settings = client.Configuration()
     try:
@@ -156,13 +197,17 @@ def connect(options: KubernetesOptions) -> Any:
                 client_configuration=settings,
                 persist_config=False,
             )
-    except (config.ConfigException, OSError, ValueError) as problem:
-        raise Auth(
-            f"cannot authenticate to the Kubernetes API server: {problem}; set kubeconfig, or use a service account",
-            code="provider.no_credentials",
-        ) from None
+    except (config.ConfigException, OSError, ValueError, YAMLError) as problem:
+        raise _no_credentials(problem) from None
     settings.retries = False  # the fleet service retries by itself, after a check
     return client.CoreV1Api(client.ApiClient(settings))
+
+
+def _no_credentials(problem: Exception) -> Auth:
+    return Auth(
+        f"cannot authenticate to the Kubernetes API server: {problem}; set kubeconfig, or use a service account",
+        code="provider.no_credentials",
+    )
 
 
 def refusal(status: int, answer: Mapping[str, Any], *, what: str, is_secret: bool = False) -> ProviderError:
@@ -181,6 +226,8 @@ def refusal(status: int, answer: Mapping[str, Any], *, what: str, is_secret: boo
             return Expired(text)
         case 403, _ if "exceeded quota" in message or ("maximum" in message and "usage" in message):
             return Quota(text)
+        case 403, _ if message and not _DENIED.search(message):
+            return Invalid(text)  # an admission plugin, policy or webhook refuses the object
         case 401 | 403, _:
             return Auth(text)
         case 400 | 404 | 405 | 413 | 415 | 422, _:
@@ -195,6 +242,21 @@ def refusal(status: int, answer: Mapping[str, Any], *, what: str, is_secret: boo
 
 def _dry(is_dry: bool) -> dict[str, Any]:
     return {"dry_run": "All"} if is_dry else {}
+
+
+def _object(body: bytes, what: str) -> dict[str, Any]:
+    """Returns the JSON of a successful answer. Raises: Unknown for another answer, as of a proxy's login page."""
+    answer = _json(body)
+    if not answer:
+        raise _no_answer_of_kubernetes(what)
+    return answer
+
+
+def _no_answer_of_kubernetes(what: str) -> Unknown:
+    return Unknown(
+        f"cannot {what}: the answer is not that of a Kubernetes API server; check its address and proxies between",
+        code="provider.foreign_answer",
+    )
 
 
 def _json(body: bytes | str | None) -> dict[str, Any]:

@@ -22,6 +22,12 @@ _RETRIED_BOOT_ERRORS = (
 )
 """Reasons of waiting containers: permanent reasons, and reasons after which Kubernetes retries."""
 
+_PREEMPTIONS = ("Evicted", "NodeShutdown", "Preempting", "Shutdown", "Terminated")
+"""Reasons of pods that failed because their Kubernetes node evicted them or was shut down.
+
+Source: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/, pkg/kubelet/eviction and nodeshutdown
+"""
+
 
 def order_of(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the launch order in the annotation; empty when it is missing or invalid."""
@@ -36,8 +42,9 @@ def read_pod(options: KubernetesOptions, pod: Mapping[str, Any], *, now: float) 
     """Returns the instance of a pod."""
     metadata, order = pod["metadata"], order_of(pod)
     state, message = state_of(pod, options, now=now)
-    is_preempted = _condition(pod, "DisruptionTarget").get("status") == "True"
-    ends_at = metadata.get("deletionTimestamp")
+    disruption = _condition(pod, "DisruptionTarget")
+    is_preempted = disruption.get("status") == "True" or (pod.get("status") or {}).get("reason") in _PREEMPTIONS
+    ends_at = metadata.get("deletionTimestamp") or disruption.get("lastTransitionTime")
     return Instance(
         handle=Handle(provider=KIND, id=metadata["name"], launch_id=(metadata.get("labels") or {}).get(LAUNCH, "")),
         tags=_tags(order.get("tags")),
@@ -46,7 +53,7 @@ def read_pod(options: KubernetesOptions, pod: Mapping[str, Any], *, now: float) 
         type=str(order.get("type", "")),
         region=str(order.get("region", "")),
         is_spot=bool(order.get("is_spot", False)),
-        notice_at=unix_s(ends_at) if is_preempted and ends_at else None,
+        notice_at=unix_s(ends_at or metadata.get("creationTimestamp")) if is_preempted else None,
         message=message,
     )
 

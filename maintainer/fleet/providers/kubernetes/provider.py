@@ -44,6 +44,7 @@ from maintainer.fleet.providers.kubernetes.manifest import (
 )
 from maintainer.fleet.providers.kubernetes.pods import finished_at, is_finished, order_of, read_pod, scheduling_obstacle
 from maintainer.fleet.providers.launches import pool_options
+from maintainer.fleet.providers.places import LaunchPlaces
 
 require_package("kubernetes")  # importing the client takes a second
 
@@ -58,16 +59,18 @@ _POLL_S = 0.5
 
 @providers.register(KIND, options=KubernetesOptions)
 class Kubernetes:
-    """Pods of one Kubernetes namespace. Stores nothing in `directory`."""
+    """Pods of one Kubernetes namespace. `directory` holds only the places of launches."""
 
     def __init__(self, options: KubernetesOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options
         self._clock = clock
         self._api = KubernetesApi(options, threads=LAUNCHES_AT_ONCE + 2)
+        self._places = LaunchPlaces(directory)
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
         """Creates the pod, then its secret; an existing pod of that name is this launch."""
         manifest = pod_manifest(self._options, spec, launch_id, now=self._clock.wall())
+        await asyncio.to_thread(self._places.remember, launch_id, await self._api.place())
         try:
             pod = await self._api.create_pod(manifest)
         except AlreadyExists:
@@ -91,6 +94,8 @@ class Kubernetes:
                 await self._api.delete_pod(pod)
             if not is_finished(pod):
                 outcome = RetireResult.TERMINATING
+        if outcome is RetireResult.GONE and keep is None:
+            await asyncio.to_thread(self._places.end, launch_id, (await self._api.place(),))
         return outcome
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
@@ -101,7 +106,8 @@ class Kubernetes:
                 await self._api.delete_pod(pod)
             else:
                 instances.append(read_pod(self._options, pod, now=now))
-        return tuple(instance for instance in instances if instance.tags is None or instance.tags.cluster == cluster)
+        own = [instance for instance in instances if instance.tags is None or instance.tags.cluster == cluster]
+        return await asyncio.to_thread(self._places.listed, {await self._api.place(): own})
 
     async def describe(self, handle: Handle) -> Instance:
         """Reads the pod."""
@@ -109,6 +115,7 @@ class Kubernetes:
         try:
             pod = await self._api.pod(handle.id)
         except NotFound:
+            await asyncio.to_thread(self._places.check, handle.launch_id, (await self._api.place(),))
             return gone
         instance = read_pod(self._options, pod, now=self._clock.wall())
         return instance if instance.handle == handle else gone

@@ -9,7 +9,7 @@ Source: skypilot 0.14.1, sky/server/server.py, sky/server/requests/payloads.py, 
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,8 @@ class NoCluster(ProviderError):
 class SkyPilotApi:
     """Client of a SkyPilot API server. All methods raise ProviderError."""
 
-    def __init__(self, endpoint: str, *, token: str, user: str, timeout_s: float) -> None:
+    def __init__(self, endpoint: str, *, token: Callable[[], str], user: str, timeout_s: float) -> None:
+        """token: returns the current token, empty without one; called for each request."""
         self._endpoint = endpoint.rstrip("/")
         self._token = token
         self._user = user
@@ -155,6 +156,11 @@ class SkyPilotApi:
         parameters += [("fields", field) for field in _FIELDS]
         parameters += [("cluster_name", cluster)] if cluster else []
         raw_requests = await self._json("GET", "/api/status", params=parameters)
+        if not isinstance(raw_requests, list):
+            raise Unknown(
+                f"cannot list requests: the answer is no list; is {self._endpoint} a SkyPilot server?",
+                code="provider.foreign_answer",
+            )
         requests = [
             _request(request)
             for request in raw_requests
@@ -227,9 +233,11 @@ class SkyPilotApi:
         is_patient: bool = False,
         **arguments: Any,
     ) -> tuple[int, Any]:
+        token = await asyncio.to_thread(self._token)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             answer = await self._connected().request(
-                method, path, timeout=None if is_patient else self._timeout_s, **arguments
+                method, path, headers=headers, timeout=None if is_patient else self._timeout_s, **arguments
             )
         except httpx.HTTPError as problem:
             raise Retry(
@@ -245,9 +253,7 @@ class SkyPilotApi:
 
     def _connected(self) -> httpx.AsyncClient:
         if self._client is None:
-            headers = {"X-SkyPilot-API-Version": API_VERSION}
-            headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
-            self._client = httpx.AsyncClient(base_url=self._endpoint, headers=headers)
+            self._client = httpx.AsyncClient(base_url=self._endpoint, headers={"X-SkyPilot-API-Version": API_VERSION})
         return self._client
 
 

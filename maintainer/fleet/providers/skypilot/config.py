@@ -40,6 +40,9 @@ class SkyPilotOptions(Config):
     """URL of the API server, without credentials."""
     token_variable: str = "SKYPILOT_SERVICE_ACCOUNT_TOKEN"  # noqa: S105 (the variable's name, not a secret)
     """Environment variable with the service account's token; unauthenticated when it is not set."""
+    token_file: str = ""
+    """File with the service account's token, which is read at each request, so that a renewed token needs no restart;
+    the variable when empty."""
     user: str = Field(default="a57f10e0", pattern=r"^[0-9a-f]{8}$")
     """SkyPilot's hash of the clusters' user, used without a token."""
     program: tuple[str, ...] = Field(default=("astraflow",), min_length=1)

@@ -7,6 +7,7 @@ ends. An instance is gone when SkyPilot has neither a cluster of its name nor an
 and remains of failed launches are terminated repeatedly until then.
 """
 
+import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 from astraflow.runtime.clock import Clock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
+    Auth,
     Capabilities,
     Handle,
     Instance,
@@ -30,6 +32,7 @@ from maintainer.fleet.providers.base import (
     fingerprint,
 )
 from maintainer.fleet.providers.launches import launch_lock, type_name
+from maintainer.fleet.providers.places import LaunchPlaces
 from maintainer.fleet.providers.skypilot.api import DOWN, LAUNCH, NoCluster, Request, SkyPilotApi
 from maintainer.fleet.providers.skypilot.config import SkyPilotOptions
 from maintainer.fleet.providers.skypilot.tasks import PREFIX, cluster_name, cluster_type, order_of, task_of
@@ -71,14 +74,16 @@ class _ClusterSnapshot:
 
 @providers.register(KIND, options=SkyPilotOptions)
 class SkyPilot:
-    """SkyPilot clusters of one user. `directory` holds only lock files."""
+    """SkyPilot clusters of one user. `directory` holds only lock files and the places of launches."""
 
     def __init__(self, options: SkyPilotOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options
         self._clock = clock
         self._directory = directory
-        token = os.environ.get(options.token_variable, "")
-        self._api = SkyPilotApi(options.endpoint, token=token, user=options.user, timeout_s=options.timeout_s)
+        self._places = LaunchPlaces(directory)
+        self._place = f"{options.user} at {options.endpoint}"
+        """User and server, whose clusters this provider sees."""
+        self._api = SkyPilotApi(options.endpoint, token=self._token, user=options.user, timeout_s=options.timeout_s)
         self._reasons: dict[str, str] = {}
         """Reasons of failed launches by request id, read once."""
 
@@ -89,6 +94,7 @@ class SkyPilot:
             snapshot = await self._snapshot(name, refresh="NONE")
             last_launch = snapshot.last_launch()
             if snapshot.cluster is None and (last_launch is None or last_launch.status in ("FAILED", "CANCELLED")):
+                await asyncio.to_thread(self._places.remember, launch_id, self._place)
                 request = await self._api.launch(name, task)
             else:
                 order = snapshot.order()
@@ -114,13 +120,15 @@ class SkyPilot:
             return RetireResult.TERMINATING
         if snapshot.active(DOWN):
             return RetireResult.TERMINATING
-        if snapshot.cluster is None:
-            return RetireResult.GONE
-        try:
-            await self._api.result(await self._api.down(name), within_s=_DOWN_WAIT_S)
-        except NoCluster:
-            return RetireResult.GONE
-        return RetireResult.TERMINATING
+        if snapshot.cluster is not None:
+            try:
+                await self._api.result(await self._api.down(name), within_s=_DOWN_WAIT_S)
+            except NoCluster:
+                pass  # it has just ended
+            else:
+                return RetireResult.TERMINATING
+        await asyncio.to_thread(self._places.end, launch_id, (self._place,))
+        return RetireResult.GONE
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
         """Lists clusters, launches without a cluster yet, and recently failed launches."""
@@ -137,13 +145,16 @@ class SkyPilot:
                         _ClusterSnapshot(name=name, cluster=cluster_by_name.get(name), requests=cluster_requests)
                     )
                 )
-        return tuple(item for item in instances if item.tags is not None and item.tags.cluster == cluster)
+        own = [item for item in instances if item.tags is not None and item.tags.cluster == cluster]
+        return await asyncio.to_thread(self._places.listed, {self._place: own})
 
     async def describe(self, handle: Handle) -> Instance:
         """Reads the cluster, with a query of the cloud."""
         instance = await self._instance(await self._snapshot(handle.id, refresh="FORCE"))
-        is_same_launch = instance.handle.launch_id == handle.launch_id
-        return instance if is_same_launch else Instance(handle=handle, tags=None, state=State.GONE)
+        if instance.handle.launch_id == handle.launch_id:
+            return instance
+        await asyncio.to_thread(self._places.check, handle.launch_id, (self._place,))
+        return Instance(handle=handle, tags=None, state=State.GONE)
 
     def capabilities(self) -> Capabilities:
         """Returns the capabilities, as configured. The preemption notice depends on the chosen cloud."""
@@ -181,6 +192,18 @@ class SkyPilot:
         """Closes connections."""
         await self._api.close()
 
+    def _token(self) -> str:
+        """Returns the current token; empty without one. Raises: Auth."""
+        if not self._options.token_file:
+            return os.environ.get(self._options.token_variable, "")
+        try:
+            return Path(self._options.token_file).read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as problem:
+            raise Auth(
+                f"cannot read the token of SkyPilot's server: {problem}; correct token_file",
+                code="provider.no_credentials",
+            ) from None
+
     async def _snapshot(self, name: str, *, refresh: str) -> _ClusterSnapshot:
         """Reads requests before clusters, so that a request that ends in between shows as a cluster or as gone."""
         requests = await self._api.requests(name)
@@ -211,6 +234,7 @@ class SkyPilot:
             type=str(order.get("type", "")),
             region=str(order.get("region", "")),
             is_spot=bool(order.get("is_spot", False)),
+            notice_at=_launched_at(cluster) if _is_preempted(state, last, is_spot=order.get("is_spot")) else None,
             message=message,
         )
 
@@ -220,6 +244,8 @@ class SkyPilot:
             try:
                 await self._api.result(request.id, within_s=self._options.timeout_s)
                 reason = "the launch failed"
+            except Retry as problem:
+                return f"the launch failed: {problem}"  # perhaps only the answer: read again at the next list
             except ProviderError as problem:
                 reason = f"the launch failed: {problem}"
             self._reasons[request.id] = reason
@@ -245,6 +271,12 @@ def state_of(snapshot: _ClusterSnapshot) -> tuple[State, str]:
         State.STUCK,
         f"{status} without an active request: {cluster.get('init_status_reason') or 'no reason reported'}",
     )
+
+
+def _is_preempted(state: State, last_launch: Request | None, *, is_spot: object) -> bool:
+    """Returns whether a spot cluster broke after its launch. SkyPilot tells no reason, and no time."""
+    is_broken = state is State.STUCK and last_launch is not None and last_launch.status == "SUCCEEDED"
+    return bool(is_spot) and is_broken
 
 
 def _launched_at(cluster: Mapping[str, Any] | None) -> float:

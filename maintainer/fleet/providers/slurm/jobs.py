@@ -89,7 +89,9 @@ _REFUSALS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
     (re.compile(r"accounting storage is disabled", re.I), Invalid),
     (
         re.compile(
-            r"unable to contact|timed out|temporarily|connection refused|connect failure|socket|try again", re.I
+            r"unable to contact|timed out|temporarily|connection (refused|reset|failure)|connect failure|socket"
+            r"|try again|zero bytes|receive failure|send failure|no route to host|not connected|not usable now",
+            re.I,
         ),
         Retry,
     ),
@@ -100,9 +102,13 @@ _REFUSALS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
         Quota,
     ),
     (re.compile(r"invalid account|invalid qos|permission|not permitted|authentication|invalid user|munge", re.I), Auth),
-    (re.compile(r"required (node|partition) not available|nodes are busy", re.I), Capacity),
+    (re.compile(r"required (node|partition) not available|nodes are busy|licenses? .*not available", re.I), Capacity),
     (
-        re.compile(r"invalid|not available|unrecognized|illegal|more processors|memory specification|exceeds", re.I),
+        re.compile(
+            r"invalid|not available|unrecognized|illegal|more processors|memory specification|exceeds"
+            r"|already completing",
+            re.I,
+        ),
         Invalid,
     ),
 )
@@ -203,6 +209,7 @@ def read_job(job: Job) -> Instance:
         type=str(job.order.get("type", "")),
         region=str(job.order.get("region", "")),
         is_spot=bool(job.order.get("is_spot", False)),
+        notice_at=job.submitted_at if job.state == "PREEMPTED" else None,  # Slurm shows no notice
         message=_message(job, state),
     )
 

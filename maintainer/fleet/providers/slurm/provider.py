@@ -33,6 +33,7 @@ from maintainer.fleet.providers.base import (
     join_arguments,
 )
 from maintainer.fleet.providers.launches import check_region, chosen_type, launch_lock, pool_options, type_name
+from maintainer.fleet.providers.places import LaunchPlaces
 from maintainer.fleet.providers.slurm.config import JobOptions, JobType, SlurmOptions
 from maintainer.fleet.providers.slurm.jobs import (
     KIND,
@@ -63,12 +64,15 @@ _POLL_S = 0.5
 
 @providers.register(KIND, options=SlurmOptions)
 class Slurm:
-    """Slurm jobs of this user. `directory` holds only lock files."""
+    """Slurm jobs of this user. `directory` holds only lock files and the places of launches."""
 
     def __init__(self, options: SlurmOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options
         self._clock = clock
         self._directory = directory
+        self._places = LaunchPlaces(directory)
+        self._place = f"{getpass.getuser()}@{os.environ.get('SLURM_CONF', 'slurm')}"
+        """User and cluster, whose jobs this provider sees."""
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
         """Submits a job unless one has that name."""
@@ -84,6 +88,7 @@ class Slurm:
                         code="provider.launch_id_reused",
                     )
             else:
+                await asyncio.to_thread(self._places.remember, launch_id, self._place)
                 output = await self._command("submit a job", argv, token=spec.token)
                 job = output.strip().partition(";")[0]
                 if not job.isdigit():
@@ -109,22 +114,25 @@ class Slurm:
                 await self._command("cancel a job", ["scancel", *to_cancel])
             except Invalid:
                 return RetireResult.TERMINATING  # it has just ended: the next call finds it gone
-        return RetireResult.TERMINATING if live_jobs else RetireResult.GONE
+        if live_jobs:
+            return RetireResult.TERMINATING
+        if keep is None:
+            await asyncio.to_thread(self._places.end, launch_id, (self._place,))
+        return RetireResult.GONE
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
         """Lists this user's jobs with the cluster's tag in the comment."""
         instances = [read_job(job) for job in await self._queue()]
-        return tuple(
-            instance for instance in instances if instance.tags is not None and instance.tags.cluster == cluster
-        )
+        own = [instance for instance in instances if instance.tags is not None and instance.tags.cluster == cluster]
+        return await asyncio.to_thread(self._places.listed, {self._place: own})
 
     async def describe(self, handle: Handle) -> Instance:
         """Reads a job from the queue, or from the accounting if it has ended."""
-        jobs = await self._find(PREFIX + handle.launch_id)
-        return next(
-            (read_job(job) for job in jobs if job.id == handle.id),
-            Instance(handle=handle, tags=None, state=State.GONE),
-        )
+        for job in await self._find(PREFIX + handle.launch_id):
+            if job.id == handle.id:
+                return read_job(job)
+        await asyncio.to_thread(self._places.check, handle.launch_id, (self._place,))
+        return Instance(handle=handle, tags=None, state=State.GONE)
 
     def capabilities(self) -> Capabilities:
         """Returns the capabilities, as configured."""

@@ -183,7 +183,13 @@ class SshLink:
     def _answer(self, do: str, process: asyncssh.SSHCompletedProcess) -> dict[str, Any]:
         error_lines = str(process.stderr or "").strip().splitlines()
         if process.exit_status == 0:
-            answer: dict[str, Any] = json.loads(str(process.stdout))
+            try:  # the shell of the host may print lines before
+                answer: dict[str, Any] = json.loads(str(process.stdout).strip().rpartition("\n")[2])
+            except ValueError:
+                raise Unknown(
+                    f"cannot {do} on {self._where}: its shell answers instead of the program; check the user's login",
+                    code="provider.foreign_answer",
+                ) from None
             if "invalid" in answer:
                 raise Invalid(answer["invalid"], code="provider.invalid_request")
             return answer

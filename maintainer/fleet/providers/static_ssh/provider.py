@@ -37,6 +37,7 @@ from maintainer.fleet.providers.base import (
     join_arguments,
 )
 from maintainer.fleet.providers.local_process.provider import instance_of
+from maintainer.fleet.providers.places import LaunchPlaces
 from maintainer.fleet.providers.static_ssh.link import SshLink
 
 KIND = "static_ssh"
@@ -116,6 +117,7 @@ class StaticSsh:
     def __init__(self, options: StaticSshOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options
         self._links = {name: self._link(name, host) for name, host in options.hosts.items()}
+        self._places = LaunchPlaces(directory)
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
         """Claims a slot, checks that no other host holds the launch, then starts the node."""
@@ -133,6 +135,7 @@ class StaticSsh:
                 )
             if answer["is_new"] and not await self._is_only_claim(host, launch_id):
                 continue
+            await asyncio.to_thread(self._places.remember, launch_id, host)
             if (await self._ask(host, "start", launch_id=launch_id, token=spec.token))["is_started"]:
                 return Handle(provider=KIND, id=f"{host}:{launch_id}", launch_id=launch_id)
         raise Retry(
@@ -141,34 +144,41 @@ class StaticSsh:
         )
 
     async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
-        """Retires the launch on every host that has it. A silent host may have it, unless another host has."""
+        """Retires the launch on every host that has it. A silent host may have it, unless another host has.
+
+        Raises: Invalid for a launch on a host that is no longer configured.
+        """
         kept_host = keep.id.partition(":")[0] if keep is not None else None
         names = [name for name in self._links if name != kept_host]
         answers = await self._ask_all("retire", names, launch_id=launch_id)
         states = [answer["state"] for answer in answers.values() if isinstance(answer, dict)]
         known_states = [state for state in states if state != "absent"]
-        errors = [answer for answer in answers.values() if isinstance(answer, ProviderError)]
+        hosts = await asyncio.to_thread(self._places.of, launch_id) or self._links.keys()
+        errors = [answer for name, answer in answers.items() if isinstance(answer, ProviderError) and name in hosts]
         if errors and not known_states and kept_host is None:
             raise errors[0]
-        return RetireResult.TERMINATING if "terminating" in known_states else RetireResult.GONE
+        if "terminating" in known_states:
+            return RetireResult.TERMINATING
+        if kept_host is None:
+            await asyncio.to_thread(self._places.end, launch_id, self._links.keys())
+        return RetireResult.GONE
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
-        """Lists all hosts. Raises: ProviderError when a host is silent, because missing nodes would count as lost."""
+        """Lists all hosts; partial while a host is silent, or has nodes and is no longer configured."""
         answers = await self._ask_all("look", tuple(self._links))
-        for answer in answers.values():
-            if isinstance(answer, ProviderError):
-                raise answer
-        return tuple(
-            _instance(name, machine)
+        instances_by_host = {
+            name: answer
+            if isinstance(answer, ProviderError)
+            else [_instance(name, machine) for machine in answer["machines"] if machine["tags"]["cluster"] == cluster]
             for name, answer in answers.items()
-            if isinstance(answer, dict)
-            for machine in answer["machines"]
-            if machine["tags"]["cluster"] == cluster
-        )
+        }
+        return await asyncio.to_thread(self._places.listed, instances_by_host, handles="{}:")
 
     async def describe(self, handle: Handle) -> Instance:
-        """Asks the instance's host."""
-        name = handle.id.partition(":")[0]
+        """Asks the instance's host. Raises: Invalid for a host that is no longer configured."""
+        name, is_of_host, _ = handle.id.partition(":")
+        if is_of_host and name not in self._links:
+            raise self._places.removed(name)
         if name in self._links:
             for machine in (await self._ask(name, "look"))["machines"]:
                 if machine["launch_id"] == handle.launch_id:

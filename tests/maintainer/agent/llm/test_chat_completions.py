@@ -20,6 +20,7 @@ from maintainer.agent.llm.interface import (
     Message,
     ModelFailed,
     PartialReply,
+    Reply,
     Request,
     TextPart,
     ToolCall,
@@ -101,9 +102,141 @@ async def test_invalid_json_arguments_become_none() -> None:
         assert reply.calls[0].arguments is None
 
 
+def call(arguments: object, **changes: object) -> dict[str, Any]:
+    return {"id": "t2", "function": {"name": "fleet_plan", "arguments": arguments}} | changes
+
+
+async def replied(message: dict[str, Any], ending: Any = "tool_calls", **fields: Any) -> Reply:
+    body = json.loads(completion(message, ending).content) | fields
+    chat_model = model(lambda _: httpx2.Response(200, json=body))
+    reply = await chat_model.reply(REQUEST)
+    await chat_model.close()
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"pool": "p"}, {"pool": "p"}),
+        ('{"pool": "p"}', {"pool": "p"}),
+        ('"{\\"pool\\": \\"p\\"}"', {"pool": "p"}),
+        ({}, {}),
+        ("", {}),
+        (None, {}),
+        ([], None),
+        ([{"pool": "p"}], None),
+        ("null", {}),
+        (7, None),
+        (False, None),
+        ("[1]", None),
+        ('{"target": NaN}', None),
+        ('{"target": 1e999}', None),
+        ("[" * 10000, None),
+    ],
+)
+async def test_arguments_are_text_or_an_object(arguments: object, expected: object) -> None:
+    (tool_call,) = (await replied({"content": None, "tool_calls": [call(arguments)]})).calls
+    assert (tool_call.name, tool_call.arguments) == ("fleet_plan", expected)
+
+
+async def test_calls_without_an_id_of_their_own_get_one() -> None:
+    calls = [call({"n": 0}), call({"n": 1}), call({"n": 2}, id=""), call({"n": 3}, id=None), call({"n": 4}, id=7)]
+    del (without := call({"n": 5}))["id"]
+    reply = await replied({"tool_calls": [*calls, without]})
+    assert [tool_call.arguments for tool_call in reply.calls] == [{"n": number} for number in range(6)]
+    ids = [tool_call.id for tool_call in reply.calls]
+    assert (ids[0], ids[4]) == ("t2", "7")
+    assert len({*ids, ""}) == 7
+    assert ids[5] != (await replied({"tool_calls": [without]})).calls[0].id, "nor one of another turn"
+
+
+async def test_a_call_in_the_older_form_is_read() -> None:
+    reply = await replied({"content": "", "function_call": {"name": "fleet_plan", "arguments": "{}"}}, "function_call")
+    assert [(tool_call.name, tool_call.arguments) for tool_call in reply.calls] == [("fleet_plan", {})]
+    flat = await replied({"tool_calls": [{"id": "t3", "name": "fleet_plan", "arguments": {"pool": "p"}}]})
+    assert flat.calls == (ToolCall(id="t3", name="fleet_plan", arguments={"pool": "p"}),)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([{"type": "text", "text": "One"}, {"type": "text", "text": " more."}], "One more."),
+        (["One", {"type": "reasoning", "text": "hm"}, {"type": "output_text", "text": " more."}], "One more."),
+        ({"type": "text", "text": "One more."}, "One more."),
+        ([], ""),
+        ([{"type": "text", "text": None}, None, 7], ""),
+        (None, ""),
+        ("", ""),
+    ],
+)
+async def test_content_is_text_or_a_list_of_parts(content: object, text: str) -> None:
+    assert (await replied({"content": content}, "stop")).text == text
+
+
+@pytest.mark.parametrize("ending", ["stop", "STOP", "eos", "end_turn", "tool_calls", "function_call", {"type": "stop"}])
+async def test_every_name_of_a_complete_end_is_accepted(ending: object) -> None:
+    assert (await replied({"content": "done"}, ending)).text == "done"
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": "400", "completion_tokens": "20"}, Usage(input=400, output=20)),
+        ({"prompt_tokens": 400.0, "completion_tokens": None}, Usage(input=400)),
+        (
+            {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": "9"}},
+            Usage(output=1, cache_read=5),
+        ),
+    ],
+)
+async def test_counts_may_be_text(usage: dict[str, Any], expected: Usage) -> None:
+    assert (await replied({"content": "done"}, "stop", usage=usage)).usage == expected
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 0}])
+async def test_tokens_that_the_server_does_not_count_are_estimated(usage: object) -> None:
+    reply = await replied({"content": "done"}, "stop", usage=usage)
+    assert reply.usage.input > len(SYSTEM) // 4
+    assert reply.usage.output > 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"usage": {"prompt_tokens": "many"}},
+        {"usage": {"prompt_tokens": -1}},
+        {"usage": {"prompt_tokens": "1e999"}},
+        {"usage": [1]},
+        {"usage": {"prompt_tokens": [1]}},
+    ],
+)
+async def test_invalid_counts_are_an_invalid_answer(fields: dict[str, Any]) -> None:
+    with pytest.raises(ModelFailed) as caught:
+        await replied({"content": "done"}, "stop", **fields)
+    assert caught.value.failure is Failure.GARBAGE
+
+
+@pytest.mark.parametrize(
+    "calls", [{"id": "t"}, "fleet_plan", [7], [{"id": "t"}], [call({}, function={"name": ""})], [{"function": "x"}]]
+)
+async def test_invalid_calls_are_an_invalid_answer(calls: object) -> None:
+    with pytest.raises(ModelFailed) as caught:
+        await replied({"content": "done", "tool_calls": calls})
+    assert caught.value.failure is Failure.GARBAGE
+
+
 @pytest.mark.parametrize(
     ("message", "ending", "expected"),
     [
+        ({"content": "half a"}, "max_tokens", Failure.CUT),
+        ({"content": "half a"}, "MAX_TOKENS", Failure.CUT),
+        ({"content": "half a"}, {"type": "length", "length": 5}, Failure.CUT),
+        ({"content": "half a"}, "abort", Failure.DROPPED),
+        ({"content": "half a"}, "", Failure.DROPPED),
+        ({"content": ""}, "SAFETY", Failure.REFUSED),
+        ({"content": None, "refusal": [{"text": "no"}]}, "stop", Failure.REFUSED),
+        ({"content": None, "refusal": {"reason": "no"}}, "stop", Failure.REFUSED),
+        ({"content": [{"type": "refusal", "refusal": "no"}]}, "stop", Failure.REFUSED),
         ({"content": "half a"}, "length", Failure.CUT),
         ({"content": ""}, "content_filter", Failure.REFUSED),
         ({"content": None, "refusal": "I will not"}, "stop", Failure.REFUSED),

@@ -165,6 +165,32 @@ async def test_an_unannounced_end_is_a_loss_and_a_node_that_never_worked_has_fai
     )
 
 
+@pytest.mark.parametrize("sees_the_end", [False, True])
+async def test_a_preemption_before_a_node_is_ready_is_no_failed_launch(tmp_path: Path, sees_the_end: bool) -> None:
+    parts = await build(tmp_path)
+    await parts.want(3)
+    for record in parts.ledger.alive():
+        await parts.actuator.run_due_steps()
+        (machine,) = parts.cloud.find(record.id)
+        parts.cloud.preempt(machine, in_s=0.0 if sees_the_end else 60.0)
+    await parts.reconciler.sweep()
+    pool = parts.fleet.pool(POOL)
+    assert (pool.failures, pool.breaker_until) == (0, None)
+    causes = {record.instance.cause for record in parts.ledger.records.values()}
+    assert causes == {Cause.PREEMPTED}
+
+
+async def test_an_instance_that_ends_itself_before_its_node_is_ready_has_failed(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(3)
+    await parts.actuator.run_due_steps()
+    for machine in parts.cloud.alive():
+        parts.cloud.end(machine, after_s=60.0)  # it is terminating, without a notice
+    await parts.reconciler.sweep()
+    assert {record.instance.cause for record in parts.ledger.alive()} == {Cause.FAILED}
+    assert parts.fleet.pool(POOL).breaker_until is not None
+
+
 async def test_maximum_age_and_inconsistency_are_separate_causes(tmp_path: Path) -> None:
     parts = await working(tmp_path, 2)
     launch, _ = first(parts)

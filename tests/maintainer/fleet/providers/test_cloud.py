@@ -5,9 +5,9 @@ import time
 import pytest
 
 from astraflow.runtime.clock import SystemClock
-from maintainer.fleet.providers.base import LaunchSpec, Provider, ProviderError, Retry, Unknown
+from maintainer.fleet.providers.base import Handle, LaunchSpec, Provider, ProviderError, Retry, Unknown
 from tests.fakes.cloud import Cloud, CloudProvider, failing_once
-from tests.suites.provider_suite import ProviderHarness, ProviderSuite
+from tests.suites.provider_suite import ProviderHarness, ProviderSuite, launch_id
 
 
 class CloudWorld(ProviderHarness):
@@ -33,6 +33,19 @@ class CloudWorld(ProviderHarness):
 
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
+
+    async def two_places(self) -> tuple[Provider, LaunchSpec, LaunchSpec] | None:
+        return CloudProvider(self.cloud), self.spec(), self.spec(region="us")
+
+    async def silence_second(self) -> Provider:
+        self.cloud.silent_regions.add("us")
+        return CloudProvider(self.cloud)
+
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        provider = CloudProvider(self.cloud)
+        handle = await provider.launch(self.spec(is_spot=True), launch_id())
+        self.cloud.preempt(self.cloud.machines[handle.id], in_s=0.02)
+        return provider, handle
 
 
 class TestCloud(ProviderSuite):

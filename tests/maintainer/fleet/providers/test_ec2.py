@@ -4,12 +4,24 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    InvalidConfigError,
+    NoCredentialsError,
+    NoRegionError,
+    ReadTimeoutError,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
+)
+from botocore.parsers import ResponseParserError
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
@@ -17,6 +29,7 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
+    Handle,
     Invalid,
     LaunchSpec,
     Provider,
@@ -26,9 +39,11 @@ from maintainer.fleet.providers.base import (
     Retry,
     State,
     Unknown,
+    unread_places,
 )
 from maintainer.fleet.providers.ec2.calls import explained
-from maintainer.fleet.providers.ec2.provider import Ec2, Ec2Options
+from maintainer.fleet.providers.ec2.instances import instance_of
+from maintainer.fleet.providers.ec2.provider import Ec2, Ec2Options, _terminated
 from tests.fakes.ec2_instances import InstanceRunner, Machine, running_instances
 from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
 from tests.maintainer.fleet.providers.test_local_process import SLEEPER
@@ -76,8 +91,9 @@ def runner(server: Ec2Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
 class Ec2World(ProviderHarness):
     """Separate cluster on the account that all tests share."""
 
-    def __init__(self, server: Ec2Server, runner: InstanceRunner) -> None:
+    def __init__(self, server: Ec2Server, runner: InstanceRunner, directory: Path) -> None:
         self.server = server
+        self.directory = directory
         self.runner = runner
         self.cluster = f"tests-{next(_numbers)}"
         self._made: list[Ec2] = []
@@ -91,7 +107,7 @@ class Ec2World(ProviderHarness):
             "endpoint_url": self.server.url,
             "listing_lag_s": 0.0,
         }
-        provider = Ec2(Ec2Options.parse(defaults | options, where=""), clock=SystemClock(), directory=Path())
+        provider = Ec2(Ec2Options.parse(defaults | options, where=""), clock=SystemClock(), directory=self.directory)
         self._made.append(provider)
         return provider
 
@@ -130,6 +146,42 @@ class Ec2World(ProviderHarness):
         pages = self.server.client(REGION).describe_instances(Filters=wanted)["Reservations"]
         return [instance["InstanceId"] for page in pages for instance in page["Instances"]]
 
+    async def at(self, address: str) -> Provider | None:
+        return await self.provider(endpoint_url=address)
+
+    async def renewable(self) -> Provider | None:
+        self.write_key("OLD")
+        return await self.provider(profile="renewed")
+
+    async def expire(self) -> None:
+        self.server.expired_keys.add("OLD")
+
+    async def renew(self) -> None:
+        self.write_key("NEW")
+
+    def write_key(self, key: str) -> None:
+        text = f"[renewed]\naws_access_key_id={key}\naws_secret_access_key=s\naws_session_token=t\n"
+        (self.directory / "credentials").write_text(text)
+
+    async def two_places(self) -> tuple[Provider, LaunchSpec, LaunchSpec] | None:
+        self.server.silent_regions.clear()
+        return await self.provider(regions=(REGION, OTHER_REGION)), self.spec(), self.spec(region=OTHER_REGION)
+
+    async def removed_place(self) -> tuple[Provider, Provider, LaunchSpec] | None:
+        both = await self.provider(regions=(REGION, OTHER_REGION))
+        return both, await self.provider(), self.spec(region=OTHER_REGION)
+
+    async def silence_second(self) -> Provider:
+        self.server.silent_regions.add(OTHER_REGION)
+        return await self.provider(regions=(REGION, OTHER_REGION))
+
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        provider, launch = await self.provider(), launch_id()
+        handle = await provider.launch(self.spec(is_spot=True), launch)
+        self.server.client(REGION).terminate_instances(InstanceIds=self.ids(launch))
+        self.server.interrupted |= set(self.ids(launch))
+        return provider, handle
+
     def machine(self, launch_id: str) -> Machine:
         """Waits for the process behind an instance and returns it."""
         (instance_id,) = self.ids(launch_id)
@@ -142,6 +194,8 @@ class Ec2World(ProviderHarness):
     async def end(self) -> None:
         """Terminates all instances that a test left running."""
         self.server.has_client_tokens, self.server.lag_s = True, 0.0
+        self.server.expired_keys.clear()
+        self.server.silent_regions.clear()
         for region in (REGION, OTHER_REGION):
             ec2 = self.server.client(region)
             living: Any = [{"Name": "instance-state-name", "Values": ["running", "stopped"]}]
@@ -155,11 +209,12 @@ class Ec2World(ProviderHarness):
 
 @pytest.fixture
 async def harness(
-    server: Ec2Server, runner: InstanceRunner, monkeypatch: pytest.MonkeyPatch
+    server: Ec2Server, runner: InstanceRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> AsyncIterator[Ec2World]:
     for key, value in CREDENTIALS.items():
         monkeypatch.setenv(key, value)
-    harness = Ec2World(server, runner)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    harness = Ec2World(server, runner, tmp_path)
     try:
         yield harness
     finally:
@@ -358,7 +413,7 @@ async def test_a_missing_endpoint_or_missing_credentials_are_reported(
 async def test_calls_use_no_more_threads_than_allowed(harness: Ec2World) -> None:
     provider = await harness.provider(calls_at_once=2)
     await asyncio.gather(*(provider.list(harness.cluster) for _ in range(12)))
-    assert len(provider._calls._threads._threads) <= 2
+    assert len(provider._calls._threads[REGION]._threads) <= 2
 
 
 async def test_cancelled_calls_end_immediately_and_their_instances_are_found_later(harness: Ec2World) -> None:
@@ -386,6 +441,43 @@ async def test_cancelled_calls_end_immediately_and_their_instances_are_found_lat
         ("Throttling", 400, Retry),
         ("InternalError", 500, Retry),
         ("Unavailable", 503, Retry),
+        ("UnfulfillableCapacity", 400, Capacity),
+        ("ReservationCapacityExceeded", 400, Capacity),
+        ("InsufficientCapacityOnHost", 400, Capacity),
+        ("UnavailableHostRequirements", 400, Capacity),
+        ("MaxScheduledInstanceCapacityExceeded", 400, Capacity),
+        ("EC2ThrottledException", 400, Retry),
+        ("ThrottlingException", 400, Retry),
+        ("RequestThrottledException", 400, Retry),
+        ("TooManyRequestsException", 400, Retry),
+        ("BandwidthLimitExceeded", 400, Retry),
+        ("ServerInternal", 500, Retry),
+        ("ConcurrentTagAccess", 400, Retry),
+        ("IDPCommunicationError", 400, Retry),
+        ("MaxIOPSLimitExceeded", 400, Quota),
+        ("VolumeIOPSLimit", 400, Quota),
+        ("ResourceCountExceeded", 400, Quota),
+        ("ServiceQuotaExceededException", 400, Quota),
+        ("SecurityGroupsPerInterfaceLimitExceeded", 400, Quota),
+        ("ExpiredTokenException", 403, Auth),
+        ("RequestExpired", 400, Auth),
+        ("MissingAuthenticationToken", 403, Auth),
+        ("InvalidIdentityToken", 400, Auth),
+        ("InvalidGrantException", 400, Auth),
+        ("IncompleteSignature", 400, Auth),
+        ("ForbiddenException", 403, Auth),
+        ("PendingVerification", 400, Auth),
+        ("Odd", 403, Auth),
+        ("InvalidClientToken", 400, Invalid),
+        ("OperationNotPermitted", 400, Invalid),
+        ("VPCIdNotSpecified", 400, Invalid),
+        ("EncryptedVolumesNotSupported", 400, Invalid),
+        ("InstanceCreditSpecification.NotSupported", 400, Invalid),
+        ("UnknownPrincipalType.Unsupported", 400, Invalid),
+        ("VolumeTypeNotAvailableInZone", 400, Invalid),
+        ("InvalidLaunchTemplateName.NotFoundException", 400, Invalid),
+        ("TagPolicyViolation", 400, Invalid),
+        ("IncorrectInstanceState", 400, Invalid),
         ("Odd", 503, Retry),
         ("Odd", 500, Unknown),
     ],
@@ -397,9 +489,96 @@ def test_each_error_of_ec2_has_a_provider_error(code: str, status: int, error: t
     assert code in str(provider_error)
 
 
-def test_each_failure_before_ec2_has_a_provider_error() -> None:
-    assert type(explained(NoCredentialsError(), REGION)) is Auth
-    assert type(explained(ReadTimeoutError(endpoint_url="x"), REGION)) is Retry
+@pytest.mark.parametrize(
+    ("problem", "error"),
+    [
+        (NoCredentialsError(), Auth),
+        (UnauthorizedSSOTokenError(), Auth),
+        (TokenRetrievalError(provider="sso", error_msg="expired"), Auth),
+        (CredentialRetrievalError(provider="custom-process", error_msg="expired"), Auth),
+        (InvalidConfigError(error_msg="a loop"), Auth),
+        (FileNotFoundError("no such program"), Auth),
+        (RuntimeError("the refreshed credentials are still expired"), Auth),
+        (ReadTimeoutError(endpoint_url="x"), Retry),
+        (ResponseParserError("html"), Retry),
+        (NoRegionError(), Invalid),
+        (ValueError("Invalid endpoint: x y"), Invalid),
+        (BotoCoreError(), Unknown),
+    ],
+)
+def test_each_failure_before_ec2_has_a_provider_error(problem: Exception, error: type[ProviderError]) -> None:
+    assert type(explained(problem, REGION)) is error
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["/no/such/program", "/bin/false", "/bin/echo text", "/bin/echo {}", "/bin/sh -c 'echo ended >&2; exit 3'"],
+)
+async def test_a_credential_process_that_fails_is_an_auth_error(
+    harness: Ec2World, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (harness.directory / "config").write_text(f"[profile renewed]\ncredential_process = {program}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(harness.directory / "config"))
+    provider = await harness.provider(profile="renewed")
+    with pytest.raises(Auth, check=lambda problem: problem.code == "provider.no_credentials"):
+        await provider.list(harness.cluster)
+    harness.write_key("NEW")  # the shared file comes before the program
+    assert await provider.list(harness.cluster) == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "transition", "notice_at"),
+    [
+        ("Server.SpotInstanceTermination", "Server.SpotInstanceTermination (2026-11-28 07:00:00 GMT)", 1795849200.0),
+        ("Server.SpotInstanceTermination", "", 1795845600.0),
+        ("Server.SpotInstanceShutdown", "", 1795845600.0),
+        ("Client.InstanceInitiatedShutdown", "User initiated (2026-11-28 07:00:00 GMT)", None),
+        ("Server.InternalError", "", None),
+        ("", "", None),
+    ],
+)
+def test_a_spot_interruption_is_known_by_its_reason(code: str, transition: str, notice_at: float | None) -> None:
+    instance = instance_of(
+        REGION,
+        {
+            "InstanceId": "i-1",
+            "State": {"Name": "terminated"},
+            "LaunchTime": datetime(2026, 11, 28, 6, tzinfo=UTC),
+            "InstanceType": "g6.xlarge",
+            "InstanceLifecycle": "spot",
+            "StateReason": {"Code": code, "Message": code},
+            "StateTransitionReason": transition,
+        },
+    )
+    assert instance.notice_at == notice_at
+
+
+async def test_a_hanging_region_delays_no_call_in_another(harness: Ec2World) -> None:
+    provider = await harness.provider(regions=(REGION, OTHER_REGION), calls_at_once=1)
+    harness.server.hanging_regions.add(OTHER_REGION)
+    try:
+        listings = [asyncio.create_task(provider.list(harness.cluster)) for _ in range(3)]
+        handle = await provider.launch(harness.spec(region=REGION), launch_id())
+        await retire(harness, provider, handle.launch_id)
+        assert not any(listing.done() for listing in listings)
+    finally:
+        harness.server.hanging_regions.clear()
+    first, *_ = [unread_places(instances) for instances in await asyncio.gather(*listings)]
+    assert list(first) == [f"{OTHER_REGION}/"]
+
+
+async def test_a_region_that_answers_too_late_is_silent(harness: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maintainer.fleet.providers.ec2.provider.REGION_S", 0.0)
+    with pytest.raises(Retry, check=lambda problem: problem.code == "provider.no_answer"):
+        await (await harness.provider()).list(harness.cluster)
+
+
+async def test_an_instance_that_ec2_has_just_forgotten_is_not_an_error(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    await provider.launch(harness.spec(), launch)
+    ended = await provider._calls.call(REGION, lambda ec2: _terminated(ec2, ("i-0123456789abcdef0",)))
+    assert not ended
+    await retire(harness, provider, launch)
 
 
 def test_an_invalid_configuration_is_refused_with_valid_values() -> None:

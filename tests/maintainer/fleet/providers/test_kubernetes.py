@@ -17,6 +17,7 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
+    Handle,
     Invalid,
     LaunchSpec,
     Provider,
@@ -29,6 +30,7 @@ from maintainer.fleet.providers.base import (
 )
 from maintainer.fleet.providers.kubernetes import manifest, pods
 from maintainer.fleet.providers.kubernetes.api import refusal
+from maintainer.fleet.providers.kubernetes.config import KubernetesOptions
 from maintainer.fleet.providers.kubernetes.manifest import pod_name
 from maintainer.fleet.providers.kubernetes.provider import Kubernetes
 from tests.fakes.kubernetes_api import FakeCluster, Fault, Machine
@@ -89,6 +91,41 @@ class ClusterWorld(ProviderHarness):
         with self.fake.lock:
             self.fake.put("pods", "default", copy)
         return True
+
+    async def at(self, address: str) -> Provider | None:
+        config = json.loads(self.fake.kubeconfig.read_text())
+        config["clusters"][0]["cluster"]["server"] = address
+        path = self.fake.directory / "kubeconfig-elsewhere"
+        path.write_text(json.dumps(config))
+        return await self.provider(kubeconfig=str(path))
+
+    async def renewable(self) -> Provider | None:
+        self.fake.roles["old"] = self.fake.roles["admin"]
+        self.own_kubeconfig.write_text(self.fake.write_kubeconfig("old").read_text())
+        return await self.provider(kubeconfig=str(self.own_kubeconfig))
+
+    async def expire(self) -> None:
+        del self.fake.roles["old"]
+
+    async def renew(self) -> None:
+        self.fake.roles["new"] = self.fake.roles["admin"]
+        self.own_kubeconfig.write_text(self.fake.write_kubeconfig("new").read_text())
+
+    @property
+    def own_kubeconfig(self) -> Path:
+        return self.fake.directory / "kubeconfig-renewed"
+
+    async def removed_place(self) -> tuple[Provider, Provider, LaunchSpec] | None:
+        self.fake.put("namespaces", "", {"metadata": {"name": "runs"}})
+        return await self.provider(), await self.provider(namespace="runs"), self.spec()
+
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        provider, launch = await self.provider(), launch_id()
+        handle = await provider.launch(self.spec(is_spot=True), launch)
+        await until(self, provider, handle, lambda instance: instance.state is State.RUNNING)
+        (pod,) = self.fake.pods(astraflow_launch=launch)
+        self.fake.disrupt(pod, grace_s=0.1)
+        return provider, handle
 
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
@@ -325,6 +362,12 @@ async def test_missing_credentials_are_an_auth_error(harness: ClusterWorld, tmp_
         (403, "Forbidden", 'pods "x" is forbidden: exceeded quota: gpu, requested: 8', Quota),
         (403, "Forbidden", "maximum cpu usage per Pod is 4, but limit is 8", Quota),
         (403, "Forbidden", "User cannot create resource pods", Auth),
+        (403, "Forbidden", 'pods is forbidden: User "system:serviceaccount:a:b" cannot create resource "pods"', Auth),
+        (403, "", "", Auth),
+        (403, "Forbidden", 'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot', Invalid),
+        (403, "Forbidden", 'admission webhook "policy.example" denied the request: no owner label', Invalid),
+        (403, "Forbidden", 'pods "x" is forbidden: no PriorityClass with name low was found', Invalid),
+        (403, "Forbidden", "unable to create new content in namespace a because it is being terminated", Invalid),
         (401, "Unauthorized", "", Auth),
         (404, "NotFound", 'namespaces "runs" not found', Invalid),
         (422, "Invalid", "spec.containers[0].image: Required value", Invalid),
@@ -338,6 +381,30 @@ def test_each_refusal_has_a_provider_error(status: int, reason: str, message: st
     provider_error = refusal(status, {"reason": reason, "message": message}, what="creating a pod")
     assert type(provider_error) is kind
     assert reason in str(provider_error)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+        {"phase": "Failed", "reason": "Terminated", "message": "Pod was terminated in response to node shutdown."},
+        {
+            "phase": "Failed",
+            "conditions": [
+                {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+                | {"lastTransitionTime": "2026-11-28T07:00:00Z"}
+            ],
+        },
+    ],
+)
+def test_a_pod_that_its_kubernetes_node_ended_is_preempted(status: dict[str, Any]) -> None:
+    options = KubernetesOptions(image="registry.example/node")
+    metadata = {"name": "x", "creationTimestamp": "2026-11-28T06:00:00Z"}
+    instance = pods.read_pod(options, {"metadata": metadata, "status": status}, now=0.0)
+    assert instance.state is State.GONE
+    assert instance.notice_at is not None
+    ended = pods.read_pod(options, {"metadata": metadata, "status": {"phase": "Failed"}}, now=0.0)
+    assert ended.notice_at is None
 
 
 def test_a_servers_message_about_a_secret_is_not_repeated() -> None:

@@ -18,6 +18,7 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Capacity,
     FaultInjectable,
+    Handle,
     Invalid,
     LaunchSpec,
     Provider,
@@ -46,6 +47,10 @@ class LocalWorld(ProviderHarness):
 
     async def lose(self, launch_id: str) -> None:
         os.killpg(self.pid(launch_id), signal.SIGKILL)
+
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        provider = await self.provider(spot_mean_life_s=0.01, notice_s=0.5)
+        return provider, await provider.launch(self.spec(is_spot=True), launch_id())
 
     async def failing(self, error: type[ProviderError]) -> Provider | None:
         if error is Capacity:

@@ -4,6 +4,7 @@ import doctest
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
+    Handle,
     Invalid,
     LaunchSpec,
     Provider,
@@ -62,6 +64,8 @@ class SkyWorld(ProviderHarness):
     def __init__(self, fake: FakeSkyPilot) -> None:
         self.fake = fake
         self.providers: list[Provider] = []
+        self.others = ExitStack()
+        """Further servers."""
 
     async def provider(self, **options: Any) -> SkyPilot:
         defaults = {
@@ -85,6 +89,36 @@ class SkyWorld(ProviderHarness):
         name, message = ERRORS[error]
         self.fake.launch_errors.append({"type": name, "message": message})
         return await self.provider()
+
+    async def at(self, address: str) -> Provider | None:
+        return await self.provider(endpoint=address)
+
+    async def renewable(self) -> Provider | None:
+        self.fake.token = "old"
+        self.token_file.write_text("old\n")
+        return await self.provider(token_file=str(self.token_file))
+
+    async def expire(self) -> None:
+        self.fake.token = "new"
+
+    async def renew(self) -> None:
+        self.token_file.write_text("new\n")
+
+    @property
+    def token_file(self) -> Path:
+        return self.fake.directory / "token"
+
+    async def removed_place(self) -> tuple[Provider, Provider, LaunchSpec] | None:
+        other = self.others.enter_context(FakeSkyPilot(self.fake.directory / "other"))
+        return await self.provider(), await self.provider(endpoint=other.endpoint), self.spec()
+
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        provider, launch = await self.provider(), launch_id()
+        handle = await provider.launch(self.spec(is_spot=True), launch)
+        await until(self, provider, handle, lambda instance: instance.state is State.RUNNING)
+        with self.fake.lock:
+            self.fake.clusters[handle.id].status = "STOPPED"
+        return provider, handle
 
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
@@ -110,6 +144,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[SkyWorld]:
         finally:
             for provider in harness.providers:
                 await provider.close()
+            harness.others.close()
 
 
 class TestSkyPilot(ProviderSuite):

@@ -18,6 +18,7 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
+    Handle,
     Invalid,
     LaunchSpec,
     Provider,
@@ -27,6 +28,7 @@ from maintainer.fleet.providers.base import (
     Retry,
     State,
     Unknown,
+    unread_places,
 )
 from maintainer.fleet.providers.slurm import jobs
 from maintainer.fleet.providers.slurm.jobs import PREFIX, Job, parse_sacct, parse_squeue, read_job, refusal
@@ -80,6 +82,13 @@ class SlurmWorld(ProviderHarness):
         self.fake.submit(job | {"is_singleton": False})
         return True
 
+    async def preempted(self) -> tuple[Provider, Handle] | None:
+        provider, launch = await self.provider(), launch_id()
+        handle = await provider.launch(self.spec(is_spot=True), launch)
+        await until(self, provider, handle, lambda instance: instance.state is State.RUNNING)
+        slurm_commands.lose(self.fake, self.job(launch), state="PREEMPTED")
+        return provider, handle
+
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
 
@@ -119,6 +128,24 @@ async def test_the_jobs_environment_has_the_token_and_no_other_secret(
     environment = harness.job(launch)["environment"]
     assert environment["ASTRAFLOW_TOKEN"] == CANARY
     assert "AWS_SECRET_ACCESS_KEY" not in environment
+
+
+async def test_jobs_in_another_cluster_are_not_gone(
+    harness: SlurmWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, launch, own = await harness.provider(), launch_id(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    other = slurm_commands.install(tmp_path / "other-slurm")
+    with monkeypatch.context() as environment:
+        environment.setenv("PATH", f"{other}{os.pathsep}{os.environ['PATH']}")
+        environment.setenv("SLURM_CONF", str(tmp_path / "other-slurm" / "slurm.conf"))
+        elsewhere = await harness.provider()
+        assert list(unread_places(await elsewhere.list(harness.cluster))) == [launch]
+        for call in (elsewhere.retire(launch), elsewhere.describe(handle)):
+            with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.place_removed"):
+                await call
+        assert await elsewhere.retire(own) is RetireResult.GONE
+    assert await launches(harness, provider) == [launch]
 
 
 async def test_sbatch_arguments_follow_from_type_region_spot_and_pool(harness: SlurmWorld) -> None:
