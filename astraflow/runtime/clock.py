@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import math
 import time
 from itertools import count
 from typing import Protocol
@@ -74,6 +75,30 @@ class AwakeClock:
         suspended_s = max(self._left_out_s - self._taken_left_out_s, beside_s)
         self._taken_at, self._taken_wall, self._taken_left_out_s = now, wall, self._left_out_s
         return suspended_s if suspended_s > self._gap_s else 0.0
+
+
+class StoredTimes:
+    """Ages of stored Unix times. A step of the wall clock ends no timeout early, and extends none beyond the step."""
+
+    STEP_S = 5.0
+    """Difference between wall time and monotonic time, since the last reading, that is a step. Seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset_s = clock.wall() - clock.now()
+        self._stepped_at = -math.inf
+        """Monotonic seconds of the latest step."""
+
+    def age_s(self, at: float) -> float:
+        """Returns the age of a stored Unix time in seconds; after a step of the wall clock, at most that of the step."""
+        now, wall = self._clock.now(), self._clock.wall()
+        if abs(wall - now - self._offset_s) > self.STEP_S:
+            self._stepped_at = now
+        self._offset_s = wall - now
+        since_step_s = now - self._stepped_at
+        if at > wall:  # the wall clock was put back
+            return since_step_s if self._stepped_at > -math.inf else 0.0
+        return min(wall - at, since_step_s)
 
 
 class VirtualClock:

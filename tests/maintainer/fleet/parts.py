@@ -122,7 +122,8 @@ class Run:
         names = [
             machine.instance.handle.launch_id
             for machine in self.cloud.alive()
-            if self.cloud.state(machine).value == "running" or machine.instance.handle.launch_id in self.leaving
+            if (self.cloud.state(machine).value == "running" and machine.has_token)
+            or machine.instance.handle.launch_id in self.leaving
         ]
         nodes = tuple(self._node(name) for name in sorted(set(names)))
         completion = (
@@ -233,6 +234,8 @@ async def build(
     database = database or memory_database()
     ledger = await Ledger(database).load(now=clock.wall())
     if POOL not in ledger.pools:
+        await ledger.take_ownership()
+        await ledger.load(now=clock.wall())
         record = PoolRecord(spec=pool or spec(), version=1, target=0)
         await ledger.change(lambda _: (Changes(pools=(record,)), None))
     return Parts(
