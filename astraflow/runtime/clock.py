@@ -90,7 +90,7 @@ class StoredTimes:
         """Monotonic seconds of the latest step."""
 
     def age_s(self, at: float) -> float:
-        """Returns the age of a stored Unix time in seconds; after a step of the wall clock, at most that of the step."""
+        """Returns the seconds since a stored Unix time; after a step of the wall clock, at most those since then."""
         now, wall = self._clock.now(), self._clock.wall()
         if abs(wall - now - self._offset_s) > self.STEP_S:
             self._stepped_at = now

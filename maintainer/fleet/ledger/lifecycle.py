@@ -114,7 +114,7 @@ _TABLE: dict[InstanceEvent, dict[State, State]] = {
         State.DRAINING: State.DRAINING,
         State.SUSPECT: State.DRAINING,
     },
-    InstanceEvent.ADOPTED: {state: state for state in LIVE_STATES},
+    InstanceEvent.ADOPTED: {**{state: state for state in LIVE_STATES}, State.SUSPECT: State.READY},
     InstanceEvent.RETIRE: dict.fromkeys(LIVE_STATES, State.RETIRING),
     InstanceEvent.STOP: dict.fromkeys(LIVE_STATES, State.RETIRING),
 }
