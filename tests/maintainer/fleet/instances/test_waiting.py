@@ -1,5 +1,6 @@
 """Ages, waits and steps of the clock: nodes are replaced a few at a time, and launches survive long outages."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ async def test_nodes_of_a_pool_without_replacements_drain_one_after_the_other(tm
         await parts.pass_time(30.0, tick_s=15.0)
         ready.append(parts.states().get("ready", 0))
     assert ready[-1] == 0
-    assert max(before - after for before, after in zip(ready, ready[1:], strict=False)) <= 1
+    assert max(before - after for before, after in itertools.pairwise(ready)) <= 1
 
 
 @pytest.mark.parametrize("steps", [(7 * 86400.0, 0.0, 3600.0), (-3600.0, 0.0, 30.0)])
