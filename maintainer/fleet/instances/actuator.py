@@ -182,13 +182,13 @@ class Actuator:
         node = fleet.observation.node(record.id)
         drain_s = fleet.ledger.pools[record.instance.pool].spec.drain_s
         drained_s = fleet.stored_times.age_s(record.instance.draining_at or fleet.clock.wall())
-        waits = self._waits_for_replacement(record, drained_s)
-        is_over = not waits and drained_s > drain_s + DRAIN_MARGIN_S
+        is_renewed = record.instance.cause is Cause.EXPIRED and not record.is_drain_requested
+        waits = is_renewed and self._waits_for_replacement(record, drained_s)
+        is_over = not is_renewed and drained_s > drain_s + DRAIN_MARGIN_S
         has_left = fleet.observation.is_fresh and self._has_left(record, node)
         if is_over or has_left:
             await fleet.record_event(record.id, InstanceEvent.RETIRE)
         elif node is not None and not record.is_drain_requested and not waits:
-            is_renewed = record.instance.cause is Cause.EXPIRED
             left_s = drain_s if is_renewed else max(1.0, drain_s - drained_s)
             reason = record.instance.message or "the pool is scaled down"
             await self._dataflow.drain_node(node.id, actor=FLEET_ACTOR.name, reason=reason, deadline_s=left_s)
@@ -199,9 +199,8 @@ class Actuator:
         """Returns whether a node that nears its maximum age works on, because its replacement is about to start."""
         fleet, instance = self._fleet, record.instance
         pool = fleet.pool(instance.pool)
-        is_renewed = instance.cause is Cause.EXPIRED and pool.spec.mode in AUTOMATIC_MODES
         left_s = instance.expires_at - instance.intended_at - fleet.stored_times.age_s(instance.intended_at)
-        if not is_renewed or record.is_drain_requested or left_s <= pool.spec.drain_s:
+        if pool.spec.mode not in AUTOMATIC_MODES or left_s <= pool.spec.drain_s:
             return False
         starting = [other for other in fleet.ledger.alive(pool.spec.id) if other.instance.state in STARTING_STATES]
         is_launched = any(other.instance.state is not InstanceState.INTENDED for other in starting)
@@ -223,7 +222,7 @@ class Actuator:
             outcome = await self._with_timeout(self._provider(record).retire(record.id))
         # A launch whose answer was lost may be listed some time after its provider reports no instance.
         lag_s = self._provider(record).capabilities().listing_lag_s
-        is_settled = fleet.clock.wall() >= (record.instance.retiring_at or 0.0) + lag_s
+        is_settled = fleet.stored_times.age_s(record.instance.retiring_at or 0.0) >= lag_s
         if outcome is RetireResult.GONE and is_settled and await self._has_ended(record):
             await self._revoke(record)
             await fleet.record_event(record.id, InstanceEvent.RETIRED)

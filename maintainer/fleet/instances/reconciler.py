@@ -219,7 +219,9 @@ class Reconciler:
             listed.message if listed.message and listed.state in (State.STUCK, State.TERMINATING, State.GONE) else None
         )
         cause = Cause.PREEMPTED if listed.notice_at is not None else None  # also when the instance has ended already
-        is_outranked = listed.state in (State.PENDING, State.STUCK) and self._fleet.observation.is_alive(record.id)
+        is_outranked = (listed.state is State.PENDING and self._fleet.observation.is_alive(record.id)) or (
+            listed.state is State.STUCK and not self._may_have_ended(record)
+        )
         event = InstanceEvent.RUNNING if is_outranked else _STATE_EVENTS[listed.state]
         updated = await self._fleet.record_event(
             record.id, event, cause=cause, message=message, handle=listed.handle.id, missed=0
