@@ -86,6 +86,7 @@ class StoredTimes:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offset_s = clock.wall() - clock.now()
+        self._began_at = clock.now()
         self._stepped_at = -math.inf
         """Monotonic seconds of the latest step."""
 
@@ -95,10 +96,9 @@ class StoredTimes:
         if abs(wall - now - self._offset_s) > self.STEP_S:
             self._stepped_at = now
         self._offset_s = wall - now
-        since_step_s = now - self._stepped_at
         if at > wall:  # the wall clock was put back
-            return since_step_s if self._stepped_at > -math.inf else 0.0
-        return min(wall - at, since_step_s)
+            return now - max(self._stepped_at, self._began_at)
+        return min(wall - at, now - self._stepped_at)
 
 
 class VirtualClock:

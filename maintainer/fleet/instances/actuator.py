@@ -223,19 +223,15 @@ class Actuator:
         # A launch whose answer was lost may be listed some time after its provider reports no instance.
         lag_s = self._provider(record).capabilities().listing_lag_s
         is_settled = fleet.stored_times.age_s(record.instance.retiring_at or 0.0) >= lag_s
-        if outcome is RetireResult.GONE and is_settled and await self._has_ended(record):
+        if (
+            outcome is RetireResult.GONE
+            and is_settled
+            and await self._with_timeout(has_ended(self._provider(record), record))
+        ):
             await self._revoke(record)
             await fleet.record_event(record.id, InstanceEvent.RETIRED)
         else:
             await self._postpone(record, first_s=RETIRE_RETRY_S)
-
-    async def _has_ended(self, record: LaunchRecord) -> bool:
-        """Asks for the instance by its own id: the termination misses an instance whose tags were changed."""
-        if not record.instance.handle:
-            return True
-        provider = self._provider(record)
-        handle = Handle(provider=provider.capabilities().kind, id=record.instance.handle, launch_id=record.id)
-        return (await self._with_timeout(provider.describe(handle))).state is State.GONE
 
     async def _revoke(self, record: LaunchRecord) -> None:
         """Revokes the node's credential. The credential expires within a day, so a failure is not retried."""
@@ -304,3 +300,14 @@ class Actuator:
             raise Retry(
                 f"cannot call the provider: no answer within {limit_s:g} s", code="provider.no_answer"
             ) from None
+
+
+async def has_ended(provider: Provider, record: LaunchRecord) -> bool:
+    """Asks the provider for the instance by its own id: lists and terminations miss one whose tags were changed.
+
+    Raises: ProviderError.
+    """
+    if not record.instance.handle:
+        return True
+    handle = Handle(provider=provider.capabilities().kind, id=record.instance.handle, launch_id=record.id)
+    return (await provider.describe(handle)).state is State.GONE

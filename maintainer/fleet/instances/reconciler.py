@@ -26,6 +26,7 @@ from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.reports.report import NodeReport, NodeState
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.guard.guard import AUTOMATIC_MODES
+from maintainer.fleet.instances.actuator import has_ended
 from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.lifecycle import STARTING_STATES, TERMINATING_STATES, InstanceEvent
 from maintainer.fleet.ledger.records import LaunchRecord, Orphan, PoolRecord
@@ -152,8 +153,8 @@ class Reconciler:
         for record in fleet.ledger.alive():
             if fleet.observation.is_fresh:
                 await self._check_node(record)
-                await self._retire_if_late(record)
-            await self._drain_if_suspect(record)
+                await self._retire_if_late(fleet.ledger.records[record.id])
+            await self._drain_if_suspect(fleet.ledger.records[record.id])
         if fleet.observation.is_fresh and fleet.kill is not KillScope.ALL:
             for pool in tuple(fleet.ledger.pools.values()):
                 await self._renew(pool)
@@ -197,7 +198,7 @@ class Reconciler:
         registered = next((instance for instance in listed if instance.handle.id == recorded_handle), None)
         if alive:
             registered = alive[0]  # the answer to its launch was lost, or another instance replaced it
-        if registered is not None and (registered.state is not State.GONE or self._may_have_ended(record)):
+        if registered is not None and (registered.state is not State.GONE or await self._has_ended(record, provider)):
             await self._register(record, registered)
             if len(alive) > 1 and self._fleet.kill is not KillScope.ALL:
                 log.warning(
@@ -237,12 +238,10 @@ class Reconciler:
     async def _count_missing(self, record: LaunchRecord, provider: Provider) -> None:
         """Counts a list without the instance. After its node was ready, it is gone when dataflow reports its end."""
         was_ready = record.instance.ready_at is not None and record.instance.state is not InstanceState.RETIRING
-        if record.missed + 1 >= MISSED_LISTS and not was_ready and self._may_have_ended(record):
-            described = await self._describe(provider, record)
-            if described.state is State.GONE:
-                message = "the provider no longer lists the instance"
-                await self._fleet.record_event(record.id, InstanceEvent.MISSING, message=message)
-                return
+        if record.missed + 1 >= MISSED_LISTS and not was_ready and await self._has_ended(record, provider):
+            message = "the provider no longer lists the instance"
+            await self._fleet.record_event(record.id, InstanceEvent.MISSING, message=message)
+            return
 
         def decide(ledger: Ledger) -> tuple[Changes, None]:
             current_record = ledger.records[record.id]
@@ -342,11 +341,15 @@ class Reconciler:
 
         await fleet.ledger.change(decide)
 
-    async def _describe(self, provider: Provider, record: LaunchRecord) -> Instance:
-        """Asks for the instance by its own id, which needs no tag. Raises: TimeoutError."""
-        handle = Handle(provider=provider.capabilities().kind, id=record.instance.handle, launch_id=record.id)
+    async def _has_ended(self, record: LaunchRecord, provider: Provider) -> bool:
+        """Returns whether dataflow agrees that the instance has ended, and the provider when it is asked by its own id.
+
+        Raises: TimeoutError.
+        """
+        if not self._may_have_ended(record):
+            return False
         async with asyncio.timeout(self._fleet.config.times.call_timeout_s):
-            return await provider.describe(handle)
+            return await has_ended(provider, record)
 
     async def _retire(self, provider: Provider, launch_id: str, *, keep: Handle | None = None) -> None:
         """Requests a termination. Raises: TimeoutError, so that a hanging provider delays no other sweep."""
