@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.fleet.instances import Cause, InstanceState, LaunchId
@@ -192,7 +192,7 @@ class Actuator:
             left_s = drain_s if is_renewed else max(1.0, drain_s - drained_s)
             reason = record.instance.message or "the pool is scaled down"
             await self._dataflow.drain_node(node.id, actor=FLEET_ACTOR.name, reason=reason, deadline_s=left_s)
-            begun = {"draining_at": fleet.clock.wall()} if is_renewed else {}
+            begun: dict[str, Any] = {"draining_at": fleet.clock.wall()} if is_renewed else {}
             await fleet.record_event(record.id, InstanceEvent.DRAIN, is_drain_requested=True, **begun)
 
     def _waits_for_replacement(self, record: LaunchRecord, waited_s: float) -> bool:
@@ -221,13 +221,12 @@ class Actuator:
                 return
             outcome = await self._with_timeout(self._provider(record).retire(record.id))
         # A launch whose answer was lost may be listed some time after its provider reports no instance.
-        lag_s = self._provider(record).capabilities().listing_lag_s
-        is_settled = fleet.stored_times.age_s(record.instance.retiring_at or 0.0) >= lag_s
-        if (
-            outcome is RetireResult.GONE
-            and is_settled
-            and await self._with_timeout(has_ended(self._provider(record), record))
-        ):
+        provider = self._provider(record)
+        is_settled = (
+            fleet.stored_times.age_s(record.instance.retiring_at or 0.0) >= provider.capabilities().listing_lag_s
+        )
+        is_gone = outcome is RetireResult.GONE and is_settled
+        if is_gone and await self._with_timeout(has_ended(provider, record)):
             await self._revoke(record)
             await fleet.record_event(record.id, InstanceEvent.RETIRED)
         else:

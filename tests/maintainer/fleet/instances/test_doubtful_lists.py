@@ -60,7 +60,7 @@ def first(parts: Parts) -> LaunchRecord:
     return min(parts.ledger.alive(), key=lambda record: record.id)
 
 
-def change_tags(machine: Machine, **tags: str) -> None:
+def change_tags(machine: Machine, **tags: Any) -> None:
     assert machine.instance.tags is not None
     machine.instance = replace(machine.instance, tags=replace(machine.instance.tags, **tags))
 

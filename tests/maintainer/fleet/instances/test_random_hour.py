@@ -17,7 +17,7 @@ from sqlmodel import Session
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.fleet.instances import Cause, InstanceState, LaunchId
-from astraflow.contract.ids import NodeId
+from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.nodes import JoinToken
 from astraflow.contract.reports.report import Report
 from astraflow.runtime.database import Database
@@ -91,7 +91,7 @@ class Hour:
         self.provider = LyingProvider(self)
         self.ends_at: dict[str, float] = {}
         """True time of the end of each present trouble."""
-        self.targets = {}
+        self.targets: dict[PoolId, TargetRecommendation] = {}
         self.violations: list[str] = []
         self.parts: Parts
         self.lives = 0
