@@ -251,3 +251,13 @@ async def test_a_fleet_keeps_its_tags_over_restarts(tmp_path: Path) -> None:
     third = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, cluster="")
     assert parts.fleet.cluster == again.fleet.cluster == third.fleet.cluster
     assert parts.fleet.cluster.startswith("astraflow-")
+
+
+async def test_a_terminating_instance_ends_when_the_provider_says_so_by_its_own_id(tmp_path: Path) -> None:
+    parts, provider = await edited(tmp_path, 3, end_s=300.0)
+    await parts.want(2)
+    provider.edit = LISTS["gone"]
+    await parts.pass_time(200.0)
+    assert parts.states() == {"ready": 2, "retiring": 1}
+    await parts.pass_time(200.0)
+    assert parts.states() == {"ready": 2}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.fleet.instances import Cause
+from astraflow.contract.fleet.instances import Cause, InstanceState
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.nodes import JoinToken
@@ -177,3 +177,30 @@ async def test_an_unknown_error_fails_a_launch_after_its_time(tmp_path: Path) ->
     await parts.pass_time(300.0, tick_s=15.0)
     assert parts.fleet.pool(POOL).failures == 1
     assert [record.instance.cause for record in parts.ledger.records.values()] == [Cause.FAILED]
+
+
+async def test_a_node_that_becomes_ready_as_its_time_ends_is_not_retired(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(1)
+    await parts.tick()
+    (launch,) = (record.id for record in parts.ledger.alive())
+    parts.run.never_ready.add(launch)
+    await parts.pass_time(115.0)
+    parts.clock.advance(30.0)
+    parts.run.never_ready.clear()
+    await parts.tick()
+    assert parts.ledger.records[launch].instance.state is InstanceState.READY
+
+
+async def test_an_instance_of_before_a_step_back_and_a_restart_ends(tmp_path: Path) -> None:
+    true = ManualClock(START)
+    clock, cloud = JumpyClock(true), Cloud(true, boot_s=20.0, end_s=100.0, lag_s=30.0)
+    parts = await build(tmp_path, clock=clock, cloud=cloud)
+    await parts.want(2)
+    await parts.pass_time(90.0)
+    await parts.want(1)
+    await parts.pass_time(20.0)
+    clock.ahead_s = -10_000.0
+    again = await build(tmp_path, clock=clock, cloud=cloud, database=parts.database, run=parts.run)
+    await again.pass_time(300.0)
+    assert again.states() == {"ready": 1}
