@@ -2,7 +2,6 @@
 
 import asyncio
 import heapq
-import math
 import time
 from itertools import count
 from typing import Protocol
@@ -86,19 +85,22 @@ class StoredTimes:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offset_s = clock.wall() - clock.now()
-        self._began_at = clock.now()
-        self._stepped_at = -math.inf
-        """Monotonic seconds of the latest step."""
+        self._put_back_at = clock.now()
+        """Monotonic seconds of the latest step back, at first of the start."""
+        self._put_ahead: list[tuple[float, float]] = []
+        """Steps ahead: wall time before the step, and its length in seconds."""
 
     def age_s(self, at: float) -> float:
-        """Returns the seconds since a stored Unix time; after a step of the wall clock, at most those since then."""
+        """Returns the seconds since a stored Unix time; for one that is in the future now, those since a step back."""
         now, wall = self._clock.now(), self._clock.wall()
-        if abs(wall - now - self._offset_s) > self.STEP_S:
-            self._stepped_at = now
+        step_s = wall - now - self._offset_s
+        if step_s > self.STEP_S:
+            self._put_ahead.append((wall - step_s, step_s))
+        elif step_s < -self.STEP_S:
+            self._put_back_at = now
         self._offset_s = wall - now
-        if at > wall:  # the wall clock was put back
-            return now - max(self._stepped_at, self._began_at)
-        return min(wall - at, now - self._stepped_at)
+        age_s = wall - at - sum(length_s for before, length_s in self._put_ahead if at <= before)
+        return age_s if age_s >= 0 else now - self._put_back_at
 
 
 class VirtualClock:

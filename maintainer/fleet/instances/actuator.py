@@ -247,15 +247,12 @@ class Actuator:
         """Postpones a failed step. After `Retry` and `Unknown` the step may have succeeded; the next attempt checks
         this."""
         log.warning("step_postponed", launch=record.id, state=record.instance.state.value, problem=str(problem))
-        times, message, is_outage = (
-            self._fleet.config.times,
-            f"{type(problem).__name__}: {problem}",
-            isinstance(problem, OUTAGES),
-        )
+        times, message = self._fleet.config.times, f"{type(problem).__name__}: {problem}"
+        is_outage = isinstance(problem, OUTAGES)
         tried_s = sum(min(MAX_RETRY_S, times.retry_s * 2**attempt) for attempt in range(record.tries))
-        is_launch = record.instance.state is InstanceState.INTENDED
+        is_late = record.instance.state is InstanceState.INTENDED and tried_s > times.start_timeout_s
         try:
-            if is_launch and not is_outage and tried_s > times.start_timeout_s:
+            if is_late and not is_outage:
                 await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=message)
             else:
                 await self._postpone(record, first_s=times.retry_s, message=message, is_outage=is_outage)

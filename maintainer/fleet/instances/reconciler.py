@@ -425,14 +425,15 @@ class Reconciler:
         if is_changing and pool.spec.mode in AUTOMATIC_MODES:
             renewed = 0
         for rank, record in enumerate(old):
-            if rank < renewed or self._age_share(record.instance, later_s=pool.spec.drain_s) >= 1.0:
+            max_age_s = record.instance.expires_at - record.instance.intended_at
+            last_share = max(LAST_RENEWAL, 1.0 - pool.spec.drain_s / max_age_s)
+            if rank < renewed or self._age_share(record.instance) >= last_share:
                 message = "the instance nears its maximum age"
                 await fleet.record_event(record.id, InstanceEvent.DRAIN, cause=Cause.EXPIRED, message=message)
 
-    def _age_share(self, instance: FleetInstance, *, later_s: float = 0.0) -> float:
-        """Returns the age of an instance, `later_s` from now, as a share of its maximum age."""
-        age_s = self._fleet.stored_times.age_s(instance.intended_at) + later_s
-        return age_s / max(1.0, instance.expires_at - instance.intended_at)
+    def _age_share(self, instance: FleetInstance) -> float:
+        """Returns the age of an instance as a share of its maximum age."""
+        return self._fleet.stored_times.age_s(instance.intended_at) / (instance.expires_at - instance.intended_at)
 
     def _record_failure(self, name: str, problem: str) -> None:
         if self._provider_problems.get(name) != problem:
