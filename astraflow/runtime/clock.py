@@ -76,6 +76,33 @@ class AwakeClock:
         return suspended_s if suspended_s > self._gap_s else 0.0
 
 
+class StoredTimes:
+    """Ages of stored Unix times. A step of the wall clock ends no timeout early, and extends none beyond the step."""
+
+    STEP_S = 5.0
+    """Difference between wall time and monotonic time, since the last reading, that is a step. Seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset_s = clock.wall() - clock.now()
+        self._put_back_at = clock.now()
+        """Monotonic seconds of the latest step back, at first of the start."""
+        self._put_ahead: list[tuple[float, float]] = []
+        """Steps ahead: wall time before the step, and its length in seconds."""
+
+    def age_s(self, at: float) -> float:
+        """Returns the seconds since a stored Unix time; for one that is in the future now, those since a step back."""
+        now, wall = self._clock.now(), self._clock.wall()
+        step_s = wall - now - self._offset_s
+        if step_s > self.STEP_S:
+            self._put_ahead.append((wall - step_s, step_s))
+        elif step_s < -self.STEP_S:
+            self._put_back_at = now
+        self._offset_s = wall - now
+        age_s = wall - at - sum(length_s for before, length_s in self._put_ahead if at <= before)
+        return age_s if age_s >= 0 else now - self._put_back_at
+
+
 class VirtualClock:
     """Clock that moves only by `advance`: for simulations and tests."""
 

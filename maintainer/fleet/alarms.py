@@ -93,14 +93,15 @@ class Alarms:
     def _budget_conditions(self) -> Iterator[AlarmCondition]:
         """Returns daily budgets that the present instances will exhaust within the hour, so no node can be added."""
         now, all_records = self._fleet.clock.wall(), tuple(self._fleet.ledger.records.values())
-        budgets = [("all pools", all_records, self._fleet.limits.usd_per_day_max)]
+        ledger = self._fleet.ledger
+        budgets = [("all pools", all_records, ledger.billed(), self._fleet.limits.usd_per_day_max)]
         for name, pool in sorted(self._fleet.ledger.pools.items()):
             pool_records = tuple(record for record in all_records if record.instance.pool == name)
-            budgets.append((f"pool {name}", pool_records, pool.spec.usd_per_day_max))
-        for owner, records, budget in budgets:
+            budgets.append((f"pool {name}", pool_records, ledger.billed(name), pool.spec.usd_per_day_max))
+        for owner, records, billed, budget in budgets:
             if budget is None:
                 continue
-            spent, rate = spent_today(records, now=now), spending_rate(records)
+            spent, rate = spent_today(records, now=now), spending_rate(billed)
             if spent > 0 and spent + rate >= budget:
                 spending_now = (
                     f"{spent:.2f} of the daily budget of {budget:.2f} dollars are spent, at {rate:.2f} an hour"
@@ -116,7 +117,8 @@ class Alarms:
         for provider, handles in by_provider.items():
             text = (
                 f"{len(handles)} orphaned instances at provider {provider} have the cluster's tag and no launch "
-                f"({handles[0]} first); they are terminated after {self._fleet.config.times.quarantine_s:.0f} s"
+                f"({handles[0]} first); those of this fleet, without a working node, are terminated after "
+                f"{self._fleet.config.times.quarantine_s:.0f} s"
             )
             yield AlarmCondition(key=f"orphans at {provider}", text=text)
 

@@ -118,7 +118,7 @@ class TimesConfig(Config):
     proposal_valid_s: float = Field(default=900.0, gt=0)
     """Validity of a proposed plan that waits for approval."""
     max_age_s: float = Field(default=7 * 86400.0, gt=0)
-    """Maximum age of an instance; an older one is drained, and replaced if its pool still needs it."""
+    """Maximum age of an instance. Between 60 % and 90 % of it, instances are replaced a few at a time."""
     dataflow_timeout_s: float = Field(default=900.0, ge=0)
     """Time without an answer from dataflow after which a node terminates itself; 0: never."""
 
@@ -126,8 +126,9 @@ class TimesConfig(Config):
 class FleetConfig(Config):
     """Configuration of the fleet service of a run."""
 
-    cluster: str = "astraflow"
-    """Tag of all instances of this service. Must be unique among the fleet services of the accounts in use."""
+    cluster: str = ""
+    """Tag of all instances of this service, which no other fleet service of the accounts in use may have; `astraflow-`
+    and the ledger's random identity when empty."""
     database: str = ""
     """URL of the ledger, as in `postgresql+psycopg://...`; a SQLite file in the service's directory when empty."""
     providers: dict[str, dict[str, Any]] = Field(min_length=1)
@@ -147,7 +148,7 @@ class FleetConfig(Config):
     @classmethod
     def _is_a_name(cls, value: str) -> str:
         try:
-            return Name(value)
+            return Name(value) if value else value
         except InvalidInput as problem:
             raise ValueError(str(problem)) from None
 

@@ -84,7 +84,7 @@ class PreflightChecks:
                 for pool, spec in (specs or {None: PoolSpec(id=NO_POOL, provider=name)}).items()
             }
             limit_s = min(CALL_S, self._fleet.config.times.call_timeout_s)
-            checks = await run_checks(provider, launches, cluster=self._fleet.config.cluster, limit_s=limit_s)
+            checks = await run_checks(provider, launches, cluster=self._fleet.cluster, limit_s=limit_s)
             took_s = clock.wall() - began_at
             result = PreflightResult(
                 provider=name, began_at=began_at, duration_s=took_s, requested_by=actor.name, checks=checks

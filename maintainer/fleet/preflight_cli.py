@@ -54,7 +54,7 @@ async def preflight(config: FleetConfig, *, clock: Clock, limit_s: float) -> dic
                 _preflight_provider(
                     provider,
                     _launches(config, name, now=clock.wall()),
-                    cluster=config.cluster,
+                    cluster=config.cluster or RUN,
                     limit_s=limit_s,
                 )
                 for name, provider in provider_by_name.items()
@@ -88,7 +88,7 @@ def _launches(config: FleetConfig, provider: str, *, now: float) -> dict[PoolId 
 
 def _launch(config: FleetConfig, name: str, pool: PoolConfig, *, now: float) -> LaunchSpec:
     return LaunchSpec(
-        tags=Tags(cluster=config.cluster, pool=name, run=RUN, expires_at=now + config.times.max_age_s),
+        tags=Tags(cluster=config.cluster or RUN, pool=name, run=RUN, expires_at=now + config.times.max_age_s),
         node=NodePlan(dataflow=PLACEHOLDER_ADDRESS, engine=pool.engine, capacity=pool.capacity, policies=pool.policies),
         type=pool.type,
         region=pool.region,

@@ -104,7 +104,7 @@ async def serve(
             switch_file=KillSwitchFile(directory / KILL_FILE),
             launch_ids=LaunchIds(),
             clock=clock,
-            run=report.run,
+            run=ledger.tagged(report.run),
             join_address=join_address,
         )
         await seed_pools(fleet)

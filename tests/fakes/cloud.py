@@ -29,6 +29,8 @@ class Machine:
 
     instance: Instance
     fingerprint: str
+    has_token: bool = True
+    """Its node can join the run."""
     gone_at: float | None = None
     is_stuck: bool = False
     """Will not boot."""
@@ -95,7 +97,7 @@ class Cloud:
             region=spec.region,
             is_spot=spec.is_spot,
         )
-        self.machines[handle.id] = Machine(instance=instance, fingerprint=fingerprint(spec))
+        self.machines[handle.id] = Machine(instance=instance, fingerprint=fingerprint(spec), has_token=bool(spec.token))
         return handle
 
     def preempt(self, machine: Machine, *, in_s: float) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from astraflow.runtime.clock import AwakeClock
+from astraflow.runtime.clock import AwakeClock, StoredTimes
 from tests.fakes.clock import ManualClock
 
 GAP_S = 5.0
@@ -71,3 +71,22 @@ def test_small_differences_of_the_clocks_do_not_add_up() -> None:
         clock.advance(1)
         clock.ahead_s += 1
         assert awake.take_suspension_s() == 0.0
+
+
+def test_a_stored_time_ages_without_the_steps_of_the_wall_clock() -> None:
+    clock = TwoTimes()
+    times, at = StoredTimes(clock), clock.wall()
+    clock.advance(100.0)
+    assert times.age_s(at) == 100.0
+    clock.ahead_s = 3600.0
+    assert times.age_s(at) == 100.0
+    clock.advance(20.0)
+    assert times.age_s(at) == 120.0
+    assert times.age_s(clock.wall() - 5.0) == 5.0, "stored after the step"
+    clock.ahead_s = -3600.0
+    assert times.age_s(at) == 0.0
+    clock.advance(30.0)
+    assert times.age_s(at) == 30.0
+    clock.ahead_s += 1.0
+    assert times.age_s(clock.wall() - 5.0) == 5.0, "a correction of a second is no step"
+    assert StoredTimes(clock).age_s(at) == 0.0, "a restarted process knows no step"

@@ -142,7 +142,7 @@ class FleetStatus:
     last_sweep_at: float | None
     """Time of the last comparison of the ledger with the providers. Unix seconds; None before the first."""
     orphans: int
-    """Instances with this cluster's tag that are not in the ledger; they are observed, then terminated."""
+    """Instances with this cluster's tag that are not in the ledger; they are observed, then terminated or reported."""
     waiting: int = 0
     """Proposals that wait for approval."""
     problems: tuple[str, ...] = ()

@@ -80,7 +80,8 @@ class Follower:
         )
         size = self._fleet.size(pool.spec.id)
         if recommendation is None and target < size:
-            return size, reason
+            # Adopted instances can exceed the bounds.
+            return min(size, max(pool.spec.max_nodes, self._fleet.unmanaged(pool.spec.id))), "the pool's bounds"
         bounded = min(max(target, pool.spec.min_nodes), pool.spec.max_nodes)
         if recommendation is not None and size < bounded == pool.target:  # the rule's target is unchanged
             reason = REPLACEMENT_REASON
@@ -93,7 +94,7 @@ class Follower:
         if spec.usd_per_hour_max is None:
             return spec.max_nodes
         price = await self._manager.plans.price(spec)
-        spent = spending_rate(self._fleet.ledger.alive(spec.id))
+        spent = spending_rate(self._fleet.ledger.billed(spec.id))
         return max(0, math.floor((spec.usd_per_hour_max - spent) / price + 1e-9)) if price > 0 else spec.max_nodes
 
     async def _record_refusal(self, plan: Plan) -> None:

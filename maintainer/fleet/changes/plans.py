@@ -153,7 +153,7 @@ class Plans:
         """Returns the launch request for a further instance of a pool."""
         fleet = self._fleet
         tags = Tags(
-            cluster=fleet.config.cluster,
+            cluster=fleet.cluster,
             pool=spec.id,
             run=fleet.run,
             expires_at=fleet.clock.wall() + fleet.config.times.max_age_s,

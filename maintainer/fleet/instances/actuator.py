@@ -8,17 +8,31 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
-from astraflow.contract.fleet.instances import InstanceState, LaunchId
+from astraflow.contract.fleet.instances import Cause, InstanceState, LaunchId
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.ids import PoolId
 from astraflow.contract.reports.report import NodeReport, NodeState
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import TRANSIENT
+from maintainer.fleet.guard.guard import AUTOMATIC_MODES
 from maintainer.fleet.ledger.ledger import Changes, Ledger
-from maintainer.fleet.ledger.lifecycle import InstanceEvent
+from maintainer.fleet.ledger.lifecycle import STARTING_STATES, InstanceEvent
 from maintainer.fleet.ledger.records import LaunchRecord
-from maintainer.fleet.providers.base import Auth, Capacity, Invalid, Provider, ProviderError, Quota, RetireResult, Retry
+from maintainer.fleet.providers.base import (
+    Auth,
+    Capacity,
+    Handle,
+    Invalid,
+    Provider,
+    ProviderError,
+    Quota,
+    RetireResult,
+    Retry,
+    State,
+)
 from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
 from maintainer.fleet.state.observation import DataflowControl
 
@@ -27,6 +41,11 @@ log = get_logger()
 
 REFUSALS = (Quota, Capacity, Auth, Invalid)
 """Errors after which no instance was started and a retry under the same id is useless."""
+
+OUTAGES = (Retry, *TRANSIENT)
+"""Errors of a provider, dataflow or database that is away for a time: no sign that the launch itself fails."""
+OUTAGE_TRIES = 4
+"""Attempts from which on outages are not counted, so that a launch survives one of any length."""
 
 _STATES_WITH_STEP = (InstanceState.INTENDED, InstanceState.DRAINING, InstanceState.RETIRING)
 """States with a pending step of the actuator; in other states it waits."""
@@ -73,14 +92,32 @@ class Actuator:
         if self._fleet.kill is KillScope.ALL:
             return
         now = self._fleet.clock.wall()
-        for record in self._fleet.ledger.alive():
-            if (
-                record.instance.state in _STATES_WITH_STEP
-                and record.next_try_at <= now
-                and record.id not in self._in_step
-            ):
-                self._in_step.add(record.id)
-                tasks.create_task(self._step(record))
+        places: dict[PoolId, int] = {}
+        for record in sorted(self._fleet.ledger.alive(), key=lambda record: record.id):
+            # A later time than a retry can have was set before the wall clock was put back.
+            is_due = not 0 < record.next_try_at - now <= MAX_RETRY_S
+            if record.instance.state not in _STATES_WITH_STEP or not is_due or record.id in self._in_step:
+                continue
+            if record.instance.state is InstanceState.INTENDED and not record.tries:
+                pool = record.instance.pool
+                places[pool] = (places[pool] if pool in places else self._places(pool)) - 1
+                if places[pool] < 0:
+                    continue
+            self._in_step.add(record.id)
+            tasks.create_task(self._step(record))
+
+    def _places(self, pool: PoolId) -> int:
+        """Returns how many machines the pool may start beside those that may run, including terminating ones."""
+        begun = [self._fleet.ledger.records.get(launch) for launch in self._in_step]
+        first_attempts = [
+            record
+            for record in begun
+            if record is not None
+            and record.instance.pool == pool
+            and record.instance.state is InstanceState.INTENDED
+            and not record.tries
+        ]
+        return self._fleet.ledger.pools[pool].spec.max_nodes - self._fleet.machines(pool) - len(first_attempts)
 
     async def _step(self, record: LaunchRecord) -> None:
         """Takes the next step of a launch; a failure affects only this launch."""
@@ -102,11 +139,6 @@ class Actuator:
 
     async def _launch(self, record: LaunchRecord) -> None:
         fleet = self._fleet
-        if fleet.clock.wall() - record.instance.intended_at > fleet.config.times.start_timeout_s:
-            await fleet.record_event(
-                record.id, InstanceEvent.RETIRE, message="the instance could not be launched in time"
-            )
-            return
         try:
             async with self._launch_slot(record):
                 if not self._is_still_due(record):
@@ -148,17 +180,32 @@ class Actuator:
         """Requests the drain once; continues when the node has left, or its drain time has passed."""
         fleet = self._fleet
         node = fleet.observation.node(record.id)
-        since = record.instance.draining_at or fleet.clock.wall()
         drain_s = fleet.ledger.pools[record.instance.pool].spec.drain_s
-        is_over = fleet.clock.wall() - since > drain_s + DRAIN_MARGIN_S
+        drained_s = fleet.stored_times.age_s(record.instance.draining_at or fleet.clock.wall())
+        is_renewed = record.instance.cause is Cause.EXPIRED and not record.is_drain_requested
+        waits = is_renewed and self._waits_for_replacement(record, drained_s)
+        is_over = not is_renewed and drained_s > drain_s + DRAIN_MARGIN_S
         has_left = fleet.observation.is_fresh and self._has_left(record, node)
         if is_over or has_left:
             await fleet.record_event(record.id, InstanceEvent.RETIRE)
-        elif node is not None and not record.is_drain_requested:
-            left_s = max(1.0, since + drain_s - fleet.clock.wall())
+        elif node is not None and not record.is_drain_requested and not waits:
+            left_s = drain_s if is_renewed else max(1.0, drain_s - drained_s)
             reason = record.instance.message or "the pool is scaled down"
             await self._dataflow.drain_node(node.id, actor=FLEET_ACTOR.name, reason=reason, deadline_s=left_s)
-            await fleet.record_event(record.id, InstanceEvent.DRAIN, is_drain_requested=True)
+            begun: dict[str, Any] = {"draining_at": fleet.clock.wall()} if is_renewed else {}
+            await fleet.record_event(record.id, InstanceEvent.DRAIN, is_drain_requested=True, **begun)
+
+    def _waits_for_replacement(self, record: LaunchRecord, waited_s: float) -> bool:
+        """Returns whether a node that nears its maximum age works on, because its replacement is about to start."""
+        fleet, instance = self._fleet, record.instance
+        pool = fleet.pool(instance.pool)
+        left_s = instance.expires_at - instance.intended_at - fleet.stored_times.age_s(instance.intended_at)
+        if pool.spec.mode not in AUTOMATIC_MODES or left_s <= pool.spec.drain_s:
+            return False
+        starting = [other for other in fleet.ledger.alive(pool.spec.id) if other.instance.state in STARTING_STATES]
+        is_launched = any(other.instance.state is not InstanceState.INTENDED for other in starting)
+        is_expected = bool(starting) or waited_s <= 2 * fleet.config.times.follow_s
+        return is_launched or (is_expected and fleet.machines(pool.spec.id) < pool.spec.max_nodes)
 
     def _has_left(self, record: LaunchRecord, node: NodeReport | None) -> bool:
         """Returns whether the node has ended its drain, or had nothing to drain."""
@@ -174,9 +221,12 @@ class Actuator:
                 return
             outcome = await self._with_timeout(self._provider(record).retire(record.id))
         # A launch whose answer was lost may be listed some time after its provider reports no instance.
-        lag_s = self._provider(record).capabilities().listing_lag_s
-        is_settled = fleet.clock.wall() >= (record.instance.retiring_at or 0.0) + lag_s
-        if outcome is RetireResult.GONE and is_settled:
+        provider = self._provider(record)
+        is_settled = (
+            fleet.stored_times.age_s(record.instance.retiring_at or 0.0) >= provider.capabilities().listing_lag_s
+        )
+        is_gone = outcome is RetireResult.GONE and is_settled
+        if is_gone and await self._with_timeout(has_ended(provider, record)):
             await self._revoke(record)
             await fleet.record_event(record.id, InstanceEvent.RETIRED)
         else:
@@ -197,13 +247,21 @@ class Actuator:
         """Postpones a failed step. After `Retry` and `Unknown` the step may have succeeded; the next attempt checks
         this."""
         log.warning("step_postponed", launch=record.id, state=record.instance.state.value, problem=str(problem))
-        first_s = self._fleet.config.times.retry_s
+        times, message = self._fleet.config.times, f"{type(problem).__name__}: {problem}"
+        is_outage = isinstance(problem, OUTAGES)
+        tried_s = sum(min(MAX_RETRY_S, times.retry_s * 2**attempt) for attempt in range(record.tries))
+        is_late = record.instance.state is InstanceState.INTENDED and tried_s > times.start_timeout_s
         try:
-            await self._postpone(record, first_s=first_s, message=f"{type(problem).__name__}: {problem}")
+            if is_late and not is_outage:
+                await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=message)
+            else:
+                await self._postpone(record, first_s=times.retry_s, message=message, is_outage=is_outage)
         except Unavailable as outage:  # without the ledger, the step is repeated at the next tick
             log.warning("postponement_not_recorded", launch=record.id, problem=str(outage))
 
-    async def _postpone(self, record: LaunchRecord, *, first_s: float, message: str | None = None) -> None:
+    async def _postpone(
+        self, record: LaunchRecord, *, first_s: float, message: str | None = None, is_outage: bool = False
+    ) -> None:
         fleet = self._fleet
         delay_s = min(MAX_RETRY_S, first_s * 2 ** min(record.tries, 10))
 
@@ -214,7 +272,7 @@ class Actuator:
             new_message = current.instance.message if message is None else message
             postponed = replace(
                 current,
-                tries=current.tries + 1,
+                tries=current.tries + (not is_outage or current.tries < OUTAGE_TRIES),
                 next_try_at=fleet.clock.wall() + delay_s,
                 instance=replace(current.instance, message=new_message),
             )
@@ -238,3 +296,14 @@ class Actuator:
             raise Retry(
                 f"cannot call the provider: no answer within {limit_s:g} s", code="provider.no_answer"
             ) from None
+
+
+async def has_ended(provider: Provider, record: LaunchRecord) -> bool:
+    """Asks the provider for the instance by its own id: lists and terminations miss one whose tags were changed.
+
+    Raises: ProviderError.
+    """
+    if not record.instance.handle:
+        return True
+    handle = Handle(provider=provider.capabilities().kind, id=record.instance.handle, launch_id=record.id)
+    return (await provider.describe(handle)).state is State.GONE

@@ -1,34 +1,41 @@
 """Compares the ledger with the providers' lists and with dataflow's nodes, and corrects differences.
 
-listed, not in the ledger   orphan: watched for a while, then terminated
-in the ledger, not listed   gone after two lists without it
+listed, gone in the ledger  adopted if its node works; else an orphan, watched for a while, then terminated
+listed, of another fleet    reported
+in the ledger, not listed   gone after two lists without it if it was never ready; else reported until its node ends
+many not listed at once     the provider cannot be read
 two under one launch id     the registered one stays, the other is terminated
 terminating for long        requested again, and reported as a problem
 suspect for long            drained, and replaced
 
 A missing answer changes nothing: neither a provider, or one of its regions, that cannot be read nor a silent dataflow.
-A node that is missing from the reports has left only after `times.lost_after_s`, because a restarted dataflow does not
-know its nodes yet.
+A fresh heartbeat outranks what a provider lists. A node that is missing from the reports has left only after
+`times.lost_after_s`, because a restarted dataflow does not know its nodes yet.
 """
 
 import asyncio
+import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.instances import Cause, InstanceState, LaunchId
+from astraflow.contract.fleet.instances import Instance as FleetInstance
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.reports.report import NodeReport, NodeState
 from astraflow.runtime.logs import get_logger
+from maintainer.fleet.guard.guard import AUTOMATIC_MODES
+from maintainer.fleet.instances.actuator import has_ended
 from maintainer.fleet.ledger.ledger import Changes, Ledger
-from maintainer.fleet.ledger.lifecycle import STARTING_STATES, InstanceEvent
-from maintainer.fleet.ledger.records import LaunchRecord, Orphan
+from maintainer.fleet.ledger.lifecycle import STARTING_STATES, TERMINATING_STATES, InstanceEvent
+from maintainer.fleet.ledger.records import LaunchRecord, Orphan, PoolRecord
 from maintainer.fleet.providers.base import (
     Handle,
     Instance,
     Provider,
     ProviderError,
+    Retry,
     State,
     is_unread,
     unread_places,
@@ -38,7 +45,15 @@ from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
 log = get_logger()
 
 MISSED_LISTS = 2
-"""Consecutive lists without an instance after which it is gone."""
+"""Consecutive lists without an instance after which it is gone, or reported while its node works."""
+
+MANY_ABSENT, ABSENT_SHARE = 2, 0.5
+"""Number and share of a provider's instances that are too many to have ended between two lists."""
+
+RENEWED_SHARE = 0.1
+"""Share of a pool's nodes, at least one node, that are replaced at a time because of their age."""
+FIRST_RENEWAL, LAST_RENEWAL = 0.6, 0.9
+"""Shares of an instance's maximum age between which its replacement begins, spread by its launch id."""
 
 _STATE_EVENTS = {
     State.PENDING: InstanceEvent.PENDING,
@@ -58,26 +73,61 @@ class Reconciler:
         """Unix seconds of the latest sweep in which every provider answered; None before the first."""
         self._provider_problems: dict[str, str] = {}
         """Error of each provider that could not be read in the latest sweep."""
+        self._kept_orphans: dict[str, dict[str, str]] = {}
+        """Reason why an orphan is not terminated, by provider and handle, in the latest sweep."""
 
     def problems(self) -> Mapping[str, str]:
         """Returns problems that people should know of, by subject."""
-        fleet, now = self._fleet, self._fleet.clock.wall()
+        fleet = self._fleet
         problems = {
             f"provider {name}": f"provider {name} cannot be read: {problem}"
             for name, problem in sorted(self._provider_problems.items())
         }
-        for record in fleet.ledger.alive():
-            since = record.instance.retiring_at
-            if since is not None and now - since > fleet.config.times.terminate_timeout_s:
-                problems[f"termination of {record.id}"] = (
-                    f"instance {record.id} has not terminated for {now - since:.0f} s after the request; check "
-                    f"{record.instance.handle} at the provider"
+        for name, reasons in sorted(self._kept_orphans.items()):
+            for reason in sorted(set(reasons.values())):
+                handles = sorted(handle for handle, known in reasons.items() if known == reason)
+                problems[f"kept orphans at {name}, {reason}"] = (
+                    f"{len(handles)} instances at provider {name} ({handles[0]} first) have the tag {fleet.cluster} "
+                    f"and no live launch, and are not terminated: {reason}"
                 )
-            if record.instance.provider not in fleet.providers:
-                problems[f"provider of {record.id}"] = (
-                    f"instance {record.id} belongs to provider {record.instance.provider!r}, which is not configured"
-                )
+        for record in fleet.ledger.records.values():
+            problems |= {f"{what} of {record.id}": text for what, text in self._problems_of(record)}
         return problems
+
+    def _problems_of(self, record: LaunchRecord) -> Iterator[tuple[str, str]]:
+        """Returns the problems of a launch: what is wrong, and a sentence."""
+        fleet, times, instance = self._fleet, self._fleet.config.times, record.instance
+        if instance.state is InstanceState.GONE:
+            if fleet.is_back(record):
+                yield (
+                    "heartbeats",
+                    f"instance {record.id} was recorded as ended, but its node works; check its tags at the provider",
+                )
+            return
+        if (
+            instance.retiring_at is not None
+            and fleet.stored_times.age_s(instance.retiring_at) > times.terminate_timeout_s
+        ):
+            yield (
+                "termination",
+                f"instance {record.id} has not terminated for {fleet.stored_times.age_s(instance.retiring_at):.0f} s "
+                f"after the request; check {instance.handle} at the provider",
+            )
+        if instance.provider not in fleet.providers:
+            yield (
+                "provider",
+                f"instance {record.id} belongs to provider {instance.provider!r}, which is not configured",
+            )
+        if record.missed >= MISSED_LISTS:
+            yield (
+                "listing",
+                f"instance {record.id} may run, but provider {instance.provider} does not list it; check the tags of "
+                f"{instance.handle} at the provider",
+            )
+        waits_s = fleet.stored_times.age_s(instance.intended_at)
+        if instance.state is InstanceState.INTENDED and waits_s > times.start_timeout_s:
+            cause = instance.message or "the kill switch is on, or as many machines as the pool may have still run"
+            yield "launch", f"launch {record.id} has waited for {waits_s:.0f} s: {cause}"
 
     async def sweep(self) -> None:
         """Sweeps every provider once. A provider that fails is reported and retried at the next sweep."""
@@ -103,56 +153,66 @@ class Reconciler:
         for record in fleet.ledger.alive():
             if fleet.observation.is_fresh:
                 await self._check_node(record)
-                await self._retire_if_late(record)
-            await self._drain_if_suspect(record)
-            if fleet.clock.wall() > record.instance.expires_at and record.instance.state is InstanceState.READY:
-                await fleet.record_event(
-                    record.id,
-                    InstanceEvent.DRAIN,
-                    cause=Cause.EXPIRED,
-                    message="the instance has reached its maximum age",
-                )
+                await self._retire_if_late(fleet.ledger.records[record.id])
+            await self._drain_if_suspect(fleet.ledger.records[record.id])
+        if fleet.observation.is_fresh and fleet.kill is not KillScope.ALL:
+            for pool in tuple(fleet.ledger.pools.values()):
+                await self._renew(pool)
         await self._recheck_lost_instances()
 
     async def _sweep(self, name: str, provider: Provider) -> Mapping[str, ProviderError]:
         """Compares a provider's list with the ledger; returns what the list does not cover."""
         started_at = self._fleet.clock.wall()
         async with asyncio.timeout(self._fleet.config.times.call_timeout_s):
-            listed = await provider.list(self._fleet.config.cluster)
-        unread = unread_places(listed)
+            listed = await provider.list(self._fleet.cluster)
+        unread = dict(unread_places(listed))
         by_launch: dict[str, list[Instance]] = defaultdict(list)
         for instance in listed:
             by_launch[instance.handle.launch_id].append(instance)
-        for record in self._fleet.ledger.alive():
-            handle = record.instance.handle
-            if record.instance.provider == name and not is_unread(unread, handle=handle, launch_id=record.id):
-                settled_before = started_at - provider.capabilities().listing_lag_s
-                await self._compare(record, by_launch.get(record.id, []), provider, settled_before)
+        settled_before = started_at - provider.capabilities().listing_lag_s
+        expected = [
+            record
+            for record in self._fleet.ledger.alive()
+            if record.instance.provider == name
+            and not is_unread(unread, handle=record.instance.handle, launch_id=record.id)
+            and (record.id in by_launch or (record.instance.launched_at or started_at) < settled_before)
+        ]
+        absent = [
+            record for record in expected if not await self._compare(record, by_launch.get(record.id, []), provider)
+        ]
+        unread |= _too_many(absent, of=len(expected))
+        for record in absent:
+            if record.id not in unread:
+                await self._count_missing(record, provider)
         alive = [instance for instance in listed if instance.state is not State.GONE]
         await self._watch_orphans(name, provider, alive, unread)
         return unread
 
-    async def _compare(
-        self, record: LaunchRecord, listed: Sequence[Instance], provider: Provider, settled_before: float
-    ) -> None:
-        """Compares a launch with the instances listed under its id."""
+    async def _compare(self, record: LaunchRecord, listed: Sequence[Instance], provider: Provider) -> bool:
+        """Compares a launch with the instances listed under its id; returns whether one of them is its instance."""
         recorded_handle = record.instance.handle
         alive = sorted(
             (instance for instance in listed if instance.state is not State.GONE),
-            key=lambda instance: instance.created_at,
+            key=lambda instance: (instance.handle.id != recorded_handle, instance.created_at),
         )
         registered = next((instance for instance in listed if instance.handle.id == recorded_handle), None)
-        if registered is None and alive:
+        if alive:
             registered = alive[0]  # the answer to its launch was lost, or another instance replaced it
-        if registered is not None:
+        if registered is not None and (registered.state is not State.GONE or await self._has_ended(record, provider)):
             await self._register(record, registered)
             if len(alive) > 1 and self._fleet.kill is not KillScope.ALL:
                 log.warning(
                     "duplicate_instance", launch=record.id, registered=registered.handle.id, instances=len(alive)
                 )
                 await self._retire(provider, record.id, keep=registered.handle)
-        elif record.instance.launched_at is not None and record.instance.launched_at < settled_before:
-            await self._count_missing(record)
+            return True
+        return False
+
+    def _may_have_ended(self, record: LaunchRecord) -> bool:
+        """Returns whether dataflow's reports agree that the instance has ended."""
+        if record.instance.ready_at is not None and record.instance.state is not InstanceState.RETIRING:
+            return self._fleet.observation.is_silent(record.id)
+        return not self._fleet.observation.is_alive(record.id)
 
     async def _register(self, record: LaunchRecord, listed: Instance) -> None:
         """Records an instance's state, and its handle if the answer to its launch was lost."""
@@ -160,8 +220,12 @@ class Reconciler:
             listed.message if listed.message and listed.state in (State.STUCK, State.TERMINATING, State.GONE) else None
         )
         cause = Cause.PREEMPTED if listed.notice_at is not None else None  # also when the instance has ended already
+        is_outranked = (listed.state is State.PENDING and self._fleet.observation.is_alive(record.id)) or (
+            listed.state is State.STUCK and not self._may_have_ended(record)
+        )
+        event = InstanceEvent.RUNNING if is_outranked else _STATE_EVENTS[listed.state]
         updated = await self._fleet.record_event(
-            record.id, _STATE_EVENTS[listed.state], cause=cause, message=message, handle=listed.handle.id, missed=0
+            record.id, event, cause=cause, message=message, handle=listed.handle.id, missed=0
         )
         if updated is not None and updated.instance.state is InstanceState.SUSPECT:
             log.warning(
@@ -171,16 +235,18 @@ class Reconciler:
                 provider_state=listed.state.value,
             )
 
-    async def _count_missing(self, record: LaunchRecord) -> None:
-        if record.missed + 1 >= MISSED_LISTS:
-            await self._fleet.record_event(
-                record.id, InstanceEvent.MISSING, message="the provider no longer lists the instance"
-            )
+    async def _count_missing(self, record: LaunchRecord, provider: Provider) -> None:
+        """Counts a list without the instance. After its node was ready, it is gone when dataflow reports its end."""
+        was_ready = record.instance.ready_at is not None and record.instance.state is not InstanceState.RETIRING
+        if record.missed + 1 >= MISSED_LISTS and not was_ready and await self._has_ended(record, provider):
+            message = "the provider no longer lists the instance"
+            await self._fleet.record_event(record.id, InstanceEvent.MISSING, message=message)
             return
 
         def decide(ledger: Ledger) -> tuple[Changes, None]:
             current_record = ledger.records[record.id]
-            return Changes(records=(replace(current_record, missed=current_record.missed + 1),)), None
+            missed = min(current_record.missed + 1, MISSED_LISTS)
+            return Changes(records=(replace(current_record, missed=missed),) if missed > record.missed else ()), None
 
         await self._fleet.ledger.change(decide)
 
@@ -213,26 +279,77 @@ class Reconciler:
             log.warning("orphan_found", provider=name, handle=orphan.handle, launch=orphan.launch_id)
         if fleet.kill is KillScope.ALL:
             return
+        kept = self._kept_orphans[name] = {}
         for handle, instance in orphaned.items():
-            seen_at = fleet.ledger.orphans[name, handle].seen_at
-            if now - seen_at >= fleet.config.times.quarantine_s:
-                await self._end_orphan(provider, instance, seen_for_s=now - seen_at)
+            seen_for_s = fleet.stored_times.age_s(fleet.ledger.orphans[name, handle].seen_at)
+            if await self._adopt(instance) or seen_for_s < fleet.config.times.quarantine_s:
+                continue
+            reason = await self._reason_to_keep(instance)
+            if reason:
+                kept[handle] = reason
+            else:
+                await self._end_orphan(provider, instance, seen_for_s=seen_for_s)
+
+    async def _adopt(self, orphan: Instance) -> bool:
+        """Returns an instance that was recorded as gone to the pool if its node is ready."""
+        fleet = self._fleet
+        record = fleet.ledger.records.get(LaunchId.unchecked(orphan.handle.launch_id))
+        node = fleet.observation.node(orphan.handle.launch_id)
+        is_ready = node is not None and node.state is NodeState.READY and fleet.observation.is_alive(node.facts.name)
+        if record is None or not is_ready or orphan.state is not State.RUNNING:
+            return False
+        message = "adopted: the provider lists the instance again, and its node works"
+        await fleet.record_event(
+            record.id,
+            InstanceEvent.ADOPTED,
+            message=message,
+            handle=orphan.handle.id,
+            missed=0,
+            is_drain_requested=False,
+        )
+        await self._record_orphan(record.instance.pool, f"instance of launch {record.id} {message}", "its node works")
+        return True
+
+    async def _reason_to_keep(self, orphan: Instance) -> str:
+        """Returns why an orphan must not be terminated; empty for one of this fleet without a working node."""
+        fleet, launch_id, tags = self._fleet, orphan.handle.launch_id, orphan.tags
+        is_own = tags is not None and tags.run == fleet.run
+        if not is_own and await fleet.ledger.launch(launch_id) is None:
+            run = f"run {tags.run!r}" if tags is not None else "another fleet"
+            return f"they belong to {run}; give each fleet service a `cluster` of its own"
+        if fleet.observation.is_alive(launch_id):
+            return "their nodes work; drain them, or check the ledger"
+        if not fleet.observation.is_silent(launch_id, for_s=fleet.config.times.lost_after_s):
+            return "dataflow does not answer, so their nodes may work"
+        return ""
 
     async def _end_orphan(self, provider: Provider, orphan: Instance, *, seen_for_s: float) -> None:
         """Terminates an orphan, at each sweep until it is not listed; recorded once in the audit log."""
-        fleet = self._fleet
         await self._retire(provider, orphan.handle.launch_id)
         if orphan.state is State.TERMINATING:
             return
         pool = orphan.tags.pool if orphan.tags is not None else ""
         message = f"orphan {orphan.handle.id} terminated: the ledger has no live launch {orphan.handle.launch_id}"
-        reason = f"orphaned for {seen_for_s:.0f} s"
+        await self._record_orphan(pool, message, f"orphaned for {seen_for_s:.0f} s")
+
+    async def _record_orphan(self, pool: str, message: str, reason: str) -> None:
+        fleet = self._fleet
 
         def decide(_: Ledger) -> tuple[Changes, None]:
             decision = fleet.decision("orphan", pool=pool, actor=FLEET_ACTOR, reason=reason, message=message)
             return Changes(decisions=(decision,)), None
 
         await fleet.ledger.change(decide)
+
+    async def _has_ended(self, record: LaunchRecord, provider: Provider) -> bool:
+        """Returns whether dataflow agrees that the instance has ended, and the provider when it is asked by its own id.
+
+        Raises: TimeoutError.
+        """
+        if not self._may_have_ended(record):
+            return False
+        async with asyncio.timeout(self._fleet.config.times.call_timeout_s):
+            return await has_ended(provider, record)
 
     async def _retire(self, provider: Provider, launch_id: str, *, keep: Handle | None = None) -> None:
         """Requests a termination. Raises: TimeoutError, so that a hanging provider delays no other sweep."""
@@ -274,18 +391,70 @@ class Reconciler:
             return
         pool = fleet.ledger.pools[record.instance.pool]
         ready_timeout_s = min(fleet.config.times.start_timeout_s, max(60.0, 2 * fleet.launch_delay_s(pool.spec)))
-        if fleet.clock.wall() - record.instance.launched_at > ready_timeout_s:
+        # A node cannot join while dataflow does not answer.
+        if min(fleet.stored_times.age_s(record.instance.launched_at), fleet.observation.fresh_for_s) > ready_timeout_s:
             message = f"the node was not ready within {ready_timeout_s:.0f} s"
             await fleet.record_event(record.id, InstanceEvent.RETIRE, message=message)
 
     async def _drain_if_suspect(self, record: LaunchRecord) -> None:
-        """Drains an instance that has been SUSPECT for too long."""
+        """Drains an instance that has been SUSPECT for too long, and whose node shows no sign of life."""
         fleet, since = self._fleet, record.suspect_at
-        if since is not None and fleet.clock.wall() - since > fleet.config.times.suspect_timeout_s:
-            message = f"the instance was in an inconsistent state for {fleet.clock.wall() - since:.0f} s"
+        if since is None or not fleet.observation.is_silent(record.id, for_s=fleet.config.times.lost_after_s):
+            return
+        suspect_for_s = fleet.stored_times.age_s(since)
+        if suspect_for_s > fleet.config.times.suspect_timeout_s:
+            message = f"the instance was in an inconsistent state for {suspect_for_s:.0f} s"
             await fleet.record_event(record.id, InstanceEvent.DRAIN, cause=Cause.INCONSISTENT, message=message)
+
+    async def _renew(self, pool: PoolRecord) -> None:
+        """Drains a few of the pool's ready instances that near their maximum age, unless launches are pending or fail.
+
+        The actuator lets them work until their replacements are ready. An instance that cannot wait any longer drains.
+        """
+        fleet, records = self._fleet, self._fleet.ledger.alive(pool.spec.id)
+        ready = [record for record in records if record.instance.state is InstanceState.READY]
+        old = sorted(
+            (record for record in ready if self._age_share(record.instance) >= renewal_share(record.id)),
+            key=lambda record: (record.instance.expires_at, record.id),
+        )
+        is_changing = pool.failures > 0 or any(record.instance.state in STARTING_STATES for record in records)
+        leaving = sum(
+            record.instance.cause is Cause.EXPIRED and record.instance.state in TERMINATING_STATES for record in records
+        )
+        renewed = max(0, max(1, int(RENEWED_SHARE * len(ready))) - leaving)
+        if is_changing and pool.spec.mode in AUTOMATIC_MODES:
+            renewed = 0
+        for rank, record in enumerate(old):
+            max_age_s = record.instance.expires_at - record.instance.intended_at
+            last_share = max(LAST_RENEWAL, 1.0 - pool.spec.drain_s / max_age_s)
+            if rank < renewed or self._age_share(record.instance) >= last_share:
+                message = "the instance nears its maximum age"
+                await fleet.record_event(record.id, InstanceEvent.DRAIN, cause=Cause.EXPIRED, message=message)
+
+    def _age_share(self, instance: FleetInstance) -> float:
+        """Returns the age of an instance as a share of its maximum age."""
+        return self._fleet.stored_times.age_s(instance.intended_at) / (instance.expires_at - instance.intended_at)
 
     def _record_failure(self, name: str, problem: str) -> None:
         if self._provider_problems.get(name) != problem:
             log.warning("provider_unreadable", provider=name, problem=problem)
         self._provider_problems[name] = problem
+
+
+def _too_many(absent: Sequence[LaunchRecord], *, of: int) -> Mapping[str, ProviderError]:
+    """Returns the absent instances as unread ones if they are too many to have ended between two lists."""
+    missing = [record.id for record in absent if record.instance.state is not InstanceState.RETIRING]
+    if len(missing) < max(MANY_ABSENT, ABSENT_SHARE * of):
+        return {}
+    problem = Retry(
+        f"cannot rely on the list: it lacks {len(missing)} of {of} instances; check the permissions and regions of the "
+        "provider, and the tags of its instances",
+        code="provider.many_absent",
+    )
+    return dict.fromkeys(missing, problem)
+
+
+def renewal_share(launch_id: LaunchId) -> float:
+    """Returns the share of its maximum age at which an instance is to be replaced."""
+    number = int.from_bytes(hashlib.blake2b(launch_id.encode(), digest_size=4).digest())
+    return FIRST_RENEWAL + (LAST_RENEWAL - FIRST_RENEWAL) * number / 2**32

@@ -30,6 +30,7 @@ from maintainer.fleet.ledger.tables import (
     InstanceRow,
     MaintainerRow,
     OrphanRow,
+    OwnerRow,
     PoolRow,
     ProposalRow,
     ReplyRow,
@@ -53,6 +54,7 @@ _STORED = (
     "waiting_proposals",
     "rejected_proposals",
     "next_decision",
+    "identity",
 )
 """Attributes of a ledger that equal the stored state."""
 
@@ -76,6 +78,8 @@ class Ledger:
         self.rejected_proposals: dict[PlanId, Proposal] = {}
         """Proposals rejected within `REJECTED_S`."""
         self.next_decision = 1
+        self.identity = ""
+        """Random identity of this ledger, from its first owner on."""
         self._epoch: int | None = None
         self._loaded_at = 0.0
         """Unix seconds of the first load."""
@@ -100,6 +104,20 @@ class Ledger:
             for record in self.records.values()
             if record.instance.state is not InstanceState.GONE and pool in (None, record.instance.pool)
         )
+
+    def billed(self, pool: PoolId | None = None) -> tuple[LaunchRecord, ...]:
+        """Returns launches that may cost money: those that are not gone, and gone ones that a provider still lists."""
+        orphaned = {orphan.launch_id for orphan in self.orphans.values()}
+        return tuple(
+            record
+            for record in self.records.values()
+            if (record.instance.state is not InstanceState.GONE or record.id in orphaned)
+            and pool in (None, record.instance.pool)
+        )
+
+    def tagged(self, name: str) -> str:
+        """Returns a name with the ledger's identity, for tags that no other fleet service uses."""
+        return f"{name}-{self.identity}" if self.identity else name
 
     def of_pool(self, pool: PoolId) -> tuple[LaunchRecord, ...]:
         """Returns launches of a pool, including recently ended ones."""
@@ -150,6 +168,14 @@ class Ledger:
         row = await self._database.write(lambda session: session.get(ReplyRow, key))
         return rows.reply(row) if row is not None else None
 
+    async def launch(self, launch_id: str) -> LaunchRecord | None:
+        """Returns a launch of any age; None for an id that is not of this ledger."""
+        known = self.records.get(LaunchId.unchecked(launch_id))
+        if known is not None:
+            return known
+        row = await self._database.write(lambda session: session.get(InstanceRow, launch_id))
+        return rows.record(row) if row is not None else None
+
     async def instances(
         self, *, pool: str, with_gone: bool, before: str, limit: int
     ) -> tuple[tuple[LaunchRecord, ...], bool]:
@@ -182,6 +208,8 @@ class Ledger:
         return tuple(rows.proposal(row) for row in proposal_rows[:limit]), len(proposal_rows) > limit
 
     def _load(self, session: Session, now: float) -> None:
+        owner = session.get(OwnerRow, 1)
+        self.identity = owner.identity if owner is not None else ""
         self.pools = {pool.spec.id: pool for pool in map(rows.pool, session.exec(select(PoolRow)).all())}
         recent = col(InstanceRow.gone_at).is_(None) | (col(InstanceRow.gone_at) > now - MEMORY_WINDOW_S)
         records = map(rows.record, session.exec(select(InstanceRow).where(recent)).all())

@@ -34,6 +34,8 @@ class InstanceEvent(Enum):
     """Command to terminate a failed instance."""
     STOP = "stop"
     """Command to terminate the instance because the service stops."""
+    ADOPTED = "adopted"
+    """The provider lists the instance again, and its node works, although it was recorded as gone."""
     RETIRED = "retired"
     """The provider confirmed that the instance no longer exists."""
 
@@ -46,13 +48,15 @@ LIVE_STATES = (*COUNTED_STATES, *TERMINATING_STATES)
 
 
 def next_state(state: State, event: InstanceEvent) -> State:
-    """Returns the next state. GONE is final: an instance that appears under its id later is an orphan.
+    """Returns the next state. GONE is final, unless the instance is adopted because its node works.
 
     >>> next_state(State.PENDING, InstanceEvent.RUNNING)
     <InstanceState.RUNNING: 'running'>
     >>> next_state(State.READY, InstanceEvent.PENDING)
     <InstanceState.SUSPECT: 'suspect'>
     """
+    if state is State.GONE and event is InstanceEvent.ADOPTED:
+        return State.READY
     if state is State.GONE or event in (InstanceEvent.GONE, InstanceEvent.MISSING, InstanceEvent.RETIRED):
         return State.GONE
     if state is State.RETIRING:
@@ -110,6 +114,7 @@ _TABLE: dict[InstanceEvent, dict[State, State]] = {
         State.DRAINING: State.DRAINING,
         State.SUSPECT: State.DRAINING,
     },
+    InstanceEvent.ADOPTED: {**{state: state for state in LIVE_STATES}, State.SUSPECT: State.READY},
     InstanceEvent.RETIRE: dict.fromkeys(LIVE_STATES, State.RETIRING),
     InstanceEvent.STOP: dict.fromkeys(LIVE_STATES, State.RETIRING),
 }

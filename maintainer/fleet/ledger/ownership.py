@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,7 +17,8 @@ def next_epoch(session: Session, process: str) -> int:
     """Makes `process` the owner; returns the epoch of its writes."""
     owner = session.get(OwnerRow, 1, with_for_update=True)
     epoch = 1 if owner is None else owner.epoch + 1
-    session.merge(OwnerRow(id=1, epoch=epoch, process=process))
+    identity = secrets.token_hex(5) if owner is None else owner.identity
+    session.merge(OwnerRow(id=1, epoch=epoch, process=process, identity=identity))
     return epoch
 
 

@@ -109,8 +109,8 @@ class LaunchIds:
 
 
 def spending_rate(records: Iterable[LaunchRecord]) -> float:
-    """Returns the current cost of present and requested instances. US dollars an hour."""
-    return sum(record.instance.usd_per_hour for record in records if record.instance.gone_at is None)
+    """Returns the cost of launches. US dollars an hour."""
+    return sum(record.instance.usd_per_hour for record in records)
 
 
 def spent_today(records: Iterable[LaunchRecord], *, now: float) -> float:

@@ -114,6 +114,8 @@ class OwnerRow(SQLModel, table=True):
     """Incremented at every start of a service."""
     process: str
     """Host and process id, for people."""
+    identity: str = ""
+    """Random identity of the ledger, part of its instances' tags; empty in ledgers from before revision 0009."""
 
 
 class SwitchRow(SQLModel, table=True):

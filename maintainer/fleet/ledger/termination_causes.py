@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from astraflow.contract.fleet.instances import Cause, Instance
+from astraflow.contract.fleet.instances import Cause, Instance, InstanceState
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, TERMINATING_STATES, InstanceEvent, next_state
 from maintainer.fleet.ledger.records import LaunchRecord
 
@@ -29,6 +29,8 @@ def termination_cause(instance: Instance, event: InstanceEvent, reported: Cause 
     cause = reported or _CAUSES.get(event, Cause.FAILED if instance.ready_at is None else unrequested)
     if instance.cause is Cause.LOST and cause is Cause.PREEMPTED:
         return cause
+    if event is InstanceEvent.ADOPTED and instance.state is InstanceState.GONE:
+        return None
     begins = instance.state in COUNTED_STATES and next_state(instance.state, event) not in COUNTED_STATES
     return cause if begins else instance.cause
 

@@ -9,6 +9,9 @@ from maintainer.fleet.ledger.lifecycle import InstanceEvent, next_state
 from maintainer.fleet.ledger.records import LaunchRecord
 from maintainer.fleet.ledger.termination_causes import termination_cause
 
+_INSTANCE_CHANGES = ("handle", "draining_at")
+_ENDING_TIMES = ("draining_at", "retiring_at", "gone_at")
+
 
 def apply_event(
     known: LaunchRecord,
@@ -21,7 +24,7 @@ def apply_event(
 ) -> LaunchRecord:
     """Returns the launch after an event. cause: known cause of a termination. message: None to keep the current one.
 
-    changes: other fields of the record; `handle` is a field of its instance.
+    changes: other fields of the record; `handle` and `draining_at` are fields of its instance.
     """
     state = next_state(known.instance.state, event)
     instance_fields: dict[str, Any] = {
@@ -31,9 +34,8 @@ def apply_event(
     }
     if message is not None:
         instance_fields["message"] = message
-    if "handle" in changes:
-        instance_fields["handle"] = changes["handle"]
-    record_fields = {name: value for name, value in changes.items() if name != "handle"}
+    instance_fields |= {name: changes[name] for name in _INSTANCE_CHANGES if name in changes}
+    record_fields = {name: value for name, value in changes.items() if name not in _INSTANCE_CHANGES}
     if (state is InstanceState.SUSPECT) != (known.suspect_at is not None):
         record_fields["suspect_at"] = now if state is InstanceState.SUSPECT else None
     if state is not known.instance.state:
@@ -41,8 +43,10 @@ def apply_event(
     return replace(known, instance=replace(known.instance, **instance_fields), **record_fields)
 
 
-def _times(instance: Instance, state: InstanceState, event: InstanceEvent, now: float) -> dict[str, float]:
-    """Returns the times to set; each time is set once."""
+def _times(instance: Instance, state: InstanceState, event: InstanceEvent, now: float) -> dict[str, float | None]:
+    """Returns the times to set; each time is set once, and those of an end are removed when it did not end."""
+    if event is InstanceEvent.ADOPTED and instance.state is InstanceState.GONE:
+        return dict.fromkeys(_ENDING_TIMES)
     reached = {
         "launched_at": event in (InstanceEvent.ACCEPTED, InstanceEvent.PENDING, InstanceEvent.RUNNING),
         "ready_at": state is InstanceState.READY,

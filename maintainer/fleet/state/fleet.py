@@ -13,7 +13,7 @@ from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus
 from astraflow.contract.fleet.plans import Actor, Finding, Role
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, Pool, PoolSpec
 from astraflow.contract.ids import PoolId
-from astraflow.runtime.clock import Clock
+from astraflow.runtime.clock import Clock, StoredTimes
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.guard.guard import Limits, Rejection, Situation
@@ -23,7 +23,7 @@ from maintainer.fleet.ledger.records import LaunchIds, LaunchRecord, PoolRecord,
 from maintainer.fleet.ledger.termination_causes import losses, terminating
 from maintainer.fleet.ledger.transitions import apply_event
 from maintainer.fleet.providers.base import FaultInjectable, Provider
-from maintainer.fleet.state.observation import Observation
+from maintainer.fleet.state.observation import HEARTBEAT_S, Observation
 
 log = get_logger()
 
@@ -71,10 +71,20 @@ class Fleet:
     launch_ids: LaunchIds
     clock: Clock
     run: str
-    """Name of the run, for tags."""
+    """Name of the run and identity of the ledger, for tags."""
     join_address: str
     """`HOST:PORT` where nodes join the run."""
     maintainer_heartbeat: MaintainerHeartbeat = field(default_factory=MaintainerHeartbeat)
+    stored_times: StoredTimes = field(init=False)
+    """Ages of the ledger's times."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stored_times", StoredTimes(self.clock))
+
+    @property
+    def cluster(self) -> str:
+        """Tag of all instances: the configured one, else one that is unique."""
+        return self.config.cluster or self.ledger.tagged("astraflow")
 
     @property
     def limits(self) -> Limits:
@@ -111,8 +121,25 @@ class Fleet:
         return tuple(record.instance for record in self.ledger.alive(pool))
 
     def unmanaged(self, pool: PoolId) -> int:
-        """Returns the number of present nodes of the pool that this service did not start."""
-        return sum(1 for name in self.observation.present(pool) if name not in self.ledger.records)
+        """Returns the number of present nodes of the pool that belong to no live launch."""
+        records = (self.ledger.records.get(LaunchId.unchecked(name)) for name in self.observation.present(pool))
+        return sum(1 for record in records if record is None or self.is_back(record))
+
+    def is_back(self, record: LaunchRecord) -> bool:
+        """Returns whether a launch was recorded as gone, but its node has sent heartbeats since then."""
+        gone_at = record.instance.gone_at
+        if gone_at is None:
+            return False
+        return self.observation.heartbeat_age_s(record.id) + HEARTBEAT_S < self.stored_times.age_s(gone_at)
+
+    def machines(self, pool: PoolId) -> int:
+        """Returns the number of the pool's machines that may run, including terminating and manually started ones."""
+        launched = [
+            record
+            for record in self.ledger.billed(pool)
+            if record.instance.state is not InstanceState.INTENDED or record.tries
+        ]
+        return len(launched) + self.unmanaged(pool)
 
     def size(self, pool: PoolId) -> int:
         """Returns present plus requested nodes, including manually started ones, as the rule counts them."""
@@ -149,9 +176,9 @@ class Fleet:
             override_until_at=pool.override_until_at,
             breaker_until=pool.breaker_until,
             kill=self.kill,
-            usd_per_hour=spending_rate(pool_records),
+            usd_per_hour=spending_rate(self.ledger.billed(spec.id)),
             usd_today=spent_today(pool_records, now=now),
-            fleet_usd_per_hour=spending_rate(all_records),
+            fleet_usd_per_hour=spending_rate(self.ledger.billed()),
             fleet_usd_today=spent_today(all_records, now=now),
             rejected=self._rejected(spec.id, now),
         )
@@ -206,12 +233,12 @@ class Fleet:
         now, records = self.clock.wall(), self.ledger.records.values()
         is_file = self.switch_file.exists()
         return FleetStatus(
-            cluster=self.config.cluster,
+            cluster=self.cluster,
             at=now,
             pools=tuple(self.view(pool) for _, pool in sorted(self.ledger.pools.items())),
             kill=self.kill,
             kill_reason=f"the file {self.switch_file.path} exists" if is_file else self.ledger.switch.reason,
-            usd_per_hour=spending_rate(records),
+            usd_per_hour=spending_rate(self.ledger.billed()),
             usd_today=spent_today(records, now=now),
             last_sweep_at=last_sweep_at,
             orphans=len(self.ledger.orphans),
@@ -298,6 +325,11 @@ class Fleet:
             )
         return updated
 
+    def _was_unobserved(self, record: LaunchRecord) -> bool:
+        """Returns whether dataflow, which nodes need in order to join, did not answer at some time since the launch."""
+        launched_at = record.instance.launched_at
+        return launched_at is not None and self.stored_times.age_s(launched_at) > self.observation.fresh_for_s
+
     def _changes(self, known: LaunchRecord, updated: LaunchRecord, event: InstanceEvent) -> Changes:
         """Returns the changes of an event for the instance and its pool: size, successful or failed launch."""
         pool = self.ledger.pools[updated.instance.pool]
@@ -305,8 +337,9 @@ class Fleet:
         changed = replace(pool, version=pool.version + (is_counted != was_counted))
         if updated.instance.state is InstanceState.READY and known.instance.ready_at is None:
             changed = replace(changed, failures=0, breaker_until=None)
-        has_failed = event in FAILURE_EVENTS and updated.instance.cause is not Cause.PREEMPTED
-        if not (has_failed and known.instance.state in STARTING_STATES and not is_counted):
+        is_failure = event in FAILURE_EVENTS and updated.instance.cause is not Cause.PREEMPTED
+        has_failed = is_failure and known.instance.state in STARTING_STATES and not is_counted
+        if not has_failed or self._was_unobserved(known):
             return Changes(records=(updated,), pools=(changed,) if changed != pool else ())
         failures = pool.failures + 1
         until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAKER_FAILURES else pool.breaker_until

@@ -1,5 +1,6 @@
 """Dataflow's latest report: its nodes, the rule's recommendations, and its age."""
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,9 @@ from astraflow.runtime.logs import get_logger
 log = get_logger()
 
 RECONNECT_S = 1.0
+
+HEARTBEAT_S = 5.0
+"""Age up to which a heartbeat, or the absence of one in a report, outranks what a provider lists. Seconds."""
 
 SEEN_NODES_S = 3600.0
 """Time for which the latest report of a missing node is remembered. Seconds."""
@@ -71,6 +75,8 @@ class Observation:
         self._targets: Mapping[PoolId, TargetRecommendation] = {}
         self._is_complete = False
         self._seen_at: float | None = None
+        self._fresh_since = 0.0
+        """Clock time of the first report since reports were stale."""
         self._seen_nodes_at: dict[str, float] = {}
         """Clock time of the latest report that had each node; nodes missing for long are left out."""
         self._unbroken_since = 0.0
@@ -87,6 +93,11 @@ class Observation:
     def is_fresh(self) -> bool:
         """The latest report is recent enough to act on."""
         return self.age_s is not None and self.age_s <= self._fresh_s
+
+    @property
+    def fresh_for_s(self) -> float:
+        """Time for which reports have been fresh. Seconds."""
+        return self._clock.now() - self._fresh_since if self.is_fresh else 0.0
 
     @property
     def is_run_complete(self) -> bool:
@@ -115,6 +126,27 @@ class Observation:
         missing_since = max(self._unbroken_since, self._seen_nodes_at.get(name, self._unbroken_since))
         return self._seen_at - missing_since >= missing_for_s
 
+    def heartbeat_age_s(self, name: str) -> float:
+        """Returns the age of a node's latest heartbeat in seconds; infinity when it has left or was lost."""
+        node = self.node(name)
+        if node is None or node.state is NodeState.LOST or self.age_s is None:
+            return math.inf
+        return self.age_s + node.heartbeat_age_s
+
+    def is_alive(self, name: str) -> bool:
+        """Returns whether a current report has a fresh heartbeat of the node."""
+        return self.heartbeat_age_s(name) <= HEARTBEAT_S
+
+    def is_silent(self, name: str, *, for_s: float = HEARTBEAT_S) -> bool:
+        """Returns whether current reports show that the node has left, or had no heartbeat for this time.
+
+        False while dataflow does not answer: then the node may be alive.
+        """
+        if self.age_s is None or self.age_s > HEARTBEAT_S:
+            return False
+        node = self.node(name)
+        return self.has_left(name, missing_for_s=for_s) if node is None else node.heartbeat_age_s > for_s
+
     def cause(self, name: str) -> Cause | None:
         """Returns why a node drains or has left; None when dataflow does not know."""
         node = self._nodes.get(name)
@@ -140,6 +172,8 @@ class Observation:
             if previous_node is None or node.joined_at >= previous_node.joined_at:
                 newest[node.facts.name] = node
         now = self._clock.now()
+        if not self.is_fresh:
+            self._fresh_since = now
         if self._sequence is None or report.sequence < self._sequence or not self.is_fresh:
             self._unbroken_since = now
         recent = {name: at for name, at in self._seen_nodes_at.items() if now - at < SEEN_NODES_S}

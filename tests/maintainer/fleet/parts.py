@@ -122,7 +122,8 @@ class Run:
         names = [
             machine.instance.handle.launch_id
             for machine in self.cloud.alive()
-            if self.cloud.state(machine).value == "running" or machine.instance.handle.launch_id in self.leaving
+            if (self.cloud.state(machine).value == "running" and machine.has_token)
+            or machine.instance.handle.launch_id in self.leaving
         ]
         nodes = tuple(self._node(name) for name in sorted(set(names)))
         completion = (
@@ -196,18 +197,22 @@ class Parts:
 
     async def pass_time(self, duration_s: float, *, sweep_s: float = 60.0, tick_s: float = 5.0) -> None:
         """Runs the service's loops in turn."""
-        until = self.clock.wall() + duration_s
-        next_sweep = self.clock.wall()
-        while self.clock.wall() < until:
-            if not self.run.is_away:
-                self.fleet.observation.update(self.run.report())
-            await self.reconciler.check_nodes()
-            await self.follower.follow()
-            await self.actuator.run_due_steps()
-            if self.clock.wall() >= next_sweep:
+        until = self.clock.now() + duration_s
+        next_sweep = self.clock.now()
+        while self.clock.now() < until:
+            await self.tick()
+            if self.clock.now() >= next_sweep:
                 await self.reconciler.sweep()
                 next_sweep += sweep_s
-            self.clock.advance(min(tick_s, until - self.clock.wall()))
+            self.clock.advance(min(tick_s, until - self.clock.now()))
+
+    async def tick(self) -> None:
+        """Runs each loop of the service once, except the sweep."""
+        if not self.run.is_away:
+            self.fleet.observation.update(self.run.report())
+        await self.reconciler.check_nodes()
+        await self.follower.follow()
+        await self.actuator.run_due_steps()
 
     def states(self) -> dict[str, int]:
         """Returns the number of instances in each state."""
@@ -233,6 +238,8 @@ async def build(
     database = database or memory_database()
     ledger = await Ledger(database).load(now=clock.wall())
     if POOL not in ledger.pools:
+        await ledger.take_ownership()
+        await ledger.load(now=clock.wall())
         record = PoolRecord(spec=pool or spec(), version=1, target=0)
         await ledger.change(lambda _: (Changes(pools=(record,)), None))
     return Parts(

@@ -22,12 +22,15 @@ from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
 from astraflow.contract.fleet.preflight import CheckKind
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
+from astraflow.runtime.clock import SystemClock
 from astraflow.wire.server import ListenOptions
+from maintainer.fleet import service as fleet_service
 from maintainer.fleet.__main__ import read_config
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.service import serve
 from tests.errors import raises_code
+from tests.fakes.cloud import Cloud, CloudProvider
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO
 from tests.maintainer.fleet.providers.test_local_process import SLEEPER
@@ -240,6 +243,33 @@ async def test_invalid_input_is_refused(tmp_path: Path) -> None:
         async with connect_fleet(address, "wrong") as stranger:
             with pytest.raises(NotAuthenticated):
                 await stranger.status()
+
+
+@pytest.mark.parametrize("cluster", ["", "shared"])
+async def test_two_services_on_one_account_never_end_each_others_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str
+) -> None:
+    cloud = Cloud(SystemClock())
+    monkeypatch.setattr(fleet_service, "build_providers", lambda *_, **__: {"machine": CloudProvider(cloud)})
+    shared = config(cluster=cluster, times={"tick_s": 0.05, "sweep_s": 0.05, "quarantine_s": 0.0, "lost_after_s": 0.0})
+    async with (
+        service(tmp_path / "one", shared) as one,
+        service(tmp_path / "two", shared) as two,
+        connect_fleet(one, TOKEN) as first,
+        connect_fleet(two, TOKEN) as second,
+    ):
+        for fleet in (first, second):
+            plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two", target=2))
+            await fleet.apply(plan.id, key="up")
+        for fleet in (first, second):
+            status = await until(fleet, lambda status: nodes(status) == {"running": 2})
+            for _ in range(5):  # sweeps
+                swept_at = status.last_sweep_at
+                while status.last_sweep_at == swept_at:
+                    status = await fleet.status()
+            assert status.orphans == (2 if cluster else 0)
+            assert len(status.problems) == (1 if cluster else 0)
+        assert (len(cloud.alive()), cloud.starts) == (4, 4)
 
 
 def test_a_configuration_is_read_from_toml_and_from_json(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ async def test_an_instance_seen_only_after_its_end_has_its_notice_as_cause(tmp_p
     launch, machine = first(parts)
     parts.cloud.preempt(machine, in_s=10.0)
     parts.clock.advance(20.0)
+    parts.fleet.observation.update(parts.run.report())
     await parts.reconciler.sweep()
     assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.GONE, Cause.PREEMPTED)
 
@@ -116,6 +117,7 @@ async def test_a_notice_counts_also_after_the_end(tmp_path: Path) -> None:
     launch, machine = first(parts)
     before = parts.run.report()
     parts.cloud.end(machine, after_s=0.0)  # it terminates itself after its node has left
+    parts.fleet.observation.update(parts.run.report())
     await parts.reconciler.sweep()
     assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.GONE, Cause.LOST)
     nodes = [
@@ -151,6 +153,7 @@ async def test_an_unannounced_end_is_a_loss_and_a_node_that_never_worked_has_fai
     parts = await working(tmp_path)
     launch, machine = first(parts)
     parts.cloud.end(machine, after_s=0.0)
+    parts.fleet.observation.update(parts.run.report())
     await parts.reconciler.sweep()
     assert instance_of(parts, launch).cause is Cause.LOST
     await parts.want(4)
@@ -200,11 +203,16 @@ async def test_maximum_age_and_inconsistency_are_separate_causes(tmp_path: Path)
     assert instance_of(parts, odd).cause is None
     parts.clock.advance(301.0)
     await parts.reconciler.check_nodes()
+    assert instance_of(parts, odd).cause is None, "its node may work"
+    parts.run.lost[odd] = 61.0
+    parts.fleet.observation.update(parts.run.report())
+    await parts.reconciler._drain_if_suspect(parts.ledger.records[odd])
     assert (instance_of(parts, odd).state, instance_of(parts, odd).cause) == (
         InstanceState.DRAINING,
         Cause.INCONSISTENT,
     )
     parts.clock.advance(instance_of(parts, old).expires_at - parts.clock.wall() + 1.0)
+    parts.fleet.observation.update(parts.run.report())
     await parts.reconciler.check_nodes()
     assert launch == old
     assert (instance_of(parts, old).state, instance_of(parts, old).cause) == (InstanceState.DRAINING, Cause.EXPIRED)
@@ -233,6 +241,7 @@ def test_leaving_instances_have_a_cause_and_only_a_loss_can_become_a_preemption(
         cause = termination_cause(launched, event, reported_cause)
         assert (
             cause is launched.cause
+            or (event is InstanceEvent.ADOPTED and launched.state is InstanceState.GONE)
             or launched.cause is None
             or (launched.cause, cause) == (Cause.LOST, Cause.PREEMPTED)
         )
