@@ -144,7 +144,7 @@ async def _on_astraflow_error(request: Request, problem: Exception) -> Response:
 async def _on_defect(request: Request, problem: Exception) -> Response:
     id_ = request_id(request)
     log.error("request_failed", request=id_, method=request.method, path=request.url.path, exc_info=problem)
-    return _error(request, 500, "The log of the web process has the details. The run is not affected.")
+    return _error(request, 500, "The log of the web process has the details.")
 
 
 async def _refusal(context: RequestContext, request: Request, permission: Permission, resource: Resource) -> Response:

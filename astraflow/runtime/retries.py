@@ -1,4 +1,4 @@
-"""Asyncio helpers: retry with backoff, pauses after failures, periodic work."""
+"""Which failures may pass, and asyncio helpers: retry with backoff, pauses after failures, periodic work."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -14,8 +14,25 @@ log = get_logger()
 TRANSIENT = (Unavailable, DeadlineExceeded, RateLimited)
 """Errors that a retry may resolve."""
 
+_SQLITE_REMEDIES = {
+    "BUSY": "end the other program that holds its lock, such as a backup",
+    "LOCKED": "end the other program that holds its lock, such as a backup",
+    "PROTOCOL": "end the other program that holds its lock, such as a backup",
+    "FULL": "free disk space",
+    "IOERR": "check the disk and the limits of this user for files",
+    "READONLY": "make its folder and file system writable",
+    "PERM": "make its folder and file system writable",
+    "CANTOPEN": "check its folder, its permissions and the limit of open files",
+}
+"""Remedies by the names of SQLite's errors that pass without a change of the program or of the data."""
+
 _waits: dict[object, tuple[float, str]] = {}
 """Calls of `retry` that wait now: since when, by their clock, and the latest problem."""
+
+
+def sqlite_remedy(problem: BaseException | None) -> str | None:
+    """Returns what to do when SQLite cannot use its file now; None for any other error, such as damaged data."""
+    return _SQLITE_REMEDIES.get(getattr(problem, "sqlite_errorname", "").removeprefix("SQLITE_").partition("_")[0])
 
 
 def current_waits(*, now: float, min_s: float) -> list[str]:

@@ -23,7 +23,16 @@ from web.middleware.rate_limits import RateExceeded, RateLimiter
 from web.process_settings import Settings
 from web.security.addresses import came_from, hostname, is_own_origin
 from web.security.problems import CODE_HEADER, problem_response
-from web.security.request_bodies import MAX_BODY_BYTES, READ_METHODS, Fields, form_fields, read_body, replay_body
+from web.security.request_bodies import (
+    MAX_BODY_BYTES,
+    READ_METHODS,
+    Fields,
+    form_fields,
+    form_without_nul,
+    read_body,
+    replay_body,
+    without_nul,
+)
 from web.security.resources import Resource
 from web.security.roles import ROLES_BY_RANK, Permission, RequiredPermission, RoutePermissions
 from web.static_files import FILES
@@ -97,6 +106,7 @@ class SecurityMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        without_nul(scope)
         answer = self._with_headers(send)
         headers = Headers(scope=scope)
         refusal = self._reject_foreign(scope, headers)
@@ -108,19 +118,16 @@ class SecurityMiddleware:
             return
         try:
             viewer = await self._viewer(scope, headers)
-        except Unavailable as problem:  # the database: the application's own handlers are further inside
-            await _refused(scope, headers, 503, problem)(scope, receive, answer)
-            return
-        try:
             self._limits.take(scope, viewer, came_from=scope["state"]["came_from"])
             if scope["type"] == "websocket" and viewer is not None:
                 with self._limits.socket(viewer):
                     await self._forward(scope, receive, answer, viewer)
-                return
+            else:
+                await self._forward(scope, receive, answer, viewer)
+        except Unavailable as problem:  # the database, here: the application's own handlers are further inside
+            await _refused(scope, headers, 503, problem)(scope, receive, answer)
         except RateExceeded as problem:
             await _answer_rate_limited(scope, receive, answer, problem)
-            return
-        await self._forward(scope, receive, answer, viewer)
 
     async def _forward(self, scope: Scope, receive: Receive, answer: Send, viewer: Viewer | None) -> None:
         headers, required = Headers(scope=scope), self._needs.required_by(scope)
@@ -181,6 +188,7 @@ class SecurityMiddleware:
             problem = InvalidInput(f"Refused: more than {MAX_BODY_BYTES} bytes.", code="request.too_large")
             await _refused(scope, Headers(scope=scope), 413, problem)(scope, receive, send)
             return
+        body = form_without_nul(scope, body)
         fields = form_fields(scope, body)
         scope["state"]["run"] = fields.get(RUN_FIELD, [""])[0]
         await self._authorize(scope, replay_body(body, receive), send, required, viewer, fields)
