@@ -23,6 +23,9 @@ _CACHE_KIB = 512
 CONNECT_TIMEOUT_S = 10
 """Time for a connection to a database server, in seconds."""
 
+LOCK_TIMEOUT_S = 5.0
+"""Time for which a transaction waits for SQLite's lock, in seconds."""
+
 _UNUSABLE = ("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_CANTOPEN")
 """Errors that mean at the start that the place is wrong, and later that the file system fails."""
 
@@ -148,7 +151,7 @@ def _engine(url: str, *, repair_hint: str, is_synced: bool) -> Engine:
         pragmas = (
             "journal_mode=WAL",
             f"synchronous={'FULL' if is_synced else 'NORMAL'}",
-            "busy_timeout=5000",
+            f"busy_timeout={round(1000 * LOCK_TIMEOUT_S)}",
             f"cache_size=-{_CACHE_KIB}",
         )
         event.listen(engine, "connect", lambda connection, _: _set_up(connection, (*pragmas, "foreign_keys=ON")))
