@@ -26,9 +26,6 @@ CONNECT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 5.0
 """Time for which a transaction waits for SQLite's lock, in seconds."""
 
-_UNUSABLE = ("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_CANTOPEN")
-"""Errors that mean at the start that the place is wrong, and later that the file system fails."""
-
 _READ_ONLY_SQL_TRANSACTION = "25006"
 """State of an error of PostgreSQL: the server is a standby, or was made read-only."""
 
@@ -160,8 +157,8 @@ def _engine(url: str, *, repair_hint: str, is_synced: bool) -> Engine:
 
 
 def _open_error(engine: Engine, problem: DBAPIError, repair_hint: str) -> InvalidInput | Unavailable:
-    remedy = _outage_remedy(problem)
-    if remedy is not None and not getattr(problem.orig, "sqlite_errorname", "").startswith(_UNUSABLE):
+    remedy = _outage_remedy(problem, is_start=True)
+    if remedy is not None:
         return _outage(engine, problem, remedy)
     return InvalidInput(
         f"cannot use the database {_name(engine)!r}: {_cause(problem)}; {repair_hint}", code="database.unusable"
@@ -186,13 +183,13 @@ def _explained(engine: Engine) -> Iterator[None]:
         raise _outage(engine, problem, remedy) from problem
 
 
-def _outage_remedy(problem: DBAPIError | PoolTimeout) -> str | None:
+def _outage_remedy(problem: DBAPIError | PoolTimeout, *, is_start: bool = False) -> str | None:
     """Returns what to do in an outage: a server ended or refused the connection, admits no writes now or has no
     connection left, or SQLite cannot use its file now. None for any other problem."""
     if isinstance(problem, PoolTimeout):  # of the pool: all connections wait for the same outage
         return "see the log for the transactions that hold its connections"
     if hasattr(problem.orig, "sqlite_errorname"):
-        return sqlite_remedy(problem.orig)
+        return sqlite_remedy(problem.orig, is_start=is_start)
     is_read_only = getattr(problem.orig, "sqlstate", None) == _READ_ONLY_SQL_TRANSACTION
     if isinstance(problem, OperationalError | InterfaceError) or problem.connection_invalidated or is_read_only:
         return "check that its server runs and admits this user"

@@ -26,13 +26,19 @@ _SQLITE_REMEDIES = {
 }
 """Remedies by the names of SQLite's errors that pass without a change of the program or of the data."""
 
+_WRONG_PLACES = ("READONLY", "PERM", "CANTOPEN")
+
 _waits: dict[object, tuple[float, str]] = {}
 """Calls of `retry` that wait now: since when, by their clock, and the latest problem."""
 
 
-def sqlite_remedy(problem: BaseException | None) -> str | None:
-    """Returns what to do when SQLite cannot use its file now; None for any other error, such as damaged data."""
-    return _SQLITE_REMEDIES.get(getattr(problem, "sqlite_errorname", "").removeprefix("SQLITE_").partition("_")[0])
+def sqlite_remedy(problem: BaseException | None, *, is_start: bool = False) -> str | None:
+    """Returns what to do when SQLite cannot use its file now; None for any other error, such as damaged data.
+
+    is_start: the file is opened; if it cannot be written, its place is wrong, and waiting does not help.
+    """
+    kind = getattr(problem, "sqlite_errorname", "").removeprefix("SQLITE_").partition("_")[0]
+    return None if is_start and kind in _WRONG_PLACES else _SQLITE_REMEDIES.get(kind)
 
 
 def current_waits(*, now: float, min_s: float) -> list[str]:
