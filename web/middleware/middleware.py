@@ -9,7 +9,7 @@ by themselves, so it cannot be abused by other sites.
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
@@ -261,8 +261,8 @@ class SecurityMiddleware:
         headers = Headers(scope=scope)
         if is_for_programs(scope, headers):
             return _refused(scope, headers, status, problem)
-        page = urlsplit(headers.get("referer", ""))
-        back = local_path(page.path + (f"?{page.query}" if page.query else "")) if page.netloc else "/"
+        page = "/" + headers.get("referer", "").partition("://")[2].partition("/")[2].partition("#")[0]
+        back = local_path(page.removeprefix(self._settings.path_prefix))
         login = f"/login?next={quote(back, safe='/')}"
         if "hx-request" in headers:
             response: Response = PlainTextResponse(str(problem), status, headers={"hx-redirect": login})

@@ -47,7 +47,7 @@ function takeKept() {
   const kept = JSON.parse(sessionStorage.getItem(STORE) ?? "null");
   if (isRefused && kept?.page !== location.pathname) return {}; // the error page, or the login
   sessionStorage.removeItem(STORE);
-  document.cookie = `${COOKIE}=; max-age=0; path=/`;
+  document.cookie = `${COOKIE}=; max-age=0; path=${document.documentElement.dataset.root}/`;
   return isRefused ? kept.forms : {};
 }
 
