@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 
+from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
 from astraflow.contract.errors import Unavailable
@@ -89,7 +90,7 @@ class Recorder:
             await asyncio.shield(self._try_flush())
 
     async def flush(self) -> None:
-        """Writes waiting samples. Raises: Unavailable; unwritten samples keep waiting."""
+        """Writes waiting samples. Raises: DBAPIError, Unavailable; unwritten samples keep waiting."""
         async with self._flushing:
             await self._flush()
 
@@ -123,8 +124,9 @@ class Recorder:
     async def _try_flush(self) -> None:
         try:
             await self.flush()
-        except Unavailable as problem:
-            log.warning("recording_failed", problem=str(problem), waiting=len(self._waiting))
+        except (DBAPIError, Unavailable) as problem:
+            cause = str(problem.orig if isinstance(problem, DBAPIError) else problem)
+            log.warning("recording_failed", problem=cause, waiting=len(self._waiting))
         except Exception as problem:  # the content of a report never ends the process
             self.skipped += len(self._waiting)
             self._waiting.clear()
