@@ -77,6 +77,12 @@ class Database:
                 self._engine.pool.dispose()
 
 
+def storable_text(text: str) -> str:
+    """Returns a text that every database stores alike, such as the output of a program: without NUL and unpaired
+    surrogates."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
 def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bool = False) -> Engine:
     """Opens the database at `url`, creating or migrating its tables.
 

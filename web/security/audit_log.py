@@ -20,6 +20,7 @@ from sqlmodel import Session, col, delete, select
 
 from astraflow.contract.errors import AstraFlowError, NotPermitted, Unavailable
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.database import storable_text
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import retry
 from web.database.db import Database
@@ -277,9 +278,8 @@ def _open_command(open_id: str, author: Author, command: AuditedCommand) -> Open
 
 
 def _clean(text: str) -> str:
-    """Text that every database stores alike: without NUL, lone surrogates or secrets, limited in length."""
-    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
-    return SECRET_PATTERN.sub("[secret]", text)[:MAX_TEXT_LETTERS]
+    """Text that every database stores alike, without secrets and limited in length."""
+    return SECRET_PATTERN.sub("[secret]", storable_text(text))[:MAX_TEXT_LETTERS]
 
 
 def _facts(facts: Facts) -> str:
