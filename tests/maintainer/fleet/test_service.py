@@ -298,9 +298,9 @@ async def test_the_service_outlasts_a_locked_ledger_and_does_everything_once(
     monkeypatch.setattr("astraflow.runtime.database.LOCK_TIMEOUT_S", 0.05)
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="x", target=2))
-        later = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="y", target=3))
         with closing(sqlite3.connect(tmp_path / "fleet.sqlite", isolation_level=None)) as other:
             launched = (await fleet.apply(plan.id, key="k1")).launched
+            later = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="y", target=3))
             other.execute("BEGIN EXCLUSIVE")  # while the launches run
             with structlog.testing.capture_logs() as logs:
                 for _ in range(8):
