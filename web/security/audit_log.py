@@ -135,8 +135,8 @@ class AuditLog:
             after = {**command.after, "problem": text}
             await self._complete(open_id, author, replace(command, result=outcome, after=after))
             raise
-        after = result_facts(result) if result_facts is not None else command.after
-        await self._complete(open_id, author, replace(command, after=after))
+        facts = result_facts(result) if result_facts is not None else command.after
+        await self._complete(open_id, author, replace(command, after=facts))
         return result
 
     async def record_interrupted(self) -> None:

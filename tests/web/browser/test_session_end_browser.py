@@ -39,7 +39,7 @@ async def admin_page(pages: RunningWeb, chromium: Browser) -> AsyncIterator[tupl
         await page.goto(f"{pages.address}/settings")
         await page.fill('input[name="new"]', PASSWORD)
         await page.click('form[action="/settings/password"] button')
-        await expect(page.locator(".flash")).to_contain_text("password")
+        await expect(page.locator(".flash")).to_contain_text("Password changed")
         yield page, context
 
 
