@@ -63,6 +63,7 @@ _NOT_FOUND = "Not Found"
 """Default detail of the router for an unknown path."""
 
 _TITLES = {
+    401: "Log in again",
     403: "Not permitted",
     404: "Page not found",
     405: "Method not allowed",
@@ -92,6 +93,11 @@ def create_app(app_context: AppContext) -> ASGIApp:
             app_context.context_of_run(app_context.followed.by_name("")), request, permission, resource
         )
 
+    def ask_to_log_in(request: Request, problem: AstraFlowError, login_path: str) -> Response:
+        context = app_context.context_of_run(app_context.followed.by_name(""))
+        status = 401 if isinstance(problem, NotAuthenticated) else 403
+        return _error(request, status, str(problem), code=problem.code, context=context, login_path=login_path)
+
     needs = RoutePermissions(routes)
     resources_of = RequestResources(app_context).resources_of
     secured = SecurityMiddleware(
@@ -102,6 +108,7 @@ def create_app(app_context: AppContext) -> ASGIApp:
         limits=RateLimiter(app_context.settings, app_context.clock),
         resources_of=resources_of,
         refuse=refuse,
+        ask_to_log_in=ask_to_log_in,
     )
     return PathPrefixMiddleware(secured, app_context.settings.path_prefix)
 
@@ -144,7 +151,7 @@ async def _on_astraflow_error(request: Request, problem: Exception) -> Response:
 async def _on_defect(request: Request, problem: Exception) -> Response:
     id_ = request_id(request)
     log.error("request_failed", request=id_, method=request.method, path=request.url.path, exc_info=problem)
-    return _error(request, 500, "The log of the web process has the details. The run is not affected.")
+    return _error(request, 500, "The log of the web process has the details.")
 
 
 async def _refusal(context: RequestContext, request: Request, permission: Permission, resource: Resource) -> Response:
@@ -189,6 +196,7 @@ def _error(
     code: str = "",
     context: RequestContext | None = None,
     fields: Sequence[FieldProblem] = (),
+    login_path: str = "",
 ) -> Response:
     context, name = context or error_page_context(request), request_id(request)
     title = _TITLES.get(status, "Request failed")
@@ -198,7 +206,16 @@ def _error(
     else:
         report = problem_report(request, status=status, title=title, detail=detail, at=context.clock.wall())
         response = context.pages.page(
-            request, "error.html", status=status, code=code, title=title, detail=detail, report=report, page="error"
+            request,
+            "error.html",
+            status=status,
+            code=code,
+            title=title,
+            detail=detail,
+            report=report,
+            login_path=login_path,
+            is_uncertain=status >= 500 and request.method not in READ_METHODS,
+            page="error",
         )
         response.headers[CODE_HEADER] = code or f"http.{status}"
     response.headers[REQUEST_HEADER] = name

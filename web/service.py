@@ -51,6 +51,7 @@ async def serve(
         database = await asyncio.to_thread(open_database, settings.directory, settings.database)
         try:
             audit_log = AuditLog(database, clock=clock)
+            await audit_log.record_interrupted()
             launcher = Launcher(database, clock=clock)
             async with followed_run(settings, database=database, clock=clock) as first_run:
                 find_folders = (
@@ -88,7 +89,12 @@ async def _run(
         memory_release = periodic(_release_memory, every_s=MEMORY_RELEASE_INTERVAL_S, clock=app_context.clock)
         background_tasks = [
             tasks.create_task(work)
-            for work in (app_context.followed.run(), app_context.retention.run(), memory_release)
+            for work in (
+                app_context.followed.run(),
+                app_context.retention.run(),
+                app_context.audit_log.run(),
+                memory_release,
+            )
         ]
         async with serving_http(
             create_app(app_context),

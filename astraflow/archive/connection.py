@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from astraflow.contract.errors import DeadlineExceeded
+from astraflow.contract.errors import DeadlineExceeded, Unavailable
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import sqlite_remedy
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -56,12 +57,15 @@ def open_recorded(path: Path) -> sqlite3.Connection:
 
 
 def run_query(database: sqlite3.Connection, question: Callable[[sqlite3.Connection], T]) -> T:
-    """Runs a query. Raises: DeadlineExceeded when it takes too long."""
+    """Runs a query. Raises: DeadlineExceeded when it takes too long, Unavailable while the file cannot be used."""
     give_up_at = time.monotonic() + QUERY_S
     database.set_progress_handler(lambda: time.monotonic() > give_up_at, 10_000)
     try:
         return question(database)
     except sqlite3.OperationalError as problem:
+        remedy = sqlite_remedy(problem)
+        if remedy is not None:
+            raise Unavailable(f"cannot read the archive: {problem}; {remedy}", code="archive.outage") from problem
         if getattr(problem, "sqlite_errorname", "") != "SQLITE_INTERRUPT":
             raise
         raise DeadlineExceeded(

@@ -6,6 +6,8 @@ import time
 from itertools import count
 from typing import Protocol
 
+DAY_S = 86400.0
+
 
 class Clock(Protocol):
     """Time source of a component."""
@@ -101,6 +103,40 @@ class StoredTimes:
         self._offset_s = wall - now
         age_s = wall - at - sum(length_s for before, length_s in self._put_ahead if at <= before)
         return age_s if age_s >= 0 else now - self._put_back_at
+
+
+class UtcDay:
+    """Current day in UTC, which only moves forward: a clock that steps back over midnight renews no daily budget.
+
+    A day ends after 24 hours of monotonic time at the latest, so that a clock that was ahead by years holds no day.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.number = self._wall_day()
+        """Days since 1970."""
+        self._began_at = clock.now()
+
+    def has_changed(self) -> bool:
+        """Moves to the day of the clock if the day is over, and returns whether it was."""
+        today, now = self._wall_day(), self._clock.now()
+        if today <= self.number and now - self._began_at < DAY_S:
+            return False
+        self.number, self._began_at = today, now
+        return True
+
+    def include(self, at: float) -> None:
+        """Moves to the day of a record, if it is later: the clock was ahead when the record was written."""
+        self.number = max(self.number, int(at // DAY_S))
+
+    @property
+    def left_s(self) -> float:
+        """Time until the day ends. Seconds."""
+        by_wall_s = (self.number + 1) * DAY_S - self._clock.wall()
+        return max(0.0, min(by_wall_s, self._began_at + DAY_S - self._clock.now()))
+
+    def _wall_day(self) -> int:
+        return int(self._clock.wall() // DAY_S)
 
 
 class VirtualClock:

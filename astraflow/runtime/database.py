@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event, inspect, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlmodel import Session, create_engine
 
 from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.runtime.retries import sqlite_remedy
 
 T = TypeVar("T")
 
@@ -21,6 +23,12 @@ _CACHE_KIB = 512
 CONNECT_TIMEOUT_S = 10
 """Time for a connection to a database server, in seconds."""
 
+LOCK_TIMEOUT_S = 5.0
+"""Time for which a transaction waits for SQLite's lock, in seconds."""
+
+_READ_ONLY_SQL_TRANSACTION = "25006"
+"""State of an error of PostgreSQL: the server is a standby, or was made read-only."""
+
 _REVISIONS = "alembic_version"
 """Alembic's table, whose single row has the revision of the database."""
 
@@ -29,8 +37,9 @@ class Database:
     """Sessions of one database. Each unit of work is one transaction in a thread.
 
     A writing transaction holds SQLite's only write lock from its first statement: its reads cannot change meanwhile,
-    and it never fails midway because of another writer. While a database server cannot be reached, every transaction
-    raises Unavailable; one that was being committed may have taken effect.
+    and it never fails midway because of another writer. In an outage, every transaction raises Unavailable: a server
+    cannot be reached, or SQLite's file is locked, read-only or on a full disk. One that was being committed may have
+    taken effect. A value that the database cannot store, such as a text with NUL, raises InvalidInput.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -61,11 +70,17 @@ class Database:
 
     def _run(self, engine: Engine, work: Callable[[Session], T]) -> T:
         try:
-            with _outages_as_unavailable(engine), Session(engine, expire_on_commit=False) as session, session.begin():
+            with _explained(engine), Session(engine, expire_on_commit=False) as session, session.begin():
                 return work(session)
         finally:
             if self._is_closed:
                 self._engine.pool.dispose()
+
+
+def storable_text(text: str) -> str:
+    """Returns a text that every database stores alike, such as the output of a program: without NUL and unpaired
+    surrogates."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bool = False) -> Engine:
@@ -139,7 +154,7 @@ def _engine(url: str, *, repair_hint: str, is_synced: bool) -> Engine:
         pragmas = (
             "journal_mode=WAL",
             f"synchronous={'FULL' if is_synced else 'NORMAL'}",
-            "busy_timeout=5000",
+            f"busy_timeout={round(1000 * LOCK_TIMEOUT_S)}",
             f"cache_size=-{_CACHE_KIB}",
         )
         event.listen(engine, "connect", lambda connection, _: _set_up(connection, (*pragmas, "foreign_keys=ON")))
@@ -148,33 +163,48 @@ def _engine(url: str, *, repair_hint: str, is_synced: bool) -> Engine:
 
 
 def _open_error(engine: Engine, problem: DBAPIError, repair_hint: str) -> InvalidInput | Unavailable:
-    if _is_outage(engine, problem):
-        return _unreachable(engine, problem)
+    remedy = _outage_remedy(problem, is_start=True)
+    if remedy is not None:
+        return _outage(engine, problem, remedy)
     return InvalidInput(
         f"cannot use the database {_name(engine)!r}: {_cause(problem)}; {repair_hint}", code="database.unusable"
     )
 
 
 @contextmanager
-def _outages_as_unavailable(engine: Engine) -> Iterator[None]:
+def _explained(engine: Engine) -> Iterator[None]:
+    """Raises Unavailable for outages, and InvalidInput for values that the database cannot store."""
     try:
         yield
-    except DBAPIError as problem:
-        if not _is_outage(engine, problem):
+    except (DataError, OverflowError, UnicodeEncodeError) as problem:
+        raise InvalidInput(
+            "cannot use a value of the request: the database cannot store it; send texts without NUL and unpaired "
+            "surrogates, and smaller numbers",
+            code="database.invalid_value",
+        ) from problem
+    except (DBAPIError, PoolTimeout) as problem:
+        remedy = _outage_remedy(problem)
+        if remedy is None:
             raise
-        raise _unreachable(engine, problem) from problem
+        raise _outage(engine, problem, remedy) from problem
 
 
-def _is_outage(engine: Engine, problem: DBAPIError) -> bool:
-    """Returns whether a server ended or refused the connection. SQLite has no server: its file is full or damaged."""
-    return engine.dialect.name != "sqlite" and isinstance(problem, OperationalError | InterfaceError)
+def _outage_remedy(problem: DBAPIError | PoolTimeout, *, is_start: bool = False) -> str | None:
+    """Returns what to do in an outage: a server ended or refused the connection, admits no writes now or has no
+    connection left, or SQLite cannot use its file now. None for any other problem."""
+    if isinstance(problem, PoolTimeout):  # of the pool: all connections wait for the same outage
+        return "see the log for the transactions that hold its connections"
+    if hasattr(problem.orig, "sqlite_errorname"):
+        return sqlite_remedy(problem.orig, is_start=is_start)
+    is_read_only = getattr(problem.orig, "sqlstate", None) == _READ_ONLY_SQL_TRANSACTION
+    if isinstance(problem, OperationalError | InterfaceError) or problem.connection_invalidated or is_read_only:
+        return "check that its server runs and admits this user"
+    return None
 
 
-def _unreachable(engine: Engine, problem: DBAPIError) -> Unavailable:
+def _outage(engine: Engine, problem: DBAPIError | PoolTimeout, remedy: str) -> Unavailable:
     return Unavailable(
-        f"cannot reach the database {_name(engine)!r}: {_cause(problem)}; check that its server runs and admits this "
-        "user",
-        code="database.unreachable",
+        f"cannot reach the database {_name(engine)!r}: {_cause(problem)}; {remedy}", code="database.unreachable"
     )
 
 
@@ -182,8 +212,8 @@ def _name(engine: Engine) -> str:
     return _redacted(engine.url.render_as_string(hide_password=True))
 
 
-def _cause(problem: DBAPIError) -> str:
-    return str(problem.orig).partition("\n")[0]
+def _cause(problem: DBAPIError | PoolTimeout) -> str:
+    return str(problem.orig if isinstance(problem, DBAPIError) else problem).partition("\n")[0]
 
 
 def _begin(connection: Connection) -> None:

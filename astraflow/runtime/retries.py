@@ -1,4 +1,4 @@
-"""Asyncio helpers: retry with backoff, pauses after failures, periodic work."""
+"""Which failures may pass, and asyncio helpers: retry with backoff, pauses after failures, periodic work."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -14,8 +14,31 @@ log = get_logger()
 TRANSIENT = (Unavailable, DeadlineExceeded, RateLimited)
 """Errors that a retry may resolve."""
 
+_SQLITE_REMEDIES = {
+    "BUSY": "end the other program that holds its lock, such as a backup",
+    "LOCKED": "end the other program that holds its lock, such as a backup",
+    "PROTOCOL": "end the other program that holds its lock, such as a backup",
+    "FULL": "free disk space",
+    "IOERR": "check the disk and the limits of this user for files",
+    "READONLY": "make its folder and file system writable",
+    "PERM": "make its folder and file system writable",
+    "CANTOPEN": "check its folder, its permissions and the limit of open files",
+}
+"""Remedies by the names of SQLite's errors that pass without a change of the program or of the data."""
+
+_WRONG_PLACES = ("READONLY", "PERM", "CANTOPEN")
+
 _waits: dict[object, tuple[float, str]] = {}
 """Calls of `retry` that wait now: since when, by their clock, and the latest problem."""
+
+
+def sqlite_remedy(problem: BaseException | None, *, is_start: bool = False) -> str | None:
+    """Returns what to do when SQLite cannot use its file now; None for any other error, such as damaged data.
+
+    is_start: the file is opened; if it cannot be written, its place is wrong, and waiting does not help.
+    """
+    kind = getattr(problem, "sqlite_errorname", "").removeprefix("SQLITE_").partition("_")[0]
+    return None if is_start and kind in _WRONG_PLACES else _SQLITE_REMEDIES.get(kind)
 
 
 def current_waits(*, now: float, min_s: float) -> list[str]:

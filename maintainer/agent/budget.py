@@ -4,12 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.maintainer import Budget, TranscriptEntry
-from astraflow.runtime.clock import Clock
+from astraflow.runtime.clock import DAY_S, Clock, UtcDay
 from maintainer.agent.config import DayBudget, WakeBudget
 from maintainer.agent.llm.interface import Usage
 from maintainer.agent.transcript.transcript import Kind
-
-DAY_S = 86400.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,13 +31,16 @@ class Budgets:
         self._clock = clock
         self._began_at = clock.now()
         self._ended_s: float | None = 0.0
-        self._today = self._date()
+        self.today = UtcDay(clock)
+        """Day of the budgets; it only moves forward."""
         self.wake = BudgetUse()
         self.day = BudgetUse()
 
     def restore(self, entries: Iterable[TranscriptEntry]) -> None:
         """Restores the usage of today and of the latest wake from the transcript."""
-        midnight, began_at, is_awake = self._today * DAY_S, 0.0, False
+        entries, began_at, is_awake = tuple(entries), 0.0, False
+        self.today.include(max((entry.at for entry in entries), default=0.0))
+        midnight = self.today.number * DAY_S
         for entry in entries:
             if entry.kind == Kind.WAKE.value:
                 self.wake, began_at, is_awake = BudgetUse(), entry.at, True
@@ -149,21 +150,14 @@ class Budgets:
             Budget(scope="day", unit="usd", used=use.usd, limit=limits.usd),
         )
 
-    def seconds_to_midnight(self) -> float:
-        """Seconds to midnight UTC."""
-        return DAY_S - self._clock.wall() % DAY_S
-
     @property
     def _day_s(self) -> float:
         """Seconds of today's wakes, the current one included."""
         return self.day.seconds + (self.duration_s if self._ended_s is None else 0.0)
 
     def _start_new_day(self) -> None:
-        if self._date() != self._today:
-            self._today, self.day = self._date(), BudgetUse()
-
-    def _date(self) -> int:
-        return int(self._clock.wall() // DAY_S)
+        if self.today.has_changed():
+            self.day = BudgetUse()
 
 
 def _count(use: BudgetUse, entry: TranscriptEntry) -> None:

@@ -9,7 +9,7 @@ from astraflow.contract.fleet.instances import InstanceState
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, PlanId
 from astraflow.contract.ids import PoolId
-from astraflow.runtime.clock import Clock
+from astraflow.runtime.clock import DAY_S, Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.notifications.notice_queue import Notice
@@ -24,7 +24,6 @@ from maintainer.agent.transcript.transcript import Kind
 
 log = get_logger()
 
-DAY_S = 86400.0
 PROCESS_ENDED = "the process ended during this wake"
 _PROPOSAL_OUTCOMES = {
     ProposalState.APPROVED: "approved",
@@ -191,7 +190,9 @@ class FollowUp:
         """Writes and sends the daily digest: what was done, and which signals are active."""
         hour, now = self._config.notify.digest_hour, self._clock.wall()
         day = int(now // DAY_S)
-        if hour is None or self._digest_day == day or now % DAY_S < 3600.0 * hour:
+        if hour is None or now % DAY_S < 3600.0 * hour:
+            return
+        if self._digest_day is not None and 0 <= self._digest_day - day <= 1:  # 1: the clock stepped back over midnight
             return
         is_first = self._digest_day is None
         self._digest_day = day

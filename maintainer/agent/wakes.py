@@ -23,7 +23,6 @@ log = get_logger()
 
 ALARM_AFTER_FAILURES = 3
 """Consecutive failed wakes after which people are notified."""
-DAY_S = 86400.0
 STOPPED_BY_PEOPLE = "people stopped this wake"
 
 
@@ -134,7 +133,7 @@ class Wakes:
         """Sleeps until the next check or the next day; notifies people once per budget and day."""
         is_day = spent.scope == "day"
         if is_day:
-            self._wake_schedule.pause(self._budgets.seconds_to_midnight())
+            self._wake_schedule.pause(self._budgets.today.left_s)
         self.state = MaintainerState.OVER_BUDGET
         body = {"scope": spent.scope, "unit": spent.unit, "used": spent.used, "limit": spent.limit}
         await self.record(Kind.BUDGET, body)
@@ -144,8 +143,8 @@ class Wakes:
             f"the maintainer's {spent.scope} budget {condition} ({spent.unit}: {spent.used:g} of {spent.limit:g}); "
             f"it sleeps until {resumes_at}; the rule continues"
         )
-        today = int(self._clock.wall() // DAY_S)
-        await self._follow_up.raise_alarm(f"budget:{spent.scope}:{spent.unit}:{today}", "warning", text)
+        alarm = f"budget:{spent.scope}:{spent.unit}:{self._budgets.today.number}"
+        await self._follow_up.raise_alarm(alarm, "warning", text)
 
     async def _schedule_next(self, result: ConversationResult, signals: Sequence[Signal]) -> None:
         """Schedules the next wake from the result."""

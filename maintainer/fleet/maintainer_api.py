@@ -102,7 +102,7 @@ class MaintainerApi:
             entry_rows = session.exec(query.limit(limit + 1)).all()
             return chosen, tuple(rows.entry(row) for row in entry_rows[:limit]), len(entry_rows) > limit
 
-        return await self._database.write(read)
+        return await self._database.read(read)
 
     def _store(self, session: Session, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
         last = session.exec(

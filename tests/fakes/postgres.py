@@ -63,6 +63,17 @@ def server_url(port: int, database: str = "postgres") -> str:
     return f"postgresql://web@127.0.0.1:{port}/{database}"
 
 
+def separate_schema(url: str, name: str) -> str:
+    """Creates a schema and returns the URL of a database whose tables are in it, beside those of another service."""
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+        connection.execute(text(f"CREATE SCHEMA {name}"))
+        connection.commit()
+    engine.dispose()
+    return f"{url}?options=-csearch_path%3D{name}"
+
+
 def _unprivileged(program: str) -> list[str]:
     """Returns the command of a program as another user: PostgreSQL refuses to run as root."""
     user, group = f"--reuid={UNPRIVILEGED_UID}", f"--regid={UNPRIVILEGED_UID}"

@@ -1,8 +1,8 @@
-"""Clock that leaves out the time in which a service did not run."""
+"""Clock that leaves out the time in which a service did not run, and the day that only moves forward."""
 
 import pytest
 
-from astraflow.runtime.clock import AwakeClock, StoredTimes
+from astraflow.runtime.clock import DAY_S, AwakeClock, StoredTimes, UtcDay
 from tests.fakes.clock import ManualClock
 
 GAP_S = 5.0
@@ -90,3 +90,31 @@ def test_a_stored_time_ages_without_the_steps_of_the_wall_clock() -> None:
     clock.ahead_s += 1.0
     assert times.age_s(clock.wall() - 5.0) == 5.0, "a correction of a second is no step"
     assert StoredTimes(clock).age_s(at) == 0.0, "a restarted process knows no step"
+
+
+def test_a_day_moves_forward_only_and_is_not_repeated_after_a_step_back_over_midnight() -> None:
+    clock = TwoTimes(10 * DAY_S - 60)
+    day = UtcDay(clock)
+    clock.advance(90)
+    assert (day.has_changed(), day.number) == (True, 10)
+    clock.ahead_s = -60  # 23:59:30 again
+    assert (day.has_changed(), day.number) == (False, 10)
+    assert day.left_s == DAY_S, "by the clock the day is longer; no day is longer than 24 hours"
+    clock.advance(60)
+    assert (day.has_changed(), day.number) == (False, 10)
+    clock.ahead_s = 0
+    clock.advance(DAY_S - 60)
+    assert (day.has_changed(), day.number) == (True, 11)
+
+
+def test_a_clock_that_was_ahead_by_years_does_not_hold_the_day() -> None:
+    clock = TwoTimes(DAY_S)
+    clock.ahead_s = 3000 * DAY_S
+    day = UtcDay(clock)
+    clock.ahead_s = 0
+    clock.advance(DAY_S - 1)
+    assert (day.has_changed(), day.left_s) == (False, 1)
+    clock.advance(1)
+    assert (day.has_changed(), day.number) == (True, 2)
+    day.include(5.5 * DAY_S)
+    assert (day.has_changed(), day.number) == (False, 5)

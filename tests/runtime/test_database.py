@@ -1,20 +1,25 @@
 """Transactions of a service's database: atomic, serialized, and isolated."""
 
 import asyncio
+import resource
 import sqlite3
+import stat
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, select, text
+from sqlalchemy.pool import QueuePool
 from sqlmodel import Session
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.database import Database, open_database
 from tests.errors import raises_code
 from web.database import db
+from web.database.tables import Preference, SavedView
 
 pytestmark = pytest.mark.anyio
 
@@ -119,4 +124,129 @@ async def test_a_transaction_whose_server_is_gone_is_an_outage() -> None:
         await database.write(count)
     with raises_code(Unavailable, "database.unreachable"):
         await database.read(count)
+    database.close()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another program holds SQLite's exclusive lock."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@contextmanager
+def limited_files(path: Path) -> Iterator[None]:
+    """Files of this process cannot grow, as with a quota."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    largest = max(file.stat().st_size for file in path.parent.iterdir() if stat.S_ISREG(file.stat().st_mode))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def add_rows(session: Session, *, pages: int = 0) -> None:
+    if pages:
+        session.execute(text(f"PRAGMA max_page_count = {pages}"))
+    for number in range(64):
+        session.execute(
+            text("INSERT INTO preferences VALUES (:name, :value)"), {"name": str(number), "value": "x" * 9000}
+        )
+
+
+def forget_rows(session: Session) -> int:
+    session.execute(text("PRAGMA max_page_count = 1000000"))
+    return len(session.execute(text("DELETE FROM preferences RETURNING name")).all())
+
+
+@pytest.mark.parametrize(("outage", "pages"), [(locked, 0), (nullcontext, 40), (limited_files, 0)])
+async def test_a_transaction_of_a_locked_or_full_sqlite_is_an_outage_that_ends(
+    outage: Any, pages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astraflow.runtime.database.LOCK_TIMEOUT_S", 0.05)
+    database = open_in(tmp_path)
+    with outage(tmp_path / "a.sqlite"), raises_code(Unavailable, "database.unreachable"):
+        await database.write(lambda session: add_rows(session, pages=pages))
+    assert await database.write(forget_rows) == 0, "nothing of the transaction was stored"
+    await database.write(add_rows)
+    assert await database.write(forget_rows) == 64
+    database.close()
+
+
+async def test_reads_go_on_while_another_program_holds_the_lock(tmp_path: Path) -> None:
+    database = open_in(tmp_path)
+    await database.write(add_rows)
+    with locked(tmp_path / "a.sqlite"):
+        rows = await database.read(lambda session: session.execute(text("SELECT count(*) FROM preferences")).scalar())
+    assert rows == 64
+    database.close()
+
+
+async def test_a_locked_database_at_the_start_is_an_outage_and_a_wrong_place_is_invalid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astraflow.runtime.database.LOCK_TIMEOUT_S", 0.05)
+    with closing(sqlite3.connect(tmp_path / "a.sqlite", isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("BEGIN EXCLUSIVE")
+        with raises_code(Unavailable, "database.unreachable"):
+            open_in(tmp_path)
+    with raises_code(InvalidInput, "database.unusable"):
+        open_in(tmp_path / "missing")
+
+
+def test_a_file_system_that_became_read_only_is_an_outage(tmp_path: Path) -> None:
+    database = open_in(tmp_path)
+    with raises_code(Unavailable, "database.unreachable"):
+        database.write_sync(lambda session: add_rows_read_only(session))
+    assert database.read_sync(lambda session: session.execute(text("SELECT count(*) FROM preferences")).scalar()) == 0
+    database.close()
+
+
+def add_rows_read_only(session: Session) -> None:
+    session.execute(text("PRAGMA query_only = ON"))
+    try:
+        add_rows(session)
+    finally:
+        session.execute(text("PRAGMA query_only = OFF"))
+
+
+@pytest.mark.parametrize("value", [2**63, "\ud800"])
+async def test_a_value_that_no_database_stores_is_invalid_input(value: object, tmp_path: Path) -> None:
+    database = open_in(tmp_path)
+    insert = text("INSERT INTO preferences VALUES ('n', :value)").bindparams(value=value)
+    with raises_code(InvalidInput, "database.invalid_value"):
+        await database.write(lambda session: session.execute(insert))
+    database.close()
+
+
+@pytest.mark.parametrize("value", [2**31, "a\0b", "\ud800"])
+async def test_a_value_that_postgresql_does_not_store_is_invalid_input(value: object, empty_postgres: str) -> None:
+    database = Database(open_database(empty_postgres, migrations=MIGRATIONS, repair_hint=""))
+    table = SavedView.__table__ if isinstance(value, int) else Preference.__table__  # type: ignore[attr-defined] # SQLModel
+    column = table.c.id if isinstance(value, int) else table.c.name
+    with raises_code(InvalidInput, "database.invalid_value"):
+        await database.read(lambda session: session.execute(select(column).where(column == value)).all())
+    database.close()
+
+
+async def test_a_postgresql_that_admits_no_writes_is_an_outage(empty_postgres: str) -> None:
+    database = Database(open_database(empty_postgres, migrations=MIGRATIONS, repair_hint=""))
+
+    def write(session: Session) -> None:
+        session.execute(text("SET TRANSACTION READ ONLY"))  # as on a standby
+        session.execute(text("INSERT INTO preferences VALUES ('n', '1')"))
+
+    with raises_code(Unavailable, "database.unreachable"):
+        await database.write(write)
+    database.close()
+
+
+async def test_a_transaction_that_gets_no_connection_is_an_outage(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/b.sqlite"
+    database = Database(create_engine(url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_timeout=0.01))
+    with raises_code(Unavailable, "database.unreachable"):
+        database.read_sync(lambda session: (session.connection(), database.read_sync(Session.connection)))
     database.close()

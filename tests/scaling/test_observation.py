@@ -157,6 +157,13 @@ def test_costs_are_summed_per_day() -> None:
     assert observer.signals().dollars_today == pytest.approx(6.0 * 4600 / 3600)
 
 
+def test_a_clock_that_steps_back_over_midnight_renews_no_daily_costs() -> None:
+    observer = Observer(Spec(pools={LOCAL: PoolOptions(max_nodes=4, price_per_hour=3600.0)}))
+    for at in (86_300.0, 86_500.0, 86_350.0, 86_450.0, 86_460.0):
+        observer.observe(report(at, node()))
+    assert observer.signals().dollars_today == pytest.approx(200.0 + 100.0 + 10.0)
+
+
 def test_launch_delays_are_measured_for_requested_nodes() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0))

@@ -12,12 +12,11 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from web.audit import queries as audit_queries
 from web.audit import routes as page
 from web.audit.queries import AuditFilter, filter_from
-from web.database.tables import AuditEntry
+from web.database.tables import MAX_ID, AuditEntry
 from web.requests.context import RequestContextDep, ViewerDep
 from web.requests.fleet_commands import run_once_per_key
 from web.rest.common import (
     BODY_ERRORS,
-    MAX_EXACT_INTEGER,
     PREFIX,
     ItemList,
     Key,
@@ -36,7 +35,7 @@ from web.security.roles import Permission, needs
 router = APIRouter(prefix=PREFIX, tags=["audit"])
 
 Word = Annotated[str, Query(max_length=200)]
-Result = Annotated[Literal["", "done", "refused", "failed"], Query(description="Empty for any.")]
+Result = Annotated[Literal["", "done", "refused", "failed", "unknown"], Query(description="Empty for any.")]
 Text = Annotated[str, Query(max_length=200, description="Part of target, reason, before or after.")]
 
 
@@ -100,9 +99,7 @@ class RetentionResponse(ResponseModel):
 async def entries(
     context: RequestContextDep,
     filters: FilterOf,
-    before: Annotated[
-        int | None, Query(ge=0, le=MAX_EXACT_INTEGER, description="`older` of the previous page.")
-    ] = None,
+    before: Annotated[int | None, Query(ge=0, le=MAX_ID, description="`older` of the previous page.")] = None,
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Lists entries, newest first."""

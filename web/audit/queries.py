@@ -14,7 +14,7 @@ from web.database.tables import AuditEntry
 
 PAGE_ENTRIES = 50
 BATCH = 1000
-RESULTS = ("done", "refused", "failed")
+RESULTS = ("done", "refused", "failed", "unknown")
 
 S = TypeVar("S", bound=Select[Any])
 

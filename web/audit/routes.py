@@ -11,7 +11,7 @@ from web.audit import queries as audit_queries
 from web.audit.queries import PAGE_ENTRIES, RESULTS, AuditFilter, filter_from
 from web.audit.views import ChainView, as_csv, as_ndjson, audit_row, chain_view, csv_header
 from web.components.layout import layout
-from web.database.tables import AuditEntry
+from web.database.tables import MAX_ID, AuditEntry
 from web.requests import conditional_requests
 from web.requests.context import RequestContext, RequestContextDep
 from web.security.roles import Permission, needs
@@ -22,7 +22,7 @@ router = APIRouter()
 @router.get("/audit")
 @needs(Permission.AUDIT)
 async def show(
-    request: Request, context: RequestContextDep, before: Annotated[int | None, Query(le=2**53)] = None
+    request: Request, context: RequestContextDep, before: Annotated[int | None, Query(le=MAX_ID)] = None
 ) -> Response:
     """Shows one page of the entries that match the filter, newest first."""
     return await _page(request, context, before=before, chain=None)
@@ -38,7 +38,7 @@ async def verify(request: Request, context: RequestContextDep) -> Response:
 @router.get("/audit/newer")
 @needs(Permission.AUDIT)
 async def newer(
-    request: Request, context: RequestContextDep, than: Annotated[int, Query(ge=0, le=2**53)] = 0
+    request: Request, context: RequestContextDep, than: Annotated[int, Query(ge=0, le=MAX_ID)] = 0
 ) -> Response:
     """Returns the number of entries newer than sequence `than`, as a fragment."""
     filters = filter_from(request.query_params)

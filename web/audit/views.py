@@ -12,7 +12,7 @@ from web.security.audit_log import HASHED_COLUMNS, ChainCheck
 
 COLUMNS = (*HASHED_COLUMNS, "entry_hash")
 
-TONES = {"done": "good", "refused": "warn", "failed": "bad"}
+TONES = {"done": "good", "refused": "warn", "failed": "bad", "unknown": "warn"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

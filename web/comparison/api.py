@@ -10,6 +10,7 @@ from astraflow.contract.reports.evaluations import EvaluationReport
 from web.comparison import views
 from web.comparison.queries import MAX_RUNS, MIN_RUNS, compared_runs, differences
 from web.comparison.views import ComparisonAxis
+from web.database.tables import MAX_ID
 from web.requests.context import RequestContextDep
 from web.requests.run_lookup import is_live, require_record, showing
 from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
@@ -18,11 +19,9 @@ from web.security.roles import Permission, needs
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
-RunId = Annotated[
-    int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the run, from the list of runs.", examples=[1])
-]
+RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the run, from the list of runs.", examples=[1])]
 Chosen = Annotated[
-    list[Annotated[int, Field(ge=1, le=MAX_EXACT_INTEGER)]],
+    list[Annotated[int, Field(ge=1, le=MAX_ID)]],
     Query(
         min_length=MIN_RUNS,
         max_length=MAX_RUNS,

@@ -14,6 +14,7 @@ from web.comparison.queries import MAX_RUNS, MIN_RUNS, ComparedRun, compared_run
 from web.comparison.views import Comparison, ComparisonAxis, comparison
 from web.components.downloads import FileFormat, sheet_response
 from web.components.layout import layout
+from web.database.tables import MAX_ID
 from web.history.report_json import report_from_json
 from web.requests.context import RequestContext, RequestContextDep
 from web.requests.redirects import redirect_with_flash
@@ -25,7 +26,7 @@ from web.security.roles import Permission, needs
 
 router = APIRouter()
 
-Chosen = Annotated[tuple[Annotated[int, Field(le=2**53)], ...], Query(max_length=100)]
+Chosen = Annotated[tuple[Annotated[int, Field(le=MAX_ID)], ...], Query(max_length=100)]
 ChartName = Annotated[str, Path(max_length=80)]
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,5 +46,13 @@ def _as_json(sheet: Sheet) -> str:
 
 
 def _cell(value: Any) -> Any:
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if is_formula else value
+    return f"'{value}" if isinstance(value, str) and _is_formula(value) else value
+
+
+def _is_formula(text: str) -> bool:
+    """Returns whether a spreadsheet may read the text as a formula: it begins with a control character, or with a sign
+    of any width, possibly after characters that a spreadsheet leaves out."""
+    if not text or unicodedata.category(text[0]) == "Cc":
+        return bool(text)
+    first = next((character for character in text if unicodedata.category(character)[0] not in "CZ"), "")
+    return unicodedata.normalize("NFKC", first).startswith(("=", "+", "-", "\N{MINUS SIGN}", "@"))

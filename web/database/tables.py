@@ -5,6 +5,9 @@ from typing import Any
 from sqlalchemy import UniqueConstraint
 from sqlmodel import Field, SQLModel
 
+MAX_ID = 2**31 - 1
+"""Largest id of a row, as PostgreSQL stores it."""
+
 _BY_KEY: dict[str, Any] = {"sqlite_with_rowid": False}
 """Stores rows in the order of their key, without a row id: half the size, and ranges are read contiguously."""
 
@@ -116,13 +119,23 @@ class AuditEntry(SQLModel, table=True):
     after: str
     """JSON; empty if there is no value."""
     result: str
-    """`done`, `refused` or `failed`."""
+    """`done`, `refused`, `failed`, or `unknown` for a command during which the process ended."""
     reason: str
     """Reason that the actor gave; empty without one."""
     previous_hash: str
     """Hash of the previous entry."""
     entry_hash: str
     """Hash of all other fields."""
+
+
+class OpenCommand(SQLModel, table=True):
+    """Audited command that began; its row is replaced by its audit entry."""
+
+    __tablename__ = "open_commands"
+
+    id: str = Field(primary_key=True)
+    author_json: str
+    command_json: str
 
 
 class AuditChain(SQLModel, table=True):

@@ -19,6 +19,7 @@ from web.rest.common import (
     BODY_ERRORS,
     NAME,
     PREFIX,
+    WITHOUT_NUL,
     Key,
     MessageResponse,
     Reason,
@@ -43,7 +44,7 @@ class PluginRequest(BaseModel):
     model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [{"kind": "replay", "ratio": 0.3}]})
 
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
-    kind: str = Field(min_length=1, max_length=100, description="Kind of plugin.")
+    kind: str = Field(min_length=1, max_length=100, pattern=WITHOUT_NUL, description="Kind of plugin.")
 
     @property
     def spec(self) -> PluginSpec:

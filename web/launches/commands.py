@@ -5,16 +5,15 @@ Pages and the API both use these functions.
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
-from astraflow.contract.errors import AstraFlowError, Conflict
+from astraflow.contract.errors import Conflict
 from web.accounts.viewer import Viewer
 from web.launcher.options import with_join_address
 from web.launches.views import LaunchChoice
 from web.requests.cache import LaunchReply
 from web.requests.context import RequestContext
 from web.requests.fleet_commands import own_key
-from web.security.audit_log import AuditedCommand
+from web.security.audit_log import AuditedCommand, Facts
 
 
 async def launch(context: RequestContext, viewer: Viewer, choice: LaunchChoice, *, reason: str, key: str = "") -> str:
@@ -81,8 +80,7 @@ async def _run_once_per_key(
 ) -> str:
     """Runs the command and logs it in the audit log; a key that was used before returns the earlier result.
 
-    The reply is stored before the audit entry is written: if that fails, a repeated request acts no second time, and
-    writes the entry.
+    The reply is stored as soon as it is known: a repeated request acts no second time.
     """
     own, text = own_key(viewer, key) if key else "", json.dumps(request)
     async with context.cache.launch_lock:
@@ -93,11 +91,14 @@ async def _run_once_per_key(
                 code="request.key_reused",
             )
         if reply is None:
-            reply = LaunchReply(request=text, run=await _run_or_audit(context, viewer, command, act), is_audited=False)
-            _store(context, own, reply)
-        if not reply.is_audited:
-            await context.audit_log.write(viewer.author, replace(command, after={**command.after, "run": reply.run}))
-            _store(context, own, replace(reply, is_audited=True))
+
+            def facts(run: str) -> Facts:
+                return {**command.after, "run": run}
+
+            run = await context.audit_log.record(viewer.author, command, act, result_facts=facts)
+            reply = LaunchReply(request=text, run=run)
+            if own:
+                context.cache.launches.put(own, reply)
         return reply.run
 
 
@@ -107,21 +108,4 @@ async def _earlier_reply(context: RequestContext, own: str) -> LaunchReply | Non
     if cached is not None:
         return cached
     stored = await context.launcher.launch_with_key(own)
-    return None if stored is None else LaunchReply(request=stored[0], run=stored[1], is_audited=True)
-
-
-async def _run_or_audit(
-    context: RequestContext, viewer: Viewer, command: AuditedCommand, act: Callable[[], Awaitable[str]]
-) -> str:
-    """Runs the command and returns the run's name; logs a failure in the audit log."""
-    try:
-        return await act()
-    except AstraFlowError as error:
-        failed = replace(command, result="failed", after={**command.after, "problem": str(error)})
-        await context.audit_log.write(viewer.author, failed)
-        raise
-
-
-def _store(context: RequestContext, own: str, reply: LaunchReply) -> None:
-    if own:
-        context.cache.launches.put(own, reply)
+    return None if stored is None else LaunchReply(request=stored[0], run=stored[1])

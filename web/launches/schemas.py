@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from astraflow.contract.launching import FormCheck, FormProblem, PoolEstimate, ProviderCheck, RecipeCard
 from web.launcher.launcher import LaunchState
-from web.rest.common import NAME, NumberedPage, Reason, RequestBody, ResponseModel
+from web.rest.common import NAME, WITHOUT_NUL, NumberedPage, Reason, RequestBody, ResponseModel
 from web.rest.contract_models import fields_of
 
 MAX_SETTINGS = 200
@@ -33,7 +33,12 @@ EarlierRun = Annotated[
     ),
 ]
 UnusedReason = Annotated[
-    str, Field(max_length=2000, description="Accepted and ignored, so that the same body can be sent to launch.")
+    str,
+    Field(
+        max_length=2000,
+        pattern=WITHOUT_NUL,
+        description="Accepted and ignored, so that the same body can be sent to launch.",
+    ),
 ]
 
 _EXAMPLE: dict[str, Any] = {

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet.maintainer import Maintainer
 from astraflow.contract.fleet.plans import PlanId
+from web.database.tables import MAX_ID
 from web.decisions.queries import DecisionEntry, fleet_entry
 from web.decisions.schemas import DecisionResponse
 from web.live.maintainer_cache import MaintainerSnapshot
@@ -23,7 +24,7 @@ from web.maintainer.schemas import (
 )
 from web.requests import fleet_commands
 from web.requests.context import RequestContext, RequestContextDep, ViewerDep
-from web.rest.common import BODY_ERRORS, MAX_EXACT_INTEGER, NAME, PREFIX, Key, ReasonRequest, error_responses
+from web.rest.common import BODY_ERRORS, NAME, PREFIX, Key, ReasonRequest, error_responses
 from web.rest.fleet_schemas import AppliedPlanResponse, applied_plan_response
 from web.security.roles import Permission, ResourceKind, needs
 
@@ -110,9 +111,7 @@ async def transcript(
         Query(pattern=r"^[0-9a-f]{0,64}$", description="Hash that identifies the transcript; empty for the latest."),
     ] = "",
     wake: Annotated[str, Query(max_length=128, description="Only this wake.")] = "",
-    before: Annotated[
-        int | None, Query(ge=0, le=MAX_EXACT_INTEGER, description="`older` of the previous page.")
-    ] = None,
+    before: Annotated[int | None, Query(ge=0, le=MAX_ID, description="`older` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> dict[str, Any]:
     """Lists transcript entries (input, instructions, tool calls, results), newest first, linked by hashes."""

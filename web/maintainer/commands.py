@@ -46,7 +46,7 @@ async def reject(context: RequestContext, viewer: Viewer, plan: PlanId, *, key: 
         )
 
     try:
-        return await fleet_commands.run_audited(context, viewer, command, send())
+        return await fleet_commands.run_audited(context, viewer, command, send)
     finally:
         context.maintainer.invalidate()
 
@@ -68,7 +68,7 @@ async def set_mode(context: RequestContext, viewer: Viewer, mode: MaintainerMode
         )
 
     try:
-        return await fleet_commands.run_audited(context, viewer, command, send())
+        return await fleet_commands.run_audited(context, viewer, command, send)
     finally:
         context.maintainer.invalidate()
 

@@ -12,6 +12,7 @@ from astraflow.contract.fleet.maintainer import MaintainerMode, TranscriptPage
 from astraflow.contract.fleet.plans import PlanId
 from web.components.downloads import FileFormat, sheet_response
 from web.components.layout import layout
+from web.database.tables import MAX_ID
 from web.maintainer import commands as maintainer_commands
 from web.maintainer.transcript import transcript_sheet, transcript_view
 from web.maintainer.views import MODE_TEXTS, maintainer_view, note_rows, proposal_row
@@ -35,8 +36,8 @@ Key = Annotated[str, Form(max_length=100)]
 PlanName = Annotated[str, Path(max_length=128)]
 Chain = Annotated[str, Query(pattern="^[0-9a-f]{0,64}$")]
 Wake = Annotated[str, Query(max_length=128)]
-Newest = Annotated[int, Query(ge=-1, le=2**53)]
-Before = Annotated[int | None, Query(ge=0, le=2**53)]
+Newest = Annotated[int, Query(ge=-1, le=MAX_ID)]
+Before = Annotated[int | None, Query(ge=0, le=MAX_ID)]
 
 
 @router.get("/maintainer")

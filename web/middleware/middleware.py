@@ -16,14 +16,23 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from astraflow.contract.errors import AstraFlowError, InvalidInput, NotPermitted, Unavailable
+from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, NotPermitted, Unavailable
 from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
 from web.middleware.rate_limits import RateExceeded, RateLimiter
 from web.process_settings import Settings
-from web.security.addresses import came_from, hostname, is_own_origin
+from web.security.addresses import came_from, hostname, is_own_origin, local_path
 from web.security.problems import CODE_HEADER, problem_response
-from web.security.request_bodies import MAX_BODY_BYTES, READ_METHODS, Fields, form_fields, read_body, replay_body
+from web.security.request_bodies import (
+    MAX_BODY_BYTES,
+    READ_METHODS,
+    Fields,
+    form_fields,
+    form_without_nul,
+    read_body,
+    replay_body,
+    without_nul,
+)
 from web.security.resources import Resource
 from web.security.roles import ROLES_BY_RANK, Permission, RequiredPermission, RoutePermissions
 from web.static_files import FILES
@@ -38,6 +47,9 @@ CLOSED_FOR_NOW = 1013
 
 FORM_TOKEN = "form_token"  # noqa: S105 (name of a field)
 FORM_TOKEN_HEADER = "x-form-token"  # noqa: S105 (a header's name)
+
+TYPED_COOKIE, TYPED_S = "astraflow_typed", 3600
+"""Cookie for `typed.js`: a form was refused because its session has ended. Seconds."""
 
 RUN_FIELD = "run"
 """Form field with the run: see `web.requests.context.get_request_context`."""
@@ -56,6 +68,9 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
+
+AskToLogIn = Callable[[Request, AstraFlowError, str], Response]
+"""Builds the answer to a form that its session cannot send, with the way back to a path."""
 
 Refuse = Callable[[Request, Permission, Resource], Awaitable[Response]]
 """Builds the answer for a viewer without the required role."""
@@ -84,6 +99,7 @@ class SecurityMiddleware:
         limits: RateLimiter,
         resources_of: ResourcesOf,
         refuse: Refuse,
+        ask_to_log_in: AskToLogIn,
     ) -> None:
         self._app = app
         self._accounts = accounts
@@ -92,11 +108,13 @@ class SecurityMiddleware:
         self._limits = limits
         self._resources_of = resources_of
         self._refuse = refuse
+        self._ask_to_log_in = ask_to_log_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        without_nul(scope)
         answer = self._with_headers(send)
         headers = Headers(scope=scope)
         refusal = self._reject_foreign(scope, headers)
@@ -108,24 +126,21 @@ class SecurityMiddleware:
             return
         try:
             viewer = await self._viewer(scope, headers)
-        except Unavailable as problem:  # the database: the application's own handlers are further inside
-            await _refused(scope, headers, 503, problem)(scope, receive, answer)
-            return
-        try:
             self._limits.take(scope, viewer, came_from=scope["state"]["came_from"])
             if scope["type"] == "websocket" and viewer is not None:
                 with self._limits.socket(viewer):
                     await self._forward(scope, receive, answer, viewer)
-                return
+            else:
+                await self._forward(scope, receive, answer, viewer)
+        except Unavailable as problem:  # the database, here: the application's own handlers are further inside
+            await _refused(scope, headers, 503, problem)(scope, receive, answer)
         except RateExceeded as problem:
             await _answer_rate_limited(scope, receive, answer, problem)
-            return
-        await self._forward(scope, receive, answer, viewer)
 
     async def _forward(self, scope: Scope, receive: Receive, answer: Send, viewer: Viewer | None) -> None:
         headers, required = Headers(scope=scope), self._needs.required_by(scope)
         if required.permission is not Permission.NOTHING and viewer is None:
-            await _answer_login_required(scope, receive, answer)
+            await self._answer_login_required(scope, receive, answer)
         elif self._settings.is_read_only and required.permission not in READ_ONLY_PERMISSIONS:
             problem = NotPermitted(
                 "This page is read-only: it shows recorded runs and cannot launch or change anything.",
@@ -181,6 +196,7 @@ class SecurityMiddleware:
             problem = InvalidInput(f"Refused: more than {MAX_BODY_BYTES} bytes.", code="request.too_large")
             await _refused(scope, Headers(scope=scope), 413, problem)(scope, receive, send)
             return
+        body = form_without_nul(scope, body)
         fields = form_fields(scope, body)
         scope["state"]["run"] = fields.get(RUN_FIELD, [""])[0]
         await self._authorize(scope, replay_body(body, receive), send, required, viewer, fields)
@@ -207,7 +223,7 @@ class SecurityMiddleware:
                     "Refused: the form belongs to another session. Reload the page, then submit it again.",
                     code="request.wrong_form_token",
                 )
-                await _refused(scope, Headers(scope=scope), 403, problem)(scope, receive, send)
+                await self._refuse_form(scope, problem, status=403)(scope, receive, send)
                 return
             scope["state"]["viewer"] = replace(viewer, at=least)
         await self._app(scope, receive, send)
@@ -220,6 +236,41 @@ class SecurityMiddleware:
             return
         response = await self._refuse(Request(scope, receive), permission, resource)
         await response(scope, receive, send)
+
+    async def _answer_login_required(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await _close(receive, send, CLOSED_FOR_LOGIN, "log in")
+            return
+        response: Response
+        headers = Headers(scope=scope)
+        if is_for_programs(scope, headers):
+            response = problem_response(401, "log in, or send a valid token", headers={"www-authenticate": "Bearer"})
+        elif scope["method"] == "GET" and "hx-request" not in headers:
+            query = scope["query_string"].decode("latin-1")
+            wanted = scope["path"] + (f"?{query}" if query else "")
+            response = RedirectResponse(f"/login?next={quote(wanted, safe='/')}", 303)
+        elif _is_read(scope):
+            response = PlainTextResponse("Your session has ended: log in again.", 401)
+        else:
+            problem = NotAuthenticated("Your session has ended: log in again.", code="login.session_ended")
+            response = self._refuse_form(scope, problem, status=401)
+        await response(scope, receive, send)
+
+    def _refuse_form(self, scope: Scope, problem: AstraFlowError, *, status: int) -> Response:
+        """Refuses a form of an ended session. A browser returns to it after a login, and shows what was typed again."""
+        headers = Headers(scope=scope)
+        if is_for_programs(scope, headers):
+            return _refused(scope, headers, status, problem)
+        page = "/" + headers.get("referer", "").partition("://")[2].partition("/")[2].partition("#")[0]
+        back = local_path(page.removeprefix(self._settings.path_prefix))
+        login = f"/login?next={quote(back, safe='/')}"
+        if "hx-request" in headers:
+            response: Response = PlainTextResponse(str(problem), status, headers={"hx-redirect": login})
+        else:
+            response = self._ask_to_log_in(Request(scope), problem, login)
+        response.headers[CODE_HEADER] = problem.code
+        response.set_cookie(TYPED_COOKIE, "1", max_age=TYPED_S, samesite="lax", secure=self._settings.is_https)
+        return response
 
     def _with_headers(self, send: Send) -> Send:
         async def answer(message: Message) -> None:
@@ -294,21 +345,4 @@ async def _answer_rate_limited(scope: Scope, receive: Receive, send: Send, probl
         return
     response = _refused(scope, Headers(scope=scope), 429, problem, text=f"Refused: {problem}.")
     response.headers["retry-after"] = str(problem.wait_s)
-    await response(scope, receive, send)
-
-
-async def _answer_login_required(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await _close(receive, send, CLOSED_FOR_LOGIN, "log in")
-        return
-    response: Response
-    headers = Headers(scope=scope)
-    if is_for_programs(scope, headers):
-        response = problem_response(401, "log in, or send a valid token", headers={"www-authenticate": "Bearer"})
-    elif scope["method"] == "GET" and "hx-request" not in headers:
-        query = scope["query_string"].decode("latin-1")
-        wanted = scope["path"] + (f"?{query}" if query else "")
-        response = RedirectResponse(f"/login?next={quote(wanted, safe='/')}", 303)
-    else:
-        response = PlainTextResponse("Your session has ended: log in again.", 401)
     await response(scope, receive, send)

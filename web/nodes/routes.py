@@ -131,32 +131,27 @@ async def drain_some(
     node_ids = list(dict.fromkeys(node or ()))
     pools = dict(zip(node_ids, pools_of_nodes(context.state, node_ids), strict=True))
 
-    async def drain_one(node_id: str) -> None:
+    async def drain_one(node_id: str) -> str:
+        # The middleware may have parsed the form's nodes differently: check each node's pool again.
+        if not viewer.may(Permission.OPERATE, run=context.run, pool=pools[node_id]):
+            resource = Resource(run=context.run, pool=pools[node_id]).description
+            raise NotPermitted(
+                f"cannot drain node {node_id!r}: {viewer.name} has no operator role {resource}; ask an admin",
+                code="node.drain_not_permitted",
+            )
+        async with limit:
+            return await context.control.drain_node(NodeId(node_id), actor=viewer.name, reason=reason_of(reason))
+
+    async def record_drain(node_id: str) -> None:
         command = AuditedCommand(action="node.drain", target=node_id, reason=reason)
         try:
-            # The middleware may have parsed the form's nodes differently: check each node's pool again.
-            if not viewer.may(Permission.OPERATE, run=context.run, pool=pools[node_id]):
-                resource = Resource(run=context.run, pool=pools[node_id]).description
-                raise NotPermitted(
-                    f"cannot drain node {node_id!r}: {viewer.name} has no operator role {resource}; ask an admin",
-                    code="node.drain_not_permitted",
-                )
-            async with limit:
-                await context.control.drain_node(NodeId(node_id), actor=viewer.name, reason=reason_of(reason))
+            await context.audit_log.record(viewer.author, command, lambda: drain_one(node_id))
         except AstraFlowError as problem:
             failed[node_id] = problem
-            command = AuditedCommand(
-                action=command.action,
-                target=node_id,
-                reason=reason,
-                result="failed",
-                after={"problem": str(problem)},
-            )
-        await context.audit_log.write(viewer.author, command)
 
     async with asyncio.TaskGroup() as tasks:
         for node_id in node_ids:
-            tasks.create_task(drain_one(node_id))
+            tasks.create_task(record_drain(node_id))
     return redirect_with_flash(_drain_message(len(node_ids), failed), page="/nodes")
 
 
@@ -173,7 +168,10 @@ async def drain(
     context: RequestContextDep, viewer: ViewerDep, node: str, reason: Annotated[str, Form()] = ""
 ) -> Response:
     """Drains the node: it finishes its tasks and leaves the run."""
-    drain_call = context.control.drain_node(NodeId(node), actor=viewer.name, reason=reason_of(reason))
+
+    async def drain_call() -> str:
+        return await context.control.drain_node(NodeId(node), actor=viewer.name, reason=reason_of(reason))
+
     command = AuditedCommand(action="node.drain", target=node, reason=reason)
     return await run_and_redirect(
         context, viewer, command, drain_call, failure_prefix="The node was not drained", page="/nodes"

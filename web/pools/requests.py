@@ -8,14 +8,14 @@ from pydantic import ConfigDict, Field, field_validator
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
-from web.rest.common import MAX_EXACT_INTEGER, NAME, Reason, RequestBody, WholeNumber
+from web.rest.common import MAX_EXACT_INTEGER, NAME, WITHOUT_NUL, Reason, RequestBody, WholeNumber
 
 MAX_NODES = 1_000_000
 MAX_USD = 1e9
 MAX_OPTION_BYTES = 16 * 1024
 MAX_OPTION_DEPTH = 8
 
-Text = Annotated[str, Field(max_length=200)]
+Text = Annotated[str, Field(max_length=200, pattern=WITHOUT_NUL)]
 Usd = Annotated[float, Field(ge=0, le=MAX_USD, allow_inf_nan=False)]
 Capacity = Annotated[int, Field(ge=1, le=MAX_NODES), WholeNumber]
 ObservedVersion = Annotated[int, Field(ge=0, le=MAX_EXACT_INTEGER), WholeNumber]
@@ -50,7 +50,9 @@ class PoolChange(RequestBody):
     type: Text = Field("", description="Instance type, as the provider names it; empty for its default.")
     region: Text = Field("", description="Region of the instances; empty for the provider's default.")
     is_spot: bool = Field(False, description="Use spot instances, which the provider may preempt.")
-    engine: str = Field("", max_length=2000, description="Inference engine of the nodes: a kind, or a TOML table.")
+    engine: str = Field(
+        "", max_length=2000, pattern=WITHOUT_NUL, description="Inference engine of the nodes: a kind, or a TOML table."
+    )
     capacity: Capacity | None = Field(None, description="Concurrent episodes per node; null for the engine's default.")
     policies: tuple[Annotated[str, Field(pattern=NAME)], ...] = Field(
         (),

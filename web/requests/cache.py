@@ -62,8 +62,6 @@ class LaunchReply:
     """Request, as JSON."""
     run: str
     """Name of the run."""
-    is_audited: bool
-    """Whether the audit log has an entry; a repeated request writes a missing one."""
 
 
 class ProcessCache:

@@ -6,11 +6,11 @@ can reuse it.
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from astraflow.client.fleet_plane import FleetPlaneClient
-from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, NotPermitted, Unavailable
+from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, Unavailable
 from astraflow.contract.fleet.decisions import Decision, InjectedFault
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest
 from astraflow.contract.fleet.plans import Role as ActorRole
@@ -76,7 +76,7 @@ async def apply_plan(
     async def apply() -> AppliedPlan:
         return await fleet_of(context).apply(plan_id, key=own_key(viewer, key), approver=actor)
 
-    return await run_audited(context, viewer, command, apply())
+    return await run_audited(context, viewer, command, apply)
 
 
 async def put_pool(
@@ -99,7 +99,7 @@ async def put_pool(
             context.cache.previous_specs.put((context.run, spec.id, pool.version), before)
         return pool
 
-    return await run_audited(context, viewer, command, put())
+    return await run_audited(context, viewer, command, put)
 
 
 async def set_pool_override(
@@ -117,7 +117,7 @@ async def set_pool_override(
             reason=reason,
         )
 
-    return await run_audited(context, viewer, command, override())
+    return await run_audited(context, viewer, command, override)
 
 
 async def set_kill_switch(
@@ -137,7 +137,7 @@ async def set_kill_switch(
         actor = actor_of(context, viewer)
         return await fleet_of(context).kill_switch(scope, actor=actor, key=own_key(viewer, key), reason=reason)
 
-    return await run_audited(context, viewer, command, switch())
+    return await run_audited(context, viewer, command, switch)
 
 
 async def drain_node(
@@ -169,7 +169,7 @@ async def inject_fault(
             reason=reason,
         )
 
-    return await run_audited(context, viewer, command, inject())
+    return await run_audited(context, viewer, command, inject)
 
 
 async def run_preflight(context: RequestContext, viewer: Viewer, provider: str) -> PreflightResult:
@@ -183,7 +183,7 @@ async def run_preflight(context: RequestContext, viewer: Viewer, provider: str) 
         return {"checks": len(result.checks), "failed": failed}
 
     return await run_audited(
-        context, viewer, AuditedCommand(action="provider.preflight", target=provider), check(), result_facts=facts_of
+        context, viewer, AuditedCommand(action="provider.preflight", target=provider), check, result_facts=facts_of
     )
 
 
@@ -199,7 +199,7 @@ async def run_audited_once(
     """Runs an operation once per key (`run_once_per_key`) and audits it (`run_audited`)."""
 
     async def do() -> str:
-        return await run_audited(context, viewer, command, operation())
+        return await run_audited(context, viewer, command, operation)
 
     return await run_once_per_key(context, viewer, do, key=key, request_text=request_text)
 
@@ -246,23 +246,12 @@ async def run_audited(
     context: RequestContext,
     viewer: Viewer,
     command: AuditedCommand,
-    operation: Awaitable[T],
+    operation: Callable[[], Awaitable[T]],
     *,
     result_facts: Callable[[T], Facts] | None = None,
 ) -> T:
-    """Awaits the operation, audits it, and polls the fleet.
-
-    result_facts: computes the audited facts from the answer, where they are known only then.
-    """
-    try:
-        answer = await operation
-    except AstraFlowError as problem:
-        result = "refused" if isinstance(problem, NotPermitted) else "failed"
-        await context.audit_log.write(viewer.author, replace(command, result=result, after={"problem": str(problem)}))
-        raise
-    await context.audit_log.write(
-        viewer.author, replace(command, after=result_facts(answer)) if result_facts is not None else command
-    )
+    """Runs and audits the operation (`AuditLog.record`), and polls the fleet."""
+    answer = await context.audit_log.record(viewer.author, command, operation, result_facts=result_facts)
     if context.fleet_poller is not None:
         await context.fleet_poller.poll()
     return answer

@@ -1,7 +1,6 @@
 """Runs a command on dataflow for a viewer: audited, and answered with a redirect and a message."""
 
-from collections.abc import Awaitable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 
 from fastapi.responses import RedirectResponse, Response
 
@@ -24,21 +23,19 @@ async def run_and_redirect(
     context: RequestContext,
     viewer: Viewer,
     command: AuditedCommand,
-    operation: Awaitable[str],
+    operation: Callable[[], Awaitable[str]],
     *,
     failure_prefix: str,
     page: str,
 ) -> Response:
-    """Awaits the operation, audits its result, and redirects to `page` with a message.
+    """Runs and audits the operation, and redirects to `page` with a message.
 
     A failure is shown there after `failure_prefix`.
     """
     try:
-        flash = Flash(text=await operation, tone="good")
+        flash = Flash(text=await context.audit_log.record(viewer.author, command, operation), tone="good")
     except AstraFlowError as problem:
         flash = Flash.failure(failure_prefix, problem)
-        command = replace(command, result="failed", after={"problem": str(problem)})
-    await context.audit_log.write(viewer.author, command)
     return redirect_with_flash(flash, page=page)
 
 

@@ -11,7 +11,7 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.database import run_records
-from web.database.tables import RunRecord
+from web.database.tables import MAX_ID, RunRecord
 from web.history.report_json import report_from_json
 from web.requests.context import RequestContext
 from web.state.annotations import ANNOTATION_KINDS, Annotation
@@ -19,8 +19,8 @@ from web.state.annotations import ANNOTATION_KINDS, Annotation
 MAX_ANNOTATION_EVENTS = 200
 """Maximum number of past events that become annotations."""
 
-RunNumber = Annotated[int, Path(le=2**53)]
-"""Id of a run; databases store no larger integers."""
+RunNumber = Annotated[int, Path(le=MAX_ID)]
+"""Id of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

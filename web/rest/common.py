@@ -14,6 +14,9 @@ PREFIX = "/api/v1"
 T = TypeVar("T")
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
+WITHOUT_NUL = r"^[^\x00]*$"
+"""Pattern of any text that databases and programs can take; with a pattern, unpaired surrogates are refused as well."""
+
 MAX_EXACT_INTEGER = 2**53
 """Numbers beyond this are not exact in every language that reads JSON."""
 
@@ -74,7 +77,7 @@ Reason = Annotated[
     Field(
         min_length=1,
         max_length=2000,
-        pattern=r"[!-~]",
+        pattern=r"^[^\x00]*[!-~][^\x00]*$",
         description="Reason for the change, recorded with your name in the journal and the audit log.",
         examples=["the trainer waits since demand doubled"],
     ),

@@ -8,10 +8,10 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from web.database import run_records
-from web.database.tables import RunRecord
+from web.database.tables import MAX_ID, RunRecord
 from web.requests.context import RequestContextDep
 from web.requests.run_lookup import is_live
-from web.rest.common import MAX_EXACT_INTEGER, PREFIX, Limit, NumberedPage, PageNumber, ResponseModel, error_responses
+from web.rest.common import PREFIX, Limit, NumberedPage, PageNumber, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 
@@ -52,9 +52,7 @@ async def runs(
 
 @router.get("/runs/{run_id}", response_model=RunDetail, responses=error_responses(404))
 @needs(Permission.READ)
-async def get_run(
-    context: RequestContextDep, run_id: Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER)]
-) -> dict[str, Any]:
+async def get_run(context: RequestContextDep, run_id: Annotated[int, Path(ge=1, le=MAX_ID)]) -> dict[str, Any]:
     """Returns a run with its last report."""
     record = await context.database.read(lambda session: run_records.run(session, run_id))
     if record is None:

@@ -16,6 +16,7 @@ from web.charts.series import as_sheet
 from web.charts.version_lag import lag_sheet
 from web.components.downloads import FileFormat, sheet_response
 from web.components.layout import page_selection
+from web.database.tables import MAX_ID
 from web.history.capacity import FLEET_VALUES
 from web.history.points import VALUES
 from web.requests.context import RequestContext, RequestContextDep
@@ -55,7 +56,7 @@ RunFilter = Annotated[
     int | None,
     Query(
         ge=1,
-        le=MAX_EXACT_INTEGER,
+        le=MAX_ID,
         description="Id of a recorded run, whole without a range; default: the live run.",
     ),
 ]

@@ -8,12 +8,11 @@ from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from web.accounts.saved_views import MAX_ADDRESS_CHARS, MAX_NAME_CHARS
-from web.database.tables import SavedView
+from web.database.tables import MAX_ID, SavedView
 from web.requests.context import RequestContextDep, ViewerDep
 from web.requests.fleet_commands import run_once_per_key
 from web.rest.common import (
     BODY_ERRORS,
-    MAX_EXACT_INTEGER,
     PREFIX,
     ItemList,
     Key,
@@ -29,7 +28,7 @@ from web.security.roles import Permission, needs
 
 router = APIRouter(prefix=PREFIX, tags=["views"])
 
-ViewNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the view.", examples=[1])]
+ViewNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the view.", examples=[1])]
 
 
 class ViewRequest(RequestBody):

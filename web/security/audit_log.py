@@ -5,18 +5,29 @@ The newest hash is sealed with the secret that is stored next to the database. N
 database from an earlier copy.
 """
 
+import asyncio
 import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 from sqlmodel import Session, col, delete, select
 
+from astraflow.contract.errors import AstraFlowError, NotPermitted, Unavailable
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.database import storable_text
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import retry
 from web.database.db import Database
-from web.database.tables import AuditChain, AuditEntry
+from web.database.tables import AuditChain, AuditEntry, OpenCommand
+
+T = TypeVar("T")
+log = get_logger()
 
 MAX_TEXT_LETTERS = 2000
 BATCH = 1000
@@ -39,6 +50,8 @@ HASHED_COLUMNS = (
 
 SECRET_PATTERN = re.compile(r"astraflow_pat_[\w-]+|(?<=login\?token=)[\w-]+")
 """Pattern of secrets that people may paste into a reason."""
+
+PROCESS_ENDED = "the web process ended during the command; the change may have been made: look at the current state"
 
 Facts = Mapping[str, str | int | float | bool | None]
 
@@ -89,6 +102,69 @@ class AuditLog:
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._late_writes: asyncio.Queue[Callable[[Session], None]] = asyncio.Queue()
+        """Entries that wait for the end of an outage; few, because no command begins in one."""
+
+    async def run(self) -> None:
+        """Appends the entries that an outage of the database has delayed, until cancelled."""
+        while True:
+            write = await self._late_writes.get()
+            await retry(partial(self._database.write, write), what="a delayed audit entry", clock=self._clock)
+
+    async def record(
+        self,
+        author: Author,
+        command: AuditedCommand,
+        operation: Callable[[], Awaitable[T]],
+        *,
+        result_facts: Callable[[T], Facts] | None = None,
+    ) -> T:
+        """Runs an operation and appends its entry. The command is durable before: it always gets an entry.
+
+        An outage of the database during the operation does not hide its result; the entry is then appended afterwards.
+        result_facts: computes the audited facts from the result, where they are known only then.
+        Raises: Unavailable when the operation was not begun because the database is; errors of the operation.
+        """
+        open_id = secrets.token_hex(16)
+        await self._database.write(lambda session: session.add(_open_command(open_id, author, command)))
+        try:
+            result = await operation()
+        except Exception as problem:
+            text = str(problem) if isinstance(problem, AstraFlowError) else f"defect: {type(problem).__name__}"
+            outcome = "refused" if isinstance(problem, NotPermitted) else "failed"
+            after = {**command.after, "problem": text}
+            await self._complete(open_id, author, replace(command, result=outcome, after=after))
+            raise
+        facts = result_facts(result) if result_facts is not None else command.after
+        await self._complete(open_id, author, replace(command, after=facts))
+        return result
+
+    async def record_interrupted(self) -> None:
+        """Appends the entries of commands during which an earlier process ended."""
+
+        def write(session: Session) -> None:
+            for row in session.exec(select(OpenCommand)).all():
+                command = AuditedCommand(**json.loads(row.command_json))
+                after = {**command.after, "problem": PROCESS_ENDED}
+                self.append(
+                    session, Author(**json.loads(row.author_json)), replace(command, result="unknown", after=after)
+                )
+                session.delete(row)
+
+        await self._database.write(write)
+
+    async def _complete(self, open_id: str, author: Author, command: AuditedCommand) -> None:
+        def write(session: Session) -> None:
+            row = session.get(OpenCommand, open_id)
+            if row is not None:  # else the entry was appended by a try whose answer was lost
+                session.delete(row)
+                self.append(session, author, command)
+
+        try:
+            await self._database.write(write)
+        except Unavailable as problem:
+            log.warning("audit_entry_delayed", action=command.action, problem=str(problem))
+            self._late_writes.put_nowait(write)
 
     async def write(self, author: Author, command: AuditedCommand) -> None:
         """Appends an entry in its own transaction."""
@@ -195,10 +271,15 @@ def _chain_problem(entry: AuditEntry, *, expected: int, previous: str) -> str:
     return ""
 
 
+def _open_command(open_id: str, author: Author, command: AuditedCommand) -> OpenCommand:
+    """Row of a command; JSON in ASCII is stored alike by every database."""
+    author_json, command_json = (SECRET_PATTERN.sub("[secret]", json.dumps(asdict(fact))) for fact in (author, command))
+    return OpenCommand(id=open_id, author_json=author_json, command_json=command_json)
+
+
 def _clean(text: str) -> str:
-    """Text that every database stores alike: without NUL, lone surrogates or secrets, limited in length."""
-    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
-    return SECRET_PATTERN.sub("[secret]", text)[:MAX_TEXT_LETTERS]
+    """Text that every database stores alike, without secrets and limited in length."""
+    return SECRET_PATTERN.sub("[secret]", storable_text(text))[:MAX_TEXT_LETTERS]
 
 
 def _facts(facts: Facts) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from fastapi import Request
 from starlette.responses import Response
 
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, DeadlineExceeded, Unavailable
 
 COOKIE = "astraflow_flash"
 MAX_LETTERS = 600
@@ -49,8 +49,10 @@ class Flash:
 
     @classmethod
     def failure(cls, prefix: str, problem: AstraFlowError) -> "Flash":
-        """Message of a failed action: the prefix, the problem and its code."""
-        return cls(text=f"{prefix}: {problem}", tone="bad", code=problem.code)
+        """Message of a failed action: the prefix, the problem and its code, and whether its result is uncertain."""
+        is_uncertain = isinstance(problem, Unavailable | DeadlineExceeded)
+        hint = ". The change may have been made all the same: look here before you repeat it." if is_uncertain else ""
+        return cls(text=f"{prefix}: {problem}{hint}", tone="bad", code=problem.code)
 
     @property
     def action(self) -> str:

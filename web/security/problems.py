@@ -29,6 +29,9 @@ TITLES = {
     504: "A service of the run did not answer in time",
 }
 
+UNCERTAIN = "A change may have been made: repeat it with the same Idempotency-Key, and nothing is done twice."
+"""Remedy of a failure that is no refusal."""
+
 REMEDIES = {
     400: "Send JSON, as /api/v1/docs describes it.",
     401: "Send a token (Authorization: Bearer TOKEN, created under Settings), or log in.",
@@ -41,10 +44,10 @@ REMEDIES = {
     422: "Correct the named fields; an unchanged request fails again.",
     429: "Wait for the time in the detail, then retry.",
     431: "Send fewer or shorter headers.",
-    500: "See the log of the web process. The run is not affected.",
-    502: "See the log of the service. The run is not affected.",
-    503: "Retry in a few seconds with the same Idempotency-Key: nothing is done twice.",
-    504: "Retry with the same Idempotency-Key: nothing is done twice.",
+    500: f"See the log of the web process. {UNCERTAIN}",
+    502: f"See the log of the service. {UNCERTAIN}",
+    503: f"Retry in a few seconds. {UNCERTAIN}",
+    504: f"Retry. {UNCERTAIN}",
 }
 
 

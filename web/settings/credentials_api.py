@@ -8,12 +8,11 @@ from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from web.accounts.tokens import MAX_DAYS, MAX_NAME_LETTERS
-from web.database.tables import ApiToken, BrowserSession, User
+from web.database.tables import MAX_ID, ApiToken, BrowserSession, User
 from web.requests.context import RequestContextDep, ViewerDep
 from web.requests.fleet_commands import run_once_per_key
 from web.rest.common import (
     BODY_ERRORS,
-    MAX_EXACT_INTEGER,
     PREFIX,
     ItemList,
     Key,
@@ -29,7 +28,7 @@ from web.security.roles import Permission, Role, needs
 
 router = APIRouter(prefix=PREFIX, tags=["accounts"])
 
-TokenNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the token.", examples=[1])]
+TokenNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the token.", examples=[1])]
 SessionName = Annotated[
     str, Path(pattern=r"^[0-9a-f]{1,128}$", description="Id of the session.", examples=["5f0c2ab19d3e4c07"])
 ]

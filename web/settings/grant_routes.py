@@ -8,6 +8,7 @@ from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.components.layout import layout
+from web.database.tables import MAX_ID
 from web.requests import fleet_commands
 from web.requests.context import RequestContextDep, ViewerDep
 from web.requests.redirects import redirect_with_flash
@@ -27,7 +28,7 @@ PROVIDERS_PATH = "/settings#providers"
 HOLDER = re.compile(r"([0-9]{1,15})(?::([0-9]{1,15}))?")
 """User id, followed by `:` and a token id when the holder is one of the user's tokens."""
 
-GrantNumber = Annotated[int, Path(ge=0, le=2**53)]
+GrantNumber = Annotated[int, Path(ge=0, le=MAX_ID)]
 """Bounded to the integers that the database stores exactly."""
 
 

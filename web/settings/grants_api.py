@@ -11,13 +11,14 @@ from astraflow.contract.errors import Conflict
 from web.accounts.grants import MAX_RUN_NAME_LETTERS, HeldGrant
 from web.accounts.queries import id_of
 from web.accounts.viewer import Viewer
+from web.database.tables import MAX_ID
 from web.requests.context import RequestContext, RequestContextDep, ViewerDep
 from web.requests.fleet_commands import run_once_per_key
 from web.rest.common import (
     BODY_ERRORS,
-    MAX_EXACT_INTEGER,
     NAME,
     PREFIX,
+    WITHOUT_NUL,
     ItemList,
     Key,
     MessageResponse,
@@ -32,7 +33,7 @@ from web.security.roles import Permission, Role, needs
 
 router = APIRouter(prefix=PREFIX, tags=["grants"])
 
-GrantNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the grant.", examples=[1])]
+GrantNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the grant.", examples=[1])]
 GrantedRole = Literal["agent", "operator", "admin"]
 
 
@@ -45,9 +46,14 @@ class GrantRequest(RequestBody):
         }
     )
 
-    user: str = Field(min_length=1, max_length=200, description="Name of the user; for a token, its owner.")
+    user: str = Field(
+        min_length=1, max_length=200, pattern=WITHOUT_NUL, description="Name of the user; for a token, its owner."
+    )
     token: str = Field(
-        "", max_length=60, description="Name of one of the user's tokens, which then holds the role instead."
+        "",
+        max_length=60,
+        pattern=WITHOUT_NUL,
+        description="Name of one of the user's tokens, which then holds the role instead.",
     )
     role: GrantedRole = Field(description="Role on the run or pool. The role viewer is global only.")
     run: str = Field(

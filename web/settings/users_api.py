@@ -11,12 +11,11 @@ from starlette.exceptions import HTTPException
 from web.accounts.queries import id_of
 from web.accounts.users import NAME as USER_NAME
 from web.accounts.viewer import Viewer
-from web.database.tables import User
+from web.database.tables import MAX_ID, User
 from web.requests.context import RequestContext, RequestContextDep, ViewerDep
 from web.requests.fleet_commands import run_once_per_key
 from web.rest.common import (
     BODY_ERRORS,
-    MAX_EXACT_INTEGER,
     PREFIX,
     ItemList,
     Key,
@@ -31,7 +30,7 @@ from web.security.roles import Permission, Role, needs
 
 router = APIRouter(prefix=PREFIX, tags=["accounts"])
 
-UserNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the user.", examples=[2])]
+UserNumber = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the user.", examples=[2])]
 
 
 class UserRequest(RequestBody):

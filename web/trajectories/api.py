@@ -12,6 +12,7 @@ from astraflow.contract.reports.queries import RewardHistogram
 from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import CallOutcome
 from astraflow.contract.rollouts.timelines import Hop
+from web.database.tables import MAX_ID
 from web.requests.context import RequestContextDep
 from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
@@ -24,7 +25,7 @@ router = APIRouter(prefix=PREFIX, tags=["runs"])
 
 MAX_TRAJECTORIES = 200
 
-RunId = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the run, from the list of runs.")]
+RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the run, from the list of runs.")]
 WholeNumber = Annotated[int | None, Query(ge=0, le=MAX_EXACT_INTEGER)]
 Term = Annotated[str, Query(max_length=200, description="Name of a reward term that the trajectory has.")]
 Reward = Annotated[float | None, Query(allow_inf_nan=False, description="Bound, inclusive.")]

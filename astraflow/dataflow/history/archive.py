@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from astraflow.archive.connection import is_damaged, lenient_text, open_read_only, run_query
-from astraflow.contract.errors import CorruptData, InvalidInput, StorageFull
+from astraflow.contract.errors import CorruptData, InvalidInput, StorageFull, Unavailable
 from astraflow.dataflow.history.losses import Losses
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import sqlite_remedy
 from astraflow.wire.errors import is_disk_full
 
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class Archive:
     def __init__(self, path: Path, *, clock: Clock, starts_empty: bool = False) -> None:
         """starts_empty: delete the existing file.
 
-        Raises: InvalidInput for a path that cannot be written, StorageFull.
+        Raises: InvalidInput for a path that cannot be written, StorageFull, Unavailable while it is locked.
         """
         self._path = path
         self._clock = clock
@@ -162,7 +163,7 @@ class Archive:
             return self._database.execute(query, values).fetchall()
         except sqlite3.DatabaseError as problem:
             if not is_damaged(problem):
-                raise
+                raise _explained(problem, self._path) from problem
             self._replace(problem)
             return self._database.execute(query, values).fetchall()
 
@@ -320,9 +321,8 @@ class Archive:
         if is_disk_full(problem):
             self._failure = f"cannot write {str(self._path)!r}: the disk is full; free some space"
         else:
-            self._failure = (
-                f"cannot write {str(self._path)!r}: {problem}; stop the run and move the file to another folder"
-            )
+            remedy = sqlite_remedy(problem) or "stop the run and move the file to another folder"
+            self._failure = f"cannot write {str(self._path)!r}: {problem}; {remedy}"
 
     def _recover(self) -> None:
         if self._failure or self._dropped:
@@ -366,6 +366,9 @@ def _explained(problem: Exception, path: Path) -> Exception:
             f"cannot open {str(path)!r}: the disk is full; free some space or choose another run directory",
             code="archive.disk_full",
         )
+    remedy = sqlite_remedy(problem, is_start=True)
+    if remedy is not None:
+        return Unavailable(f"cannot open {str(path)!r}: {problem}; {remedy}", code="archive.outage")
     return InvalidInput(
         f"cannot use {str(path)!r} as an archive: {problem}; choose another run directory", code="archive.unusable"
     )

@@ -51,6 +51,8 @@ class Observer:
         self._ready_at: dict[str, float] = {}
         self._delays: dict[PoolId, deque[float]] = {}
         self.dollars_today = 0.0
+        self._day, self._day_hours = 0.0, 0.0
+        """Day of `dollars_today`, days since 1970, and hours of reports in it."""
 
     def observe(self, report: Report, *, ordered_at: Mapping[PoolId, float] | None = None) -> None:
         """Adds the next report. ordered_at: Unix seconds since when each pool has had fewer nodes than its target."""
@@ -138,10 +140,12 @@ class Observer:
 
     def _add_cost(self, report: Report) -> None:
         if self._report is None:
+            self._day = report.at // DAY_S
             return
-        if report.at // DAY_S != self._report.at // DAY_S:
-            self.dollars_today = 0.0
         hours = max(0.0, report.at - self._report.at) / 3600
+        self._day_hours += hours
+        if report.at // DAY_S > self._day or self._day_hours > DAY_S / 3600:  # never back: nor is the budget renewed
+            self._day, self._day_hours, self.dollars_today = report.at // DAY_S, 0.0, 0.0
         members = [node for node in report.nodes if _PHASES[node.state] is not Phase.GONE]
         prices = (self._spec.pool(node.facts.pool).price_per_hour or node.facts.price_per_hour for node in members)
         self.dollars_today += hours * sum(max(0.0, price) for price in prices)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from sqlalchemy import func
-from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, delete, select
 
 from astraflow.contract.errors import InvalidInput, Unavailable
@@ -160,12 +159,12 @@ class Ledger:
         try:
             await self._database.read(lambda session: check_owner_row(session, self._epoch))
             await self.change(lambda _: (Changes(), None))
-        except (OperationalError, Unavailable) as problem:  # the owner is unknown; the next write checks it
+        except Unavailable as problem:  # the owner is unknown; the next write checks it
             log.warning("ownership_not_checked", problem=str(problem))
 
     async def reply(self, key: str) -> Reply | None:
         """Returns the stored reply for a key."""
-        row = await self._database.write(lambda session: session.get(ReplyRow, key))
+        row = await self._database.read(lambda session: session.get(ReplyRow, key))
         return rows.reply(row) if row is not None else None
 
     async def launch(self, launch_id: str) -> LaunchRecord | None:
@@ -184,7 +183,7 @@ class Ledger:
         query = query.where(InstanceRow.pool == pool) if pool else query
         query = query.where(InstanceRow.id < before) if before else query
         query = query if with_gone else query.where(InstanceRow.state != InstanceState.GONE.value)
-        instance_rows = await self._database.write(lambda session: session.exec(query).all())
+        instance_rows = await self._database.read(lambda session: session.exec(query).all())
         return tuple(rows.record(row) for row in instance_rows[:limit]), len(instance_rows) > limit
 
     async def decisions(self, *, pool: str, before: int | None, limit: int) -> tuple[tuple[Decision, ...], bool]:
@@ -192,19 +191,19 @@ class Ledger:
         query = select(DecisionRow).order_by(col(DecisionRow.ordinal).desc()).limit(limit + 1)
         query = query.where(DecisionRow.pool == pool) if pool else query
         query = query.where(DecisionRow.ordinal < before) if before is not None else query
-        decision_rows = await self._database.write(lambda session: session.exec(query).all())
+        decision_rows = await self._database.read(lambda session: session.exec(query).all())
         return tuple(rows.decision(row) for row in decision_rows[:limit]), len(decision_rows) > limit
 
     async def proposal(self, plan: PlanId) -> Proposal | None:
         """Returns the stored proposal of a plan, also a decided one; None when the plan was not proposed."""
-        row = await self._database.write(lambda session: session.get(ProposalRow, plan))
+        row = await self._database.read(lambda session: session.get(ProposalRow, plan))
         return rows.proposal(row) if row is not None else None
 
     async def proposals(self, *, before: str, limit: int) -> tuple[tuple[Proposal, ...], bool]:
         """Returns proposals, newest first, and whether older ones exist. before: plan id; empty for the newest."""
         query = select(ProposalRow).order_by(col(ProposalRow.plan).desc()).limit(limit + 1)
         query = query.where(ProposalRow.plan < before) if before else query
-        proposal_rows = await self._database.write(lambda session: session.exec(query).all())
+        proposal_rows = await self._database.read(lambda session: session.exec(query).all())
         return tuple(rows.proposal(row) for row in proposal_rows[:limit]), len(proposal_rows) > limit
 
     def _load(self, session: Session, now: float) -> None:

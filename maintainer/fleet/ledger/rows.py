@@ -12,6 +12,7 @@ from astraflow.contract.fleet.plans import Actor, Finding, Plan, PlanId, PlanReq
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
+from astraflow.runtime.database import storable_text
 from maintainer.fleet.ledger.records import KillSwitch, LaunchRecord, MaintainerSetting, Orphan, PoolRecord, Reply
 from maintainer.fleet.ledger.tables import (
     DecisionRow,
@@ -214,4 +215,6 @@ def _launch(text: str) -> LaunchSpec:
 
 
 def _copied_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in names}
+    """Returns fields by name; a text may be the output of a provider's program."""
+    fields = {name: getattr(source, name) for name in names}
+    return {name: storable_text(value) if type(value) is str else value for name, value in fields.items()}

@@ -284,6 +284,25 @@ async def test_a_spent_daily_budget_pauses_until_midnight(tmp_path: Path) -> Non
         assert len(here.entries("wake")) == 3
 
 
+async def test_a_clock_that_steps_back_over_midnight_renews_no_daily_budget_and_sends_no_digest_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Says([])
+    model.price = 3.0
+    async with scene(tmp_path, llm=model, config={"wake": {"usd": 100.0}, "day": {"usd": 5.0}}) as here:
+        await grown(here)
+        here.dataflow.recommendations = (too_few(),)
+        here.clock.advance(86400.0 - here.clock.wall() % 86400.0 + 8 * 3600.0)
+        await here.pass_time(3600.0 * 3, step_s=60.0)
+        asked = len(here.entries("response"))
+        assert here.maintainer.status().state is MaintainerState.OVER_BUDGET
+        monkeypatch.setattr(here.clock, "wall", lambda: here.clock.now() - 13 * 3600.0)
+        await here.pass_time(3600.0 * 14, step_s=600.0)
+        assert len(here.entries("response")) == asked == 1
+        await here.maintainer.send_notices()
+        assert [post for post in here.posted if post["kind"] == "digest"] == []
+
+
 async def test_the_daily_usage_survives_a_restart(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="lazy") as here:
         await grown(here)

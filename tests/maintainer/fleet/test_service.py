@@ -2,20 +2,22 @@
 
 import asyncio
 import json
+import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from astraflow.access import callers as access
 from astraflow.access.callers import Caller
 from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
-from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted, PlanRefused
+from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted, PlanRefused, Unavailable
 from astraflow.contract.fleet.instances import InstanceState, LaunchId
 from astraflow.contract.fleet.plans import Actor, PlanRequest, Role
 from astraflow.contract.fleet.pools import FleetStatus, KillScope, PoolSpec
@@ -318,3 +320,25 @@ def _is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+async def test_the_service_outlasts_a_locked_ledger_and_does_everything_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("astraflow.runtime.database.LOCK_TIMEOUT_S", 0.05)
+    async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
+        plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="x", target=2))
+        with closing(sqlite3.connect(tmp_path / "fleet.sqlite", isolation_level=None)) as other:
+            launched = (await fleet.apply(plan.id, key="k1")).launched
+            later = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="y", target=3))
+            other.execute("BEGIN EXCLUSIVE")  # while the launches run
+            with structlog.testing.capture_logs() as logs:
+                for _ in range(8):
+                    with raises_code(Unavailable, "database.unreachable"):
+                        await fleet.apply(later.id, key="k2")
+                assert (await fleet.apply(plan.id, key="k1")).launched == launched, "a repeated change needs no write"
+            assert {"step_postponed", "postponement_not_recorded", "retrying"} & {entry["event"] for entry in logs}
+        await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.RUNNING) == 2)
+        await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="z", target=2))
+        instances = await fleet.instances(pool=LOCAL, with_gone=True)
+        assert sorted(instance.id for instance in instances) == sorted(launched)

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from maintainer.fleet.ledger.ledger import open_ledger
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import running_fleet
 from tests.fakes.launching import FakeCatalogue, FakeLauncher
+from tests.fakes.postgres import separate_schema
 from tests.fakes.web import running_web, shown_secret
+from tests.maintainer.fleet import parts
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +27,17 @@ LIMIT_S = 200.0
 """Seconds. The test takes a fraction of it; a busy machine must not fail the test."""
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+def url(request: pytest.FixtureRequest) -> str:
+    """URL of the page's database; empty for SQLite."""
+    return str(request.getfixturevalue("empty_postgres")) if request.param == "postgresql" else ""
+
+
 @pytest.mark.timeout(240)
-async def test_the_api_conforms_to_its_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_api_conforms_to_its_schema(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if url:
+        ledger = open_ledger(tmp_path / "ledger", separate_schema(url, "fleet"))
+        monkeypatch.setattr(parts, "memory_database", lambda: ledger)
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("web.service.Launcher", FakeLauncher)  # avoids hundreds of real launches
     monkeypatch.setattr("web.service.Catalogue", FakeCatalogue)
@@ -33,7 +45,7 @@ async def test_the_api_conforms_to_its_schema(tmp_path: Path, monkeypatch: pytes
     async with (
         fake.serving() as dataflow,
         running_fleet(tmp_path / "fleet", nodes=2) as fleet,
-        running_web(tmp_path, dataflow, fleet=fleet.address, **UNLIMITED) as web,
+        running_web(tmp_path, dataflow, fleet=fleet.address, database=url, **UNLIMITED) as web,
         web.logged_in() as admin,
     ):
         await web.until_connected()

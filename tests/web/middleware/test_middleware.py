@@ -390,6 +390,25 @@ async def test_answers_without_a_login_contain_nothing_of_the_run(web: RunningWe
     assert set(health) == {"status", "feed", "data_age_s"}
 
 
+async def test_a_form_without_a_session_gets_the_way_back_to_its_page_and_nothing_of_the_run(web: RunningWeb) -> None:
+    pages = {
+        f"{web.address}/pools/eu?range=1h": "/login?next=/pools/eu%3Frange%3D1h",
+        f"{web.address}//evil.example/x": "/login?next=/",
+        "": "/login?next=/",
+    }
+    async with web.client() as client:
+        for referer, login in pages.items():
+            headers = {"origin": web.address, "referer": referer}
+            plain = await client.post("/pools/eu/override", headers=headers, data={"reason": "canary"})
+            assert (plain.status_code, plain.headers["astraflow-error-code"]) == (401, "login.session_ended")
+            assert f'href="{login}"' in plain.text
+            assert "reverse-0001" not in plain.text
+            assert "canary" not in plain.text
+            swapped = await client.post("/pools/eu/override", headers=headers | {"hx-request": "true"})
+            assert (swapped.status_code, swapped.headers["hx-redirect"]) == (401, login)
+        assert client.cookies["astraflow_typed"] == "1"
+
+
 async def test_a_login_link_works_once_and_only_in_one_browser(web: RunningWeb) -> None:
     async with web.logged_in() as first, web.client() as second:
         again = await second.get(web.login_url)

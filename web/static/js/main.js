@@ -11,6 +11,7 @@ import { menu } from "./menu.js";
 import { choose } from "./nodes.js";
 import { palette } from "./palette.js";
 import { theme } from "./theme.js";
+import "./typed.js";
 
 // Behaviours of most pages; the others are loaded from the file of their name with the first element that uses them.
 const behaviors = { age, ago, choose, currentlink, dialog, live, longpress, menu, palette, pause, theme, focusFlash };
