@@ -81,10 +81,12 @@ async def test_every_step_of_a_user_stays_below_the_path_of_the_proxy(
         await expect(page).to_have_url(f"{public}/nodes")
 
         await page.get_by_role("link", name="Saved views").click()
-        await page.get_by_label("Name").fill("mine")
+        await page.locator("#views input[name=name]").fill("mine")
         await page.get_by_role("button", name="Save").click()
-        await expect(page).to_have_url(f"{public}/views")
-        await page.get_by_role("link", name="mine").first.click()
+        await expect(page.locator(".flash")).to_contain_text("View saved as mine")
+        await expect(page).to_have_url(f"{public}/nodes")
+        await page.goto(f"{public}/views")
+        await page.get_by_role("link", name="mine").click()
         await expect(page).to_have_url(f"{public}/nodes")
 
         await page.goto(f"{public}/nodes/map")

@@ -13,7 +13,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from tests.errors import raises_code
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.openid_provider import CLIENT_ID, FakeOpenIdProvider
+from tests.fakes.openid_provider import CLIENT_ID, CLIENT_SECRET, FakeOpenIdProvider
 from tests.fakes.web import form_token, free_port, running_web
 from tests.web.all_pages import PARAMETER, PARAMETER_VALUES, PARAMETER_VALUES_OF_PATH, SKIPPED_PATHS
 from web.app import ROUTERS
@@ -40,7 +40,7 @@ async def served_below(
     async with (
         fake.serving() as dataflow,
         running_web(folder, dataflow, port=port, behind_proxy=f"{public}{prefix}/", **more) as web,
-        httpx.AsyncClient(base_url=public, headers={"origin": public}) as client,
+        httpx.AsyncClient(base_url=public, headers={"origin": public}, timeout=60) as client,
     ):
         assert web.login_url.startswith(f"{public}{prefix}/login?token=")
         assert (await client.get(web.login_url)).headers["location"] == f"{prefix}/"
@@ -82,9 +82,8 @@ async def test_every_address_of_every_page_is_below_the_path(tmp_path: Path, fak
             assert answer.headers.get("location", f"{PREFIX}/").startswith(f"{PREFIX}/"), path
             if not answer.headers.get("content-type", "").startswith("text/html"):
                 continue
-            shown += 1
             addresses = {pair for pair in Addresses(answer.text).pairs if pair[0] not in NO_ADDRESSES}
-            assert addresses, path
+            shown += bool(addresses)
             assert [pair for pair in addresses if not pair[1].startswith(f"{PREFIX}/")] == [], path
             assert {name for name, _ in addresses} <= {*ADDRESS_ATTRIBUTES}, path
         assert shown > 30
@@ -151,7 +150,8 @@ async def test_the_path_may_be_encoded_and_may_lack_its_slash(tmp_path: Path, fa
         for path in ("/user/ada@lab/%c3%a9", "/user/ada%40lab/é", "/user/ada%40lab/%C3%A9/"):
             answer = await client.get(path, headers={"cookie": ""})
             assert answer.headers["location"] == "/user/ada%40lab/%C3%A9/login?next=/", path
-        assert (await client.get("/user/ada@lab/%c3%a9x")).status_code == 404
+        other = await client.get("/user/ada@lab/%c3%a9x")
+        assert other.headers["location"].endswith("next=/user/ada%40lab/%C3%A9x"), "another application's"
 
 
 @pytest.mark.anyio
@@ -162,7 +162,7 @@ async def test_a_login_at_the_provider_returns_below_the_path(tmp_path: Path, fa
         file.write_text(
             f'issuer = "{provider.issuer}"\nclient_id = "{CLIENT_ID}"\n[roles]\noperator = ["alice@example.org"]\n'
         )
-        async with served_below(tmp_path, fake, PREFIX, provider=file) as client:
+        async with served_below(tmp_path, fake, PREFIX, provider=file, provider_secret=CLIENT_SECRET) as client:
             client.cookies.clear()
             began = await client.get(f"{PREFIX}/login/provider?next=/nodes")
             assert f"Path={PREFIX}/login/provider/return" in began.headers["set-cookie"]
