@@ -129,6 +129,11 @@ class Notifier:
         """Dropped notices, including those of earlier processes."""
         return self.queue.dropped
 
+    @property
+    def delayed(self) -> int:
+        """Notices that wait because the last attempt failed."""
+        return len(self.queue.unsent) if self._pause_s > FIRST_BACKOFF_S else 0
+
     async def enqueue(self, notice: Notice) -> None:
         """Queues a notice; returns once it is durable. Raises: StorageFull."""
         if self.is_enabled:
