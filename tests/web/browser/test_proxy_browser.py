@@ -1,5 +1,6 @@
 """The pages below a path of a real nginx, which removes the path or keeps it."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,6 @@ from tests.web.security.test_addresses import certificate_files
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.needs("nginx"), pytest.mark.past_reports]
 
-expect.set_options(timeout=6000)
 STEPS = '[data-live-text="policy/solver/steps"]'
 
 
@@ -86,7 +86,7 @@ async def test_every_step_of_a_user_stays_below_the_path_of_the_proxy(
         await expect(page.locator(".flash")).to_contain_text("View saved as mine")
         await expect(page).to_have_url(f"{public}/nodes")
         await page.goto(f"{public}/views")
-        await page.get_by_role("link", name="mine").click()
+        await page.get_by_role("link", name="mine", exact=True).click()
         await expect(page).to_have_url(f"{public}/nodes")
 
         await page.goto(f"{public}/nodes/map")
@@ -94,7 +94,7 @@ async def test_every_step_of_a_user_stays_below_the_path_of_the_proxy(
         await page.keyboard.press("Home")
         await expect(page.locator(".heatmap-words")).to_contain_text("node-")
         await page.keyboard.press("Enter")
-        await expect(page).to_have_url(f"{public}/nodes/n0")
+        await expect(page).to_have_url(re.compile(f"^{re.escape(public)}/nodes/n[01]$"))
 
         await page.get_by_role("link", name="Runs", exact=True).click()
         await page.get_by_role("link", name="New run").click()
@@ -107,10 +107,10 @@ async def test_every_step_of_a_user_stays_below_the_path_of_the_proxy(
         async with page.expect_download() as download:
             await page.locator(".menu:has(a[href*='training.csv']) > summary").first.click()
             await page.locator("a[href*='training.csv']").first.click()
-        assert (await (await download.value).path()).read_text().startswith("step")
+        assert (await (await download.value).path()).read_text().count("\n") > 10
         await page.goto(f"{public}/runs/1/trajectories")
         await page.locator("a.row-link").first.click()
-        await expect(page.locator("h1")).to_contain_text("Group")
+        await expect(page.locator("h1")).to_contain_text("Reward")
 
         await page.get_by_role("button", name="Dark theme").click()
         await page.get_by_role("button", name="Log out").click()
