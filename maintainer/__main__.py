@@ -248,7 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--tls-certificate", type=Path, help="serve HTTPS with this certificate (PEM)")
     command.add_argument("--tls-key", type=Path, help="the certificate's key (PEM)")
     command.add_argument(
-        "--behind-proxy", default="", metavar="URL", help="public https:// address of a proxy in front"
+        "--behind-proxy", default="", metavar="URL", help="public https:// URL of a proxy in front, also with a path"
     )
     command.add_argument(
         "--advertise", action="append", default=[], metavar="NAME", help="additional host name to accept"

@@ -98,6 +98,7 @@ TOOLS: Mapping[str, Tool] = {
     ),
     "promtool": Tool(tests="check of the metrics", is_there=partial(_program, "promtool"), packages=("prometheus",)),
     "sshd": Tool(tests="hosts over SSH", is_there=partial(_program, "sshd"), packages=("openssh-server",)),
+    "nginx": Tool(tests="pages behind a reverse proxy", is_there=partial(_program, "nginx"), packages=("nginx",)),
     "postgresql": Tool(
         tests="databases on PostgreSQL",
         is_there=lambda: any(Path("/usr/lib/postgresql").glob("*/bin/initdb")),

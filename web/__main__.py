@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         "--behind-proxy",
         default="",
         metavar="URL",
-        help="public https:// address of a proxy in front",
+        help="public https:// URL of a proxy in front, also with a path",
     )
     parser.add_argument("--name", action="append", default=[], dest="names", help="a host name that browsers use")
     parser.add_argument(

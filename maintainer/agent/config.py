@@ -74,8 +74,9 @@ class NotifyConfig(Config):
     """Environment variable with the webhook URL; without it and `url_file` no notices are sent."""
     url_file: str = ""
     """File with the webhook URL; replaces the variable."""
-    max_attempts: int = Field(default=5, ge=1, le=20)
-    """Attempts per notice; pauses double from one second."""
+    keep_hours: float = Field(default=24.0, gt=0, le=168)
+    """Hours for which a notice that has not arrived is sent again. Pauses double from a second to a minute, unless the
+    receiver asks for others with Retry-After."""
     max_queued: int = Field(default=100, ge=1)
     """Queued notices; beyond it the oldest is dropped and counted."""
     digest_hour: int | None = Field(default=7, ge=0, le=23)

@@ -311,5 +311,6 @@ class Maintainer:
             f"the day's budget is spent: {spent.unit}" if spent is not None else "",
             self._recorder.transcript_uploader.problem,
             f"{self._notifier.dropped} notices were dropped" if self._notifier.dropped else "",
+            f"{self._notifier.delayed} notices wait because the webhook fails" if self._notifier.delayed else "",
         ]
         return tuple(problem for problem in problems if problem)

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from copy import deepcopy
@@ -199,11 +200,140 @@ def test_the_schema_refuses_a_misplaced_field() -> None:
         ("trainer.host=2", "host"),
         ("trainer.hosts=2", "accessMode"),  # ranks on several hosts share the volume
         ('nodes.mode="fixed",maintainer.enabled=true', "mode"),  # there is no fleet service to maintain
+        ('nodes={"mode":"keda","minCount":9,"maxCount":2}', "minCount 9"),
+        ('image.tag="sha256:abc"', "tag"),
+        ("image.tag=1.20", "want string"),
+        ('image.digest="sha256:abc"', "digest"),
+        ('page.path="astraflow"', "path"),
+        ('files={"a/b.toml": ""}', "a/b.toml"),
+        ('files={"fleet.toml": ""}', "fleet.toml"),
     ],
 )
 def test_invalid_values_are_refused(setting: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         render.rendered(settings=[setting])
+
+
+def templated(*options: str, release: str = "r", values: Json) -> list[Json]:
+    """Returns the objects for values. Raises: ValueError with helm's message."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(values, file)
+        file.flush()
+        return list(yaml.safe_load_all(render.helm("template", release, str(render.CHART), "-f", file.name, *options)))
+
+
+def with_text(value: Any, text: str) -> Any:
+    """Returns values in which every text is the given one."""
+    if isinstance(value, dict):
+        return {key: with_text(item, text) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_text(item, text) for item in value]
+    return text if isinstance(value, str) else value
+
+
+def without_refused(values: Json, usual: Json, message: str) -> Json:
+    """Returns the values with the usual ones where the schema refused a value."""
+    changed = deepcopy(values)
+    for pointer in re.findall(r"at '/([^']+)'", message):
+        parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")]
+        target, source = changed, usual
+        for part in parts[:-1]:
+            target, source = (each[int(part) if isinstance(each, list) else part] for each in (target, source))
+        last = int(parts[-1]) if isinstance(target, list) else parts[-1]
+        target[last] = source[last]
+    return changed
+
+
+TEXTS_OF_USERS: Json = {
+    "settings": ["flows.a.prompt=x"],
+    "files": {"mine.toml": "seed = 1"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "page": {"ingress": {"enabled": True, "annotations": {"a": "b"}}, "service": {"annotations": {"a": "b"}}},
+    "services": {"nodeSelector": {"a": "b"}},
+    "mirrors": {"replicas": 1},
+    "maintainer": {"enabled": True},
+}
+"""Values that the chart leaves empty."""
+
+HOSTILE = (
+    "  a=Answer: yes, issue #5 $(ASTRAFLOW_TOKEN) $$ {{ .Values.run }} '\"\\ \u00e9\u2028\n  - x: [&a *b] |\n\ttab\r\n",
+    "a=true",
+)
+
+
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize("text", HOSTILE)
+def test_every_text_reaches_its_place_unchanged_or_is_refused_by_the_schema(text: str) -> None:
+    usual = merged(yaml.safe_load((render.CHART / "values.yaml").read_text()), TEXTS_OF_USERS)
+    values = with_text(usual, text)
+    with pytest.raises(ValueError, match="schema") as refused:
+        templated(values=values)
+    values = without_refused(values, usual, str(refused.value))
+    plain = without_refused(with_text(usual, "a=plain"), usual, str(refused.value))
+    free = ("recipe", "settings", "files")
+    assert {key: values[key] for key in free} == {"recipe": text, "settings": [text], "files": {"mine.toml": text}}
+
+    documents, expected = templated(values=values), with_words(templated(values=plain), text)
+    for run in (manifest_of("StatefulSet", "r-run", tuple(each)) for each in (documents, expected)):
+        del run["spec"]["template"]["metadata"]["annotations"]  # a hash of the configuration
+    assert documents == expected
+
+
+def merged(values: Json, more: Json) -> Json:
+    """Returns the values with others in place."""
+    return values | {
+        key: merged(values[key], item) if isinstance(item, dict) and isinstance(values.get(key), dict) else item
+        for key, item in more.items()
+    }
+
+
+def with_words(value: Any, text: str, *, is_word: bool = False) -> Any:
+    """Returns objects with the text in place of `a=plain`; in words of commands Kubernetes replaces `$$` by `$`."""
+    if isinstance(value, dict):
+        return {key: with_words(item, text, is_word=key in ("command", "args")) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_words(item, text, is_word=is_word) for item in value]
+    if not isinstance(value, str):
+        return value
+    return value.replace("a=plain", text.replace("$", "$$") if is_word else text)
+
+
+@pytest.mark.needs("helm")
+def test_names_are_valid_and_distinct_for_the_longest_release_and_any_policy() -> None:
+    policies = ["solver", "Solver", "solver_1", "solver-1", "_", "a-", "solver_" * 12, "solver_" * 12 + "2"]
+    values = {"trainer": {"policies": policies, "hosts": 2, "accessMode": "ReadWriteMany"}, "mirrors": {"replicas": 1}}
+    for release in ("1", "a" * 45):
+        documents = templated(release=release, values=values)
+        names = [(document["kind"], document["metadata"]["name"]) for document in documents]
+        assert len(names) == len(set(names))
+        assert sum(kind == "Job" for kind, _ in names) == len(policies)
+        for kind, name in names:
+            longest = 52 if kind in ("StatefulSet", "Job") else 63  # the pods' names and labels are longer
+            assert len(name) <= longest, name
+            assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", name), name
+        for document in documents:
+            for label in document["metadata"].get("labels", {}).values():
+                assert isinstance(label, str)
+                assert re.fullmatch("[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", label), label
+    with pytest.raises(ValueError, match="release name"):
+        templated(release="a" * 46, values={})
+    with pytest.raises(ValueError, match="namespace"):
+        templated(f"--namespace={'n' * 58}", values={})
+
+
+@pytest.mark.needs("helm")
+def test_an_image_has_a_digest_instead_of_a_tag_and_the_page_a_path() -> None:
+    digest = f"sha256:{'0a' * 32}"
+    values = {"image": {"digest": digest}, "page": {"path": "/team/astraflow", "ingress": {"enabled": True}}}
+    documents = tuple(templated(values=values))
+    images = {each["image"] for each in containers(pod_of(manifest_of("StatefulSet", "r-run", documents)))}
+    assert images == {f"registry.example/astraflow@{digest}"}
+    fleet = tomllib.loads(manifest_of("ConfigMap", "", documents)["data"]["fleet.toml"])
+    assert fleet["providers"]["here"]["image"] == f"registry.example/astraflow@{digest}"
+    page = container(pod_of(manifest_of("StatefulSet", "r-page", documents)), "page")
+    assert "--behind-proxy=https://page.example.org/team/astraflow" in page["args"]
+    (rule,) = manifest_of("Ingress", "", documents)["spec"]["rules"]
+    assert rule["http"]["paths"][0]["path"] == "/team/astraflow"
 
 
 @pytest.mark.parametrize("name", render.VALUES)

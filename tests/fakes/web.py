@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,6 +49,12 @@ async def flash_of(client: httpx.AsyncClient, answer: httpx.Response) -> str:
     assert answer.status_code == 303, answer.text
     page = (await client.get(answer.headers["location"])).text
     return html.unescape(page.partition('class="flash"')[2].partition("<p>")[2].partition("</p>")[0])
+
+
+def free_port() -> int:
+    """Returns a port of loopback that nothing uses."""
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        return int(used.getsockname()[1])
 
 
 class RunningWeb:

@@ -17,7 +17,7 @@ from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.llm.interface import Llm, ModelFailed, Part, Reply, Request, Usage
 from maintainer.agent.llm.models import models
 from maintainer.agent.loop import Maintainer
-from maintainer.agent.notifications.webhook import Notifier
+from maintainer.agent.notifications.webhook import Answer, Notifier
 from maintainer.agent.observation.names import Names
 from maintainer.agent.observation.snapshot import SnapshotReader
 from maintainer.agent.transcript.transcript import Transcript, read
@@ -149,9 +149,9 @@ async def scene(
         [],
     )
 
-    async def post(url: str, body: Any) -> int:
+    async def post(url: str, body: Any) -> Answer:
         posted.append({"url": url, **body})
-        return 200
+        return Answer(status=200)
 
     values: dict[str, Any] = {"mode": mode, "watch": {"wake_pause_s": 0.0}} | (config or {})
     chosen = MaintainerConfig.parse(values, where="")

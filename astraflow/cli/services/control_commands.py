@@ -26,7 +26,7 @@ from astraflow.cli.options import (
 WebDirectory = Annotated[
     Path | None, typer.Option(help="Folder for the persistent state; default: `web` in ASTRAFLOW_HOME.")
 ]
-BehindProxy = Annotated[str | None, typer.Option(help="Public https:// address of a reverse proxy.")]
+BehindProxy = Annotated[str | None, typer.Option(help="Public https:// URL of a reverse proxy, also with a path.")]
 PublicName = Annotated[str | None, typer.Option(help="Host name that browsers use.")]
 PageCertificate = Annotated[str | None, typer.Option(help="Serve TLS with this certificate and chain (PEM).")]
 PageKey = Annotated[str | None, typer.Option(help="Private key of the certificate (PEM).")]

@@ -28,6 +28,8 @@ class Notice:
     """Run of the notice; set when it is queued."""
     id: str = ""
     """Stable id, by which a receiver detects duplicates; set when it is queued."""
+    queued_at: float = 0.0
+    """Unix seconds; set when it is queued."""
 
 
 class NoticeQueue:
@@ -46,8 +48,10 @@ class NoticeQueue:
         """Notice that is being sent and not known to have arrived; it is queued again after a restart."""
         self.cursor: int | None = None
         """Newest journal entry that was read; None before the first."""
+        self.next_attempt_at = 0.0
+        """Time before which nothing is sent, because the last attempt failed. Unix seconds."""
         self.dropped = 0
-        """Dropped notices: the queue was full, they were too old, or every attempt failed. Count."""
+        """Dropped notices: the queue was full, they were too old, or the receiver cannot use them. Count."""
         self.last_sent_at: dict[str, float] = {}
         """Time of the latest notice by its text, Unix seconds; limits repeated notices."""
         self.last_number = 0
@@ -76,6 +80,7 @@ class NoticeQueue:
             "run": self._run,
             "cursor": self.cursor,
             "last_number": self.last_number,
+            "next_attempt_at": self.next_attempt_at,
             "dropped": self.dropped,
             "last_sent_at": self.last_sent_at,
             "waiting": [asdict(notice) for notice in self.unsent],
@@ -86,6 +91,7 @@ class NoticeQueue:
             state = json.loads(path.read_text(encoding="utf-8"))
             self.waiting.extend(Notice(**fields) for fields in state["waiting"])
             self.dropped, self.last_number = int(state["dropped"]), int(state["last_number"])
+            self.next_attempt_at = float(state["next_attempt_at"])
             if state["run"] == self._run:
                 self.cursor = state["cursor"]
                 self.last_sent_at = dict(state["last_sent_at"])

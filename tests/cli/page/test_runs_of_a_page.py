@@ -89,6 +89,7 @@ async def test_refused_launches_print_a_one_line_error(page: RunningWeb, cli: Fo
             "ASTRAFLOW_WEB": await astraflow(cli, "runs", "list", ASTRAFLOW_WEB="", ASTRAFLOW_WEB_TOKEN="x"),
             "under Settings": await astraflow(cli, "runs", "list", "--web", page.address, ASTRAFLOW_WEB_TOKEN=""),
             "[cli.unencrypted_token]": await astraflow(cli, "runs", "list", "--web", "http://example.org", **known),
+            "'http://127.0.0.1:9/a'": await astraflow(cli, "runs", "list", "--web", "http://127.0.0.1:9/a/", **known),
             "[page.unreachable]": await astraflow(cli, "runs", "list", "--web", "http://127.0.0.1:9", **known),
             "[launch.recipe_required]": await astraflow(cli, "runs", "launch", "--reason", "x", **known),
         }

@@ -260,9 +260,9 @@ async def test_the_name_of_a_tls_proxy_is_accepted(tmp_path: Path, program: Fork
     certified = Certified(tmp_path)
     async with planes(tmp_path) as (dataflow, fleet), tls_proxy(certified) as public:
         await allow(fleet)
-        named = ("--behind-proxy", f"https://localhost:{public}")
+        named = ("--behind-proxy", f"https://localhost:{public}/team/mcp/")  # this proxy keeps the path
         async with http_server(program.command, tmp_path, dataflow, fleet, *named, listen=f"{BEHIND}:{public}") as url:
-            assert url == f"https://localhost:{public}/mcp"
+            assert url == f"https://localhost:{public}/team/mcp/mcp"
             async with over_http(url, trusts=certified.authority) as client:
                 await a_change(client, fleet)
 
@@ -468,7 +468,9 @@ def test_a_remote_address_needs_tls_or_a_tls_proxy(tmp_path: Path) -> None:
             .url(1)
             .startswith("https://mcp")
         )
-    for address in ("http://mcp.example.test", "mcp.example.test", "https://"):
+    with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.tls_required"):
+        McpEndpoint(token=SECRET, host="192.0.2.1", behind_proxy="http://localhost:8888/proxy/4750")
+    for address in ("http://mcp.example.test", "mcp.example.test", "https://", "https://mcp.example.test/a//b"):
         with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.invalid_proxy_url"):
             McpEndpoint(token=SECRET, behind_proxy=address)
     certified = Certified(tmp_path)

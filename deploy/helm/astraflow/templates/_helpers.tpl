@@ -1,5 +1,34 @@
 {{- define "astraflow.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag }}
+{{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag }}{{ end }}
+{{- end }}
+
+{{/* Refuses values that give objects which a cluster cannot run. Names of a StatefulSet have 52 characters at most. */}}
+{{- define "astraflow.check" -}}
+{{- if gt (len .Release.Name) 45 }}
+{{- fail (printf "cannot use the release name %s: with more than 45 characters the names of its pods are too long; use a shorter one" .Release.Name) }}
+{{- end }}
+{{- if and (eq .Values.nodes.mode "fleet") (gt (len .Release.Namespace) 57) }}
+{{- fail (printf "cannot use the namespace %s: with more than 57 characters the name of the nodes' namespace is too long; use a shorter one" .Release.Namespace) }}
+{{- end }}
+{{- if gt (int .Values.nodes.minCount) (int .Values.nodes.maxCount) }}
+{{- fail (printf "cannot use nodes.minCount %d: it is above nodes.maxCount %d; lower it" (int .Values.nodes.minCount) (int .Values.nodes.maxCount)) }}
+{{- end }}
+{{- end }}
+
+{{/* Word of a command. Kubernetes replaces `$(NAME)` by a variable, unless `$` is doubled. */}}
+{{- define "astraflow.word" -}}
+{{ . | replace "$" "$$" | quote }}
+{{- end }}
+
+{{/* Name of the objects of a trainer: `root` and `policy` in the given dictionary. A policy that is too long, or is no name
+of Kubernetes, is told from others by a hash. */}}
+{{- define "astraflow.trainer" -}}
+{{- $name := printf "%s-trainer-%s" .root.Release.Name .policy }}
+{{- if and (le (len $name) 52) (regexMatch "^[a-z0-9-]*[a-z0-9]$" $name) }}
+{{- $name }}
+{{- else }}
+{{- printf "%s-%s" ($name | lower | replace "_" "-" | trunc 43 | trimAll "-") (sha256sum .policy | trunc 8) }}
+{{- end }}
 {{- end }}
 
 {{- define "astraflow.host" -}}
@@ -17,14 +46,14 @@
 {{/* Labels of an object; `role` in the given dictionary. */}}
 {{- define "astraflow.labels" -}}
 app.kubernetes.io/name: astraflow
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .role }}
 {{- end }}
 
 {{/* Settings of the recipe, as `--set` options of a list. */}}
 {{- define "astraflow.settings" -}}
 {{- range .Values.settings }}
-- --set={{ . }}
+- {{ include "astraflow.word" (printf "--set=%s" .) }}
 {{- end }}
 {{- end }}
 
@@ -74,7 +103,7 @@ livenessProbe:
 
 {{- define "astraflow.storageClass" -}}
 {{- with . }}
-storageClassName: {{ . }}
+storageClassName: {{ . | quote }}
 {{- end }}
 {{- end }}
 

@@ -10,7 +10,7 @@ from astraflow.contract.fleet.maintainer import MaintainerMode
 from maintainer.agent.config import NotifyConfig
 from maintainer.agent.notifications.journal_relay import ALARM_TITLES, PAGE, JournalRelay
 from maintainer.agent.notifications.notice_queue import NoticeQueue
-from maintainer.agent.notifications.webhook import Notifier
+from maintainer.agent.notifications.webhook import Answer, Notifier
 from maintainer.fleet.alarms import ALARM, ALARM_OVER, Alarms
 from tests.maintainer.fleet.parts import HAL, OTTO
 from tests.maintainer.mcp.test_server import session_of
@@ -25,9 +25,9 @@ class Life:
     def __init__(self, here: Scene, path: Path, *, url: str = "https://example.test/secret") -> None:
         self.posted: list[dict[str, Any]] = []
 
-        async def post(url: str, body: Any) -> int:
+        async def post(url: str, body: Any) -> Answer:
             self.posted.append(dict(body))
-            return 200
+            return Answer(status=200)
 
         outbox = NoticeQueue(path, run="run-1")
         self.notifier = Notifier(
