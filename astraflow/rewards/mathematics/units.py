@@ -22,9 +22,9 @@ _TABLE: dict[str, tuple[Fraction, dict[str, int]]] = {
     "mph": (_MILE / 3600, {_LENGTH: 1, _TIME: -1}), "kph": (_F(1000, 3600), {_LENGTH: 1, _TIME: -1}),
     "cc": (_F(1, 10**6), {_LENGTH: 3}),
     "n": (_F(1), {"newton": 1}), "j": (_F(1), {"joule": 1}), "kj": (_F(1000), {"joule": 1}), "w": (_F(1), {"watt": 1}),
-    "kw": (_F(1000), {"watt": 1}), "ohm": (_F(1), {"ohm": 1}),
-    "kohm": (_F(1000), {"ohm": 1}), "mohm": (_F(10**6), {"ohm": 1}), "v": (_F(1), {"volt": 1}), "hz": (_F(1), {"hertz": 1}), "pa": (_F(1), {"pascal": 1}),
+    "kw": (_F(1000), {"watt": 1}), "v": (_F(1), {"volt": 1}), "hz": (_F(1), {"hertz": 1}), "pa": (_F(1), {"pascal": 1}),
     "ev": (_F(1), {"electronvolt": 1}), "mol": (_F(1), {"mole": 1}), "k": (_F(1), {"kelvin": 1}),
+    "ohm": (_F(1), {"ohm": 1}), "kohm": (_F(1000), {"ohm": 1}), "mohm": (_F(10**6), {"ohm": 1}),
     "percent": (_F(1), {"percent": 1}), "degree": (_F(1), {"degree": 1}), "radian": (_F(1), {"radian": 1}),
     "am": (_F(1), {"am": 1}), "pm": (_F(1), {"pm": 1}), "year": (_F(1), {"year": 1}), "month": (_F(1), {"month": 1}),
 }  # fmt: skip
@@ -41,8 +41,8 @@ _ALIASES = {
     "litre": "liter", "l": "liter", "millilitre": "ml", "usd": "dollar", "buck": "dollar", "deg": "degree",
     "rad": "radian",
     "kmh": "kph", "kmph": "kph", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "hertz": "hz", "pascal": "pa",
-    "mole": "mol", "kelvin": "k", "kilojoule": "kj", "kilowatt": "kw", "kiloohm": "kohm", "kilohm": "kohm", "megaohm": "mohm", "pct": "percent", "yr": "year",
-    "millisecond": "ms", "micrometer": "um", "penny": "cent", "pennies": "cent",
+    "mole": "mol", "kelvin": "k", "kilojoule": "kj", "kilowatt": "kw", "pct": "percent", "yr": "year",
+    "kiloohm": "kohm", "kilohm": "kohm", "megaohm": "mohm", "millisecond": "ms", "micrometer": "um", "penny": "cent", "pennies": "cent",
 }  # fmt: skip
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3, "cu": 3}
 _NO_UNITS = frozenset((
