@@ -42,7 +42,8 @@ _ALIASES = {
     "rad": "radian",
     "kmh": "kph", "kmph": "kph", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "hertz": "hz", "pascal": "pa",
     "mole": "mol", "kelvin": "k", "kilojoule": "kj", "kilowatt": "kw", "pct": "percent", "yr": "year",
-    "kiloohm": "kohm", "kilohm": "kohm", "megaohm": "mohm", "millisecond": "ms", "micrometer": "um", "penny": "cent", "pennies": "cent",
+    "kiloohm": "kohm", "kilohm": "kohm", "megaohm": "mohm", "millisecond": "ms", "micrometer": "um",
+    "penny": "cent", "pennies": "cent",
 }  # fmt: skip
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3, "cu": 3}
 _NO_UNITS = frozenset((
