@@ -113,7 +113,7 @@ def _services(workflow: Mapping[str, Any]) -> Iterator[Need]:
         yield Need(
             name="for tests with servers or several processes: isolation by namespaces",
             is_here=None,
-            command="astraflow doctor shows the level; where it is restricted: runner = 'docker', 'podman', 'kubernetes'",
+            command="astraflow doctor shows the level; if restricted, set runner = 'docker', 'podman' or 'kubernetes'",
         )
     for tool in workflow.get("tools", ()):
         if tool.get("kind") == "search" and (url := tool.get("url")):
