@@ -55,13 +55,13 @@ def read_values(path: Path) -> Values:
 
 def read_toml(path: Path) -> Values:
     """Reads a TOML file. Raises: InvalidInput that names the file, and line and column of a syntax error."""
-    with _reading(path, "toml"):
+    with _reading(path):
         return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def read_json(path: Path) -> Values:
     """Reads a JSON file with an object. Raises: InvalidInput that names the file."""
-    with _reading(path, "json"):
+    with _reading(path):
         values = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise ValueError("it contains no object")
@@ -69,22 +69,21 @@ def read_json(path: Path) -> Values:
 
 
 @contextmanager
-def _reading(path: Path, form: str) -> Iterator[None]:
-    """Turns the errors of reading a file into InvalidInput. form: beginning of their codes."""
+def _reading(path: Path) -> Iterator[None]:
+    """Turns the errors of reading a file into InvalidInput."""
     try:
         yield
     except OSError as problem:
         raise InvalidInput(
-            f"cannot read {str(path)!r}: {problem.strerror}; check path and permissions", code=f"{form}.unreadable"
+            f"cannot read {str(path)!r}: {problem.strerror}; check path and permissions", code="file.unreadable"
         ) from None
     except UnicodeDecodeError as problem:
         raise InvalidInput(
-            f"cannot read {str(path)!r}: byte {problem.start} is not UTF-8; save the file as UTF-8",
-            code=f"{form}.invalid",
+            f"cannot read {str(path)!r}: byte {problem.start} is not UTF-8; save the file as UTF-8", code="file.invalid"
         ) from None
     except (ValueError, RecursionError) as problem:
-        cause = "it is nested too deeply" if isinstance(problem, RecursionError) else _explained(str(problem), form)
-        raise InvalidInput(f"cannot read {str(path)!r}: {cause}; correct the file", code=f"{form}.invalid") from None
+        cause = "it is nested too deeply" if isinstance(problem, RecursionError) else _explained(str(problem))
+        raise InvalidInput(f"cannot read {str(path)!r}: {cause}; correct the file", code="file.invalid") from None
 
 
 def merge_tables(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
@@ -180,9 +179,9 @@ def _is_other_kind(base: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
     return "kind" in value and value["kind"] != base.get("kind")
 
 
-def _explained(message: str, form: str) -> str:
+def _explained(message: str) -> str:
     match = _POSITION.fullmatch(message)
     if match is None:
-        return f"not valid {form.upper()}: {message}"
+        return message
     problem = match["what"]
     return f"{match['position']}: {problem[:1].lower()}{problem[1:]}"

@@ -8,7 +8,6 @@ import huggingface_hub.constants
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset
 from astraflow.datasets.tables import arrow
@@ -149,13 +148,13 @@ def test_whole_numbers_that_would_be_rounded_are_refused(tmp_path: Path, cache: 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (f'{{"question": "q", "answer": {BIG}}}\n', BIG),
-        (f'{{"question": "q", "answer": {-(2**63)}}}\n', -(2**63)),
-        (f'{{"question": "{BIG}", "answer": 6.02e23, "id": 12345678901234567890}}\n', 6.02e23),
+        (f'{{"question": "q", "answer": {BIG}}}\n', str(BIG)),
+        (f'{{"question": "q", "answer": {-(2**63)}}}\n', str(-(2**63))),
+        (f'{{"question": "{BIG}", "answer": 6.02e23}}\n', "6.02e+23"),
         (f'{{"question": "q", "answer": "{BIG}", "more": [0.5, 0.12345678901234567890]}}\n', str(BIG)),
     ],
 )
-def test_numbers_that_are_exact_are_read(tmp_path: Path, cache: str, text: str, expected: Json) -> None:
+def test_numbers_that_are_exact_are_read(tmp_path: Path, cache: str, text: str, expected: str) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(text)
     assert dataset(file, cache=cache, fields=["answer"]).prompt(0).fields["answer"] == expected
@@ -164,10 +163,11 @@ def test_numbers_that_are_exact_are_read(tmp_path: Path, cache: str, text: str, 
 @pytest.mark.parametrize("between", ["", "\n"], ids=["one line", "many lines"])
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
 def test_deeply_nested_json_is_refused(tmp_path: Path, cache: str, name: str, between: str) -> None:
-    file = tmp_path / name
+    (tmp_path / "files").mkdir()
+    file = tmp_path / "files" / name
     deep = between.join("[" * 100_000) + between.join("]" * 100_000)
     file.write_text('{"question": "q", "answer": "1", "more": ' + deep + "}\n")
-    for path in (file, tmp_path):
+    for path in (file, file.parent):
         with raises_code(InvalidInput, "dataset.unreadable", "100 deep"):
             dataset(path, cache=cache)
 
