@@ -49,7 +49,11 @@ def test_toml_that_no_parser_can_hold_is_refused(tmp_path: Path, text: str) -> N
     assert parse_override(text.replace(" ", "")) == {"a": text.removeprefix("a = ")}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"],
+    ids=["empty", "list", "cut", "deep", "long number"],
+)
 def test_json_that_holds_no_object_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with raises_code(InvalidInput, "file.invalid", "run.json"):
