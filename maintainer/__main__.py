@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
-from astraflow.runtime.config.toml import read_toml
+from astraflow.runtime.config.toml import read_values
 from astraflow.runtime.service import EXIT_FAILED, exit_code, print_error, run_process
 from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
@@ -52,21 +52,7 @@ def read_config(path: Path | None) -> MaintainerConfig:
     """Reads the configuration from a TOML file or the JSON that a run wrote; defaults if None. Raises: InvalidInput."""
     if path is None:
         return MaintainerConfig()
-    if path.suffix != ".json":
-        return MaintainerConfig.parse(read_toml(path), where="")
-    try:
-        settings_table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise InvalidInput(
-            f"cannot read the configuration {str(path)!r}: {problem}; check the path and its content",
-            code="maintainer.config_unreadable",
-        ) from None
-    if not isinstance(settings_table, dict):
-        raise InvalidInput(
-            f"cannot read the configuration {str(path)!r}: it holds no table; write a JSON object",
-            code="maintainer.config_unreadable",
-        )
-    return MaintainerConfig.parse(settings_table, where="")
+    return MaintainerConfig.parse(read_values(path), where="")
 
 
 def _run(options: argparse.Namespace) -> int:

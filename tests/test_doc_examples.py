@@ -64,7 +64,7 @@ def own_plugins() -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_plugins")
 @pytest.mark.parametrize(("document", "text"), blocks("python"))
-def test_python_blocks_run(document: str, text: str) -> None:
+def test_python_blocks_run_without_an_error(document: str, text: str) -> None:
     code = compile(text, document, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if document in EXCERPTS:
         imports: list[ast.stmt] = [

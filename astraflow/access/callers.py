@@ -75,6 +75,9 @@ class Caller:
 DELEGATING_ROLES = (Role.PAGE, Role.ADMIN)
 """Roles whose requests name the person they act for; for all others the audit log has the credential's own name."""
 
+_CODE_ROLES = (Role.OPERATOR, Role.ADMIN)
+"""Roles whose holders may name a file for a service to import."""
+
 POOL_SCOPED_ROLES = (Role.OPERATOR, Role.AGENT)
 """Roles that may be limited to one pool, besides nodes."""
 
@@ -105,6 +108,16 @@ def audit_actor(claimed: str) -> str:
     own."""
     caller = current_caller()
     return claimed if caller.role in DELEGATING_ROLES else f"{caller.role.value} {caller.name}"
+
+
+def check_loads_code(caller: Caller) -> None:
+    """Rejects callers that may not name code for a service to import: programs, and the page. Raises: NotPermitted."""
+    if caller.role not in _CODE_ROLES:
+        raise NotPermitted(
+            f"cannot load a plugin file for the role {caller.role.value!r}: the file runs in the service; "
+            "let an operator change the plugins with astraflow plugins --file",
+            code="caller.loads_code",
+        )
 
 
 def check_own_node(caller: Caller, node: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
+from astraflow.runtime.config.toml import read_json
 from astraflow.runtime.folders.run_folders import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs_folder
 from astraflow.runtime.locks import lock_exclusively
 from astraflow.weights.signing import SigningKey
@@ -149,16 +150,13 @@ class RunDirectory(RunFolder):
 
     def _stored_recipe(self) -> dict[str, Any]:
         try:
-            recipe = json.loads(self.recipe_file.read_text())
-            if not isinstance(recipe, dict):
-                raise ValueError("it is no object")
-        except ValueError as problem:
+            return read_json(self.recipe_file)
+        except InvalidInput as problem:
             raise InvalidInput(
-                f"cannot continue the run in {str(self.path)!r}: its {self.recipe_file.name} is damaged ({problem}); "
-                "restore it from a copy, or remove it and continue with the recipe and the options of the run",
+                f"cannot continue the run in {str(self.path)!r}: {problem}, from a copy, or remove it and continue "
+                "with the recipe and the options of the run",
                 code="run_directory.damaged_recipe",
             ) from problem
-        return recipe
 
     @contextmanager
     def _storage_errors(self) -> Iterator[None]:

@@ -45,6 +45,8 @@ class PluginChange:
     """New filters of the flow: the complete list, in order."""
     sampler: PluginSpec | None = None
     """New sampler of the policy's stream."""
+    file: str = ""
+    """Absolute path of a Python file on the host of dataflow that registers the plugins; empty: they are known."""
     actor: str
     reason: str
 

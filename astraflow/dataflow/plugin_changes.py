@@ -73,7 +73,14 @@ class PluginChanges:
             _check_options(slot, specs, owner.plugin_slots[slot].specs, where=f"{where}.{slot.value}")
         for slot, specs in wanted.items():
             owner.plugin_slots[slot].check(specs, where=f"{where}.{slot.value}")
+        if change.file:
+            subject = owner.id if isinstance(owner, Flow) else owner.policy
+            self._events.record_action(
+                "plugin_file_loaded", subject, actor=change.actor, reason=change.reason, details=change.file
+            )
         for slot, specs in wanted.items():
+            if change.file and change.file not in owner.plugin_slots[slot].files:
+                owner.plugin_slots[slot].files.append(change.file)
             owner.plugin_slots[slot].plan(specs, actor=change.actor, reason=change.reason, version=owner.version)
             if owner.plugin_slots[slot].planned is None:
                 self._record_event("plugins_unchanged", owner, slot, specs, "stays", by=change)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from astraflow.contract.errors import InvalidInput
@@ -9,6 +10,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec, plugin_labels
 from astraflow.contract.values import Json
 from astraflow.dataflow.storage.prompt_rows import RowProvider
+from astraflow.runtime.plugins import load_plugin_file
 
 
 class Plugin(Protocol):
@@ -45,6 +47,8 @@ class SlotPlugins(Generic[P]):
         self._build = build
         self._configured = self.specs = _normalized(specs)
         """Active specs."""
+        self.files: list[str] = []
+        """Python files that changes during the run have loaded, absolute paths in order."""
         self.planned: PlannedPlugins | None = None
         """The next specs, None if no change is planned."""
         self._plugins = self._build_all(self.specs)
@@ -95,6 +99,7 @@ class SlotPlugins(Generic[P]):
             "configured": list(self._configured),
             "specs": list(self.specs),
             "planned": None if self.planned is None else _json(self.planned),
+            "files": list(self.files),
             "plugins": {label: plugin.state_dict() for label, plugin in self},
         }
 
@@ -123,6 +128,9 @@ class SlotPlugins(Generic[P]):
     def _restore_changes(self, state: Mapping[str, Any]) -> None:
         planned = state["planned"]
         try:
+            for file in state["files"]:
+                load_plugin_file(Path(file))
+            self.files = list(state["files"])
             self.specs = _normalized(state["specs"])
             self._plugins = self._build_all(self.specs)
             if planned is not None:

@@ -1,6 +1,5 @@
 """Weights of a model folder, read one parameter at a time, so that no process needs to hold the whole model."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -12,9 +11,11 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from astraflow.contract.errors import InvalidInput
 from astraflow.models.base import ModelSource
 from astraflow.models.causal import named_weights
 from astraflow.models.published import PublishedPart, PublishedParts, published_parts
+from astraflow.runtime.config.toml import read_json
 
 _INDEX = "model.safetensors.index.json"
 _FILE = "model.safetensors"
@@ -55,12 +56,22 @@ def set_values(parameter: nn.Parameter, values: Tensor) -> None:
     torch.utils.swap_tensors(parameter, nn.Parameter(values, requires_grad=parameter.requires_grad))
 
 
+def _indexed_files(index: Path) -> set[str]:
+    """Returns the names of the files that an index lists. Raises: InvalidInput."""
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise InvalidInput(
+            f"cannot read {str(index)!r}: it names no file for each weight; copy the whole model again",
+            code="model.damaged_index",
+        )
+    return set(files.values())
+
+
 class _MappedWeights:
     """Parameters in the safetensors files of a folder. Files are mapped: processes of a host share their pages."""
 
     def __init__(self, folder: Path, parts: PublishedParts, shapes: Mapping[str, torch.Size]) -> None:
-        index = folder / _INDEX
-        names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {_FILE}
+        names = _indexed_files(folder / _INDEX) if (folder / _INDEX).is_file() else {_FILE}
         files: list[Any] = [safe_open(folder / name, framework="pt") for name in names if (folder / name).is_file()]
         self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118 (a file is no mapping)
         self._parts = parts

@@ -1,11 +1,10 @@
 """Files of recipes: where they are, and the tables of a file and of those that it extends."""
 
-import json
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config.base import suggest_name
-from astraflow.runtime.config.toml import ConfigLayer, Values, merge_layers, read_toml
+from astraflow.runtime.config.toml import ConfigLayer, merge_layers, read_values
 
 PACKAGED = Path(__file__).resolve().parents[2] / "recipes"
 """Packaged recipes: `reverse` is `reverse/recipe.toml` in this folder, `reverse/sort` is `reverse/sort.toml`."""
@@ -64,7 +63,7 @@ def layers_of(file: Path, extending: tuple[Path, ...] = ()) -> list[ConfigLayer]
             f"cannot load recipe {str(file)!r}: recipes extend each other in a circle: {chain}; remove one `extends`",
             code="recipe.circular_extends",
         )
-    values = _read(file)
+    values = read_values(file)
     base = values.pop("extends", None)
     if extending:
         values.pop("card", None)  # describes one recipe, and is not inherited
@@ -81,21 +80,3 @@ def layers_of(file: Path, extending: tuple[Path, ...] = ()) -> list[ConfigLayer]
     except InvalidInput as problem:
         raise InvalidInput(f"{file}: extends: {problem}", code=problem.code) from None
     return [*layers_of(base_file, (*extending, file)), ConfigLayer(str(file), values)]
-
-
-def _read(file: Path) -> Values:
-    if file.suffix != ".json":
-        return read_toml(file)
-    try:
-        values = json.loads(file.read_text())
-    except (OSError, ValueError) as problem:
-        raise InvalidInput(
-            f"cannot read {str(file)!r} as the snapshot of a recipe: {problem}; check the file",
-            code="recipe.invalid_snapshot",
-        ) from None
-    if not isinstance(values, dict):
-        raise InvalidInput(
-            f"cannot read {str(file)!r} as the snapshot of a recipe: it contains no object; check the file",
-            code="recipe.invalid_snapshot",
-        )
-    return values

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import getdoc, signature
 from pathlib import Path
+from stat import S_ISREG, S_IWOTH
 from sysconfig import get_path
 from traceback import extract_tb
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -48,7 +49,7 @@ def import_plugins(target: str) -> None:
             import_module(target)
     except AstraFlowError:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         remedy = "correct the module; astraflow --verbose shows the traceback"
         if isinstance(problem, ModuleNotFoundError) and problem.name != target:
             remedy = f"install the package of {problem.name!r}, or correct the import"
@@ -58,6 +59,29 @@ def import_plugins(target: str) -> None:
             f"cannot import the plugins of {target!r}: {plugin_cause(problem)}; {remedy}",
             code="plugin.not_importable",
         ) from problem
+
+
+def load_plugin_file(path: Path) -> None:
+    """Imports a Python file that another process named, if only the owner of this process and root could write it.
+
+    Raises: InvalidInput.
+    """
+    try:
+        status = path.stat()
+    except OSError as problem:
+        status, cause = None, str(problem)
+    if status is not None and (status.st_uid not in (0, os.geteuid()) or status.st_mode & S_IWOTH):
+        cause = "other users of the host can write it"
+    elif status is not None and path.is_absolute() and path.suffix == ".py" and S_ISREG(status.st_mode):
+        import_plugins(str(path))
+        return
+    elif status is not None:
+        cause = "it is no Python file with an absolute path"
+    raise InvalidInput(
+        f"cannot load the plugin file {str(path)!r}: {cause}; name a file ending in .py of your own on the host of the "
+        "service",
+        code="plugin.file_refused",
+    )
 
 
 def _import_file(path: Path) -> None:

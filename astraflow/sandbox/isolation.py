@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.sandbox.base import Level, SandboxError
+from astraflow.sandbox.inside.confinement import SHARED_MEMORY
 from astraflow.sandbox.options import LocalSandboxOptions
 
 INSIDE = Path(__file__).parent / "inside"
@@ -109,7 +110,7 @@ class Isolation:
             command += ["--dev-bind-try", device, device]
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             command += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{name}"]
-        command += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", "/tmp", "/dev/shm"]  # noqa: S108
+        command += ["--symlink", "/proc/self/fd", "/dev/fd", "--dir", SHARED_MEMORY]
         return [*command, "--tmpfs", "/tmp", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
 
     def _readable_paths(self) -> list[str]:

@@ -7,7 +7,6 @@ from inspect import getsource
 import httpx2
 
 from astraflow.runtime.untrusted_json import PLAIN
-from astraflow.tools import mcp_lines
 
 MAX_MESSAGE_BYTES = 2**23
 """Longest message of a server. The text of a result is shorter."""
@@ -24,7 +23,28 @@ def http_client(headers: dict[str, str]) -> httpx2.AsyncClient:
 
 def limited_command(command: str, *arguments: str) -> tuple[str, list[str]]:
     """Returns the program and arguments which run a server and end it after a line beyond `MAX_MESSAGE_BYTES`."""
-    return sys.executable, ["-I", "-S", "-c", getsource(mcp_lines), str(MAX_MESSAGE_BYTES), command, *arguments]
+    program = f"{getsource(_relay_lines)}\n{_relay_lines.__name__}()"
+    return sys.executable, ["-I", "-S", "-c", program, str(MAX_MESSAGE_BYTES), command, *arguments]
+
+
+def _relay_lines() -> None:
+    """Runs a server with the standard input of this process, and passes its lines on until one is too long.
+
+    Runs as source in a process of its own, with the limit in bytes and the server's command as arguments.
+    """
+    import subprocess
+    import sys
+
+    limit = int(sys.argv[1])
+    with subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE) as server:  # noqa: S603 (the command of the options)
+        assert server.stdout is not None  # noqa: S101 (a pipe)
+        while line := server.stdout.readline(limit + 1):
+            if len(line) > limit:
+                server.kill()
+                sys.exit(f"the MCP server sent a line of more than {limit} bytes")
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+        sys.exit(server.wait())
 
 
 class _LimitedTransport(httpx2.AsyncBaseTransport):

@@ -1,7 +1,6 @@
 """Session of a trainer that is not AstraFlow's: pulls a policy's batches and publishes versions, without asyncio."""
 
 import asyncio
-import json
 import secrets
 import threading
 from collections.abc import Coroutine, Mapping
@@ -23,6 +22,7 @@ from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.weights import Dtype
 from astraflow.models.precision import bits_of
 from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.logs import get_logger
 from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import TrainingProgress
@@ -114,18 +114,17 @@ class TrainerSession:
         """
         run = Path(folder)
         try:
-            facts = json.loads((run / "run.json").read_text())
-            token = (run / "token").read_text().strip()
-        except OSError as problem:
+            facts, token = RunFolder(run).facts, RunFolder(run).token
+        except (InvalidInput, OSError) as problem:
             raise InvalidInput(
-                f"cannot read {problem.filename!r}: {problem.strerror}; give the folder that `astraflow run` prints",
+                f"cannot read the run in {str(run)!r}: {problem}; give the folder that `astraflow run` prints",
                 code="trainer.not_a_run",
             ) from problem
         return cls(
-            facts["dataflow"],
+            facts.dataflow,
             token=token,
             policy=policy,
-            authority=run / "authority" if facts["is_tls"] else None,
+            authority=run / "authority" if facts.is_tls else None,
             signing=SigningKey.read(run / "weights.key"),
             **options,
         )

@@ -2,17 +2,15 @@
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
-from astraflow.runtime.config.toml import read_toml
+from astraflow.runtime.config.toml import read_values
 from astraflow.runtime.http.hosts import is_loopback
 from astraflow.runtime.service import exit_code, print_error, run_process
 from astraflow.wire.server import ListenOptions, authority_tls
@@ -52,23 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def read_config(path: Path) -> FleetConfig:
     """Reads the configuration from a TOML file, or from a run's JSON file. Raises: InvalidInput."""
-    values = read_toml(path) if path.suffix != ".json" else _read_json(path)
-    return FleetConfig.parse(values, where="")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise InvalidInput(
-            f"cannot read {str(path)!r}: {problem}; give a readable JSON file", code="fleet.config_unreadable"
-        ) from None
-    if not isinstance(values, dict):
-        raise InvalidInput(
-            f"cannot read {str(path)!r}: it is no JSON object; write an object of settings",
-            code="fleet.config_unreadable",
-        )
-    return values
+    return FleetConfig.parse(read_values(path), where="")
 
 
 def _parser() -> argparse.ArgumentParser:

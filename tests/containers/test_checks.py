@@ -54,7 +54,7 @@ def test_the_verdict_has_one_line_and_an_exit_code(problem: Exception | None, co
 
 def test_the_check_of_compose_runs_before_packages_are_installed() -> None:
     without_packages = [sys.executable, "-S", "-c", "import tests.containers.__main__"]
-    subprocess.run(without_packages, check=True, cwd=SOURCE)
+    assert subprocess.run(without_packages, check=False, cwd=SOURCE).returncode == 0
 
 
 def test_the_documented_backup_is_a_script_that_saves_and_restores_every_volume() -> None:

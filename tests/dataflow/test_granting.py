@@ -1,8 +1,10 @@
 """Minting and revoking over gRPC: every caller role, bound to a pool or not, with every role to grant."""
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,10 +14,15 @@ from astraflow.access.callers import Caller, Role
 from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.data_plane import NodeDataClient
-from astraflow.contract.errors import NotAuthenticated, NotPermitted
+from astraflow.contract.errors import InvalidInput, NotAuthenticated, NotPermitted
+from astraflow.contract.ids import FlowId
+from astraflow.contract.plugins import PluginChange, PluginSlot
+from astraflow.contract.reports.queries import EventQuery
+from astraflow.dataflow.admission.filters import filters
+from astraflow.runtime.plugins import load_plugin_file
 from astraflow.wire.channel import dial
 from tests.access.test_grants import ANYWHERE, WITH_POOL
-from tests.dataflow.running import TOKEN
+from tests.dataflow.running import TOKEN, config, opened
 from tests.dataflow.test_joining import MINTED, Dataflow, dataflow, node, own
 
 pytestmark = pytest.mark.anyio
@@ -89,6 +96,96 @@ async def test_a_caller_can_revoke_only_credentials_that_it_may_grant(tmp_path: 
                 else:
                     await service.enrolled(credential, new_request()[1])
                     await service.control.revoke_credential(role.value, name, actor="x", reason="next")
+
+
+FILTER = """
+from astraflow.dataflow.admission.filters import filters
+from astraflow.dataflow.admission.filters.keep_all import KeepAll, KeepAllOptions
+
+filters.register("from_a_file", options=KeepAllOptions)(KeepAll)
+"""
+
+
+@pytest.fixture
+def plugin_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """File that registers a filter; the process forgets it after the test."""
+    monkeypatch.setattr(filters, "_registered", dict(filters._registered))
+    path = tmp_path / f"filter_of_{tmp_path.name}.py"
+    path.write_text(FILTER)
+    monkeypatch.setitem(sys.modules, path.stem, ModuleType(path.stem))
+    monkeypatch.delitem(sys.modules, path.stem)
+    return path
+
+
+def filters_of(file: Path | str) -> PluginChange:
+    return PluginChange(
+        flow=FlowId("train-solver"), filters=({"kind": "from_a_file"},), file=str(file), actor="ada", reason="a try"
+    )
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.JOINER])
+async def test_only_an_operator_and_the_run_token_load_a_plugin_file(
+    tmp_path: Path, plugin_file: Path, role: Role
+) -> None:
+    async with dataflow(tmp_path / "run") as service, called(service, role, "") as control:
+        if role in (Role.OPERATOR, Role.ADMIN):
+            assert "filters of flows.train-solver" in await control.change_plugins(filters_of(plugin_file))
+            assert (await control.report()).flows[0].filters == ({"kind": "from_a_file"},)
+            events = (await control.events(EventQuery())).events
+            (loaded,) = [event for event in events if event.kind == "plugin_file_loaded"]
+            assert str(plugin_file) in loaded.message
+        else:
+            with pytest.raises(NotPermitted):
+                await control.change_plugins(filters_of(plugin_file))
+            assert "from_a_file" not in filters._registered
+
+
+async def test_a_loaded_plugin_file_is_loaded_again_after_a_restart(
+    tmp_path: Path, plugin_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path / "run", config()) as (run, journal):
+        load_plugin_file(plugin_file)
+        run.change_plugins(filters_of(plugin_file))
+        await journal.wait_durable()
+    monkeypatch.delitem(filters._registered, "from_a_file")
+    monkeypatch.delitem(sys.modules, plugin_file.stem)
+    async with opened(tmp_path / "run", config()) as (run, _):
+        slot = run.flows[FlowId("train-solver")].plugin_slots[PluginSlot.FILTERS]
+        assert [spec["kind"] for spec in slot.specs] == ["from_a_file"]
+    monkeypatch.delitem(filters._registered, "from_a_file")
+    monkeypatch.delitem(sys.modules, plugin_file.stem)
+    plugin_file.unlink()
+    with pytest.raises(InvalidInput) as lost:
+        async with opened(tmp_path / "run", config()):
+            pass
+    assert lost.value.code == "plugins.cannot_restore"
+
+
+async def test_a_file_that_others_can_write_or_that_ends_the_process_is_refused(
+    tmp_path: Path, plugin_file: Path
+) -> None:
+    folder, other = tmp_path / "folder.py", tmp_path / "filter.txt"
+    folder.mkdir()
+    other.write_text(FILTER)
+    exiting = plugin_file.with_name(f"exits_{plugin_file.name}")
+    exiting.write_text("raise SystemExit(3)")
+    async with dataflow(tmp_path / "run") as service:
+        for file, code in (
+            (folder, "plugin.file_refused"),
+            (other, "plugin.file_refused"),
+            ("filter.py", "plugin.file_refused"),
+            (tmp_path / "absent.py", "plugin.file_refused"),
+            (exiting, "plugin.not_importable"),
+        ):
+            with pytest.raises(InvalidInput) as refused:
+                await service.control.change_plugins(filters_of(file))
+            assert refused.value.code == code, file
+        plugin_file.chmod(0o666)
+        with pytest.raises(InvalidInput) as refused:
+            await service.control.change_plugins(filters_of(plugin_file))
+        assert refused.value.code == "plugin.file_refused"
+        plugin_file.chmod(0o644)
+        assert "filters" in await service.control.change_plugins(filters_of(plugin_file))
 
 
 async def test_an_agent_of_one_pool_cannot_revoke_a_node_of_another(tmp_path: Path) -> None:

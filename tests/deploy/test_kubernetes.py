@@ -163,7 +163,7 @@ def test_the_plain_manifests_are_rendered_from_the_chart(name: str) -> None:
 @pytest.mark.parametrize(
     "version", [VERSIONS[0], *(pytest.param(each, marks=pytest.mark.long) for each in VERSIONS[1:-1]), VERSIONS[-1]]
 )
-def test_every_object_has_the_schema_of_kubernetes(version: str) -> None:
+def test_the_schema_of_kubernetes_has_no_error_for_any_object(version: str) -> None:
     for document in all_manifests():
         if document["kind"] != "ScaledObject":
             kubernetes_validate.validate(document, version, strict=True)

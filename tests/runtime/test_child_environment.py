@@ -39,7 +39,7 @@ STARTS = {
     "astraflow/runtime/pip.py": MINIMAL,
     "astraflow/sandbox/isolation.py": "an empty environment",
     "astraflow/sandbox/worker.py": "a constant environment",
-    "astraflow/tools/mcp_lines.py": "its own environment, which is minimal",
+    "astraflow/tools/mcp_limits.py": "its own environment, which is minimal",
     "astraflow/tools/mcp_servers.py": MINIMAL,
     "maintainer/fleet/providers/local_process/machine_folders.py": "its own minimal environment, anywhere",
     "maintainer/fleet/providers/local_process/machine.py": "its own environment, which is minimal",

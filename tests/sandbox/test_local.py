@@ -50,6 +50,17 @@ class TestLocal(SandboxSuite):
         return sandbox
 
 
+async def test_shared_memory_is_limited_and_a_jobs_own() -> None:
+    sandbox = await started(level="namespaces", workers=1)
+    write = "import os\nopen('/dev/shm/left', 'wb').write(bytes({size}))\nprint(os.listdir('/dev/shm'))"
+    first = await sandbox.run(Job(source=write.format(size=2**20), limits=LIMITS))
+    second = await sandbox.run(Job(source="import os\nprint(os.listdir('/dev/shm'))", limits=LIMITS))
+    third = await sandbox.run(Job(source=write.format(size=2**26 + 1), limits=LIMITS))
+    assert (first.stdout, second.stdout) == ("['left']\n", "[]\n")
+    assert "OSError" in third.stderr
+    await sandbox.close()
+
+
 def processes_with(word: str) -> list[int]:
     return [process.pid for process in psutil.process_iter(["cmdline"]) if word in (process.info["cmdline"] or [])]
 

@@ -79,7 +79,9 @@ def test_a_mark_that_cannot_be_written_does_not_stop_the_step(tmp_path: Path) ->
     running = mark(tmp_path / "missing")
     running.begin(BATCH)
     running.renew()
+    assert running.note(StepEnd.STOPPED).batch == BATCH
     running.end()
+    assert not (tmp_path / "missing").exists()
 
 
 _CRASH = """

@@ -90,7 +90,7 @@ def _read(file: Path) -> dict[str, str] | None:
         if file.stat().st_size > _MAX_RECIPE_BYTES:
             return None
         content = json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return dict(flattened_settings(content)) if isinstance(content, dict) else None
 

@@ -15,6 +15,9 @@ Filters = Annotated[
 Sampler = Annotated[
     str, typer.Option(metavar="JSON", help="""Sampler of a policy, such as '{"kind": "replay", "ratio": 0.3}'.""")
 ]
+File = Annotated[
+    str, typer.Option(metavar="FILE", help="Python file on the host of dataflow that registers the new plugins.")
+]
 Reason = Annotated[
     str, typer.Option(help="Reason, recorded in the run's events with your name; required for a change.")
 ]
@@ -27,6 +30,7 @@ def plugins(
     selector: Selector = "",
     filters: Filters = "",
     sampler: Sampler = "",
+    file: File = "",
     reason: Reason = "",
     token: Token = "",
     token_file: TokenFile = None,
@@ -39,7 +43,9 @@ def plugins(
     from astraflow.cli.inspection.plugins import change_plugins, read_change, show_plugins
     from astraflow.cli.run_endpoints import client_tls, find_run
 
-    change = read_change(flow=flow, policy=policy, selector=selector, filters=filters, sampler=sampler, reason=reason)
+    change = read_change(
+        flow=flow, policy=policy, selector=selector, filters=filters, sampler=sampler, file=file, reason=reason
+    )
     endpoint = find_run(address, token, token_file)
     tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or endpoint.tls
     if change is None:

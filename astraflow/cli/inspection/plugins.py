@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -36,10 +37,10 @@ def change_plugins(endpoint: RunEndpoint, change: PluginChange, *, tls: ClientTl
 
 
 def read_change(
-    *, flow: str, policy: str, selector: str, filters: str, sampler: str, reason: str
+    *, flow: str, policy: str, selector: str, filters: str, sampler: str, file: str, reason: str
 ) -> PluginChange | None:
     """Parses a change from JSON options; returns None without any option. Raises: InvalidInput."""
-    if not any((flow, policy, selector, filters, sampler, reason)):
+    if not any((flow, policy, selector, filters, sampler, file, reason)):
         return None
     if not reason:
         raise InvalidInput(
@@ -52,6 +53,7 @@ def read_change(
         selector=_spec(_json(selector, "--selector"), "--selector") if selector else None,
         filters=_specs(_json(filters, "--filters"), "--filters") if filters else None,
         sampler=_spec(_json(sampler, "--sampler"), "--sampler") if sampler else None,
+        file=str(Path(file).resolve()) if file else "",
         actor=_actor(),
         reason=reason,
     )

@@ -1,6 +1,5 @@
 """Models that commands take: those of a run, of a checkpoint, a model folder, or a fetched model."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,8 @@ from typing import Any
 from astraflow.cli.run_directory import folder_of
 from astraflow.cli.running.programs import trainer_name
 from astraflow.contract.errors import InvalidInput
+from astraflow.recipe.config import Recipe
+from astraflow.runtime.config.toml import read_json
 from astraflow.runtime.folders.run_folders import RUN, RunFolder, runs_folder
 
 
@@ -26,8 +27,9 @@ class CheckpointSource:
         """Returns the options of the run's first workflow that asks this policy; empty when there is none."""
         if self.run is None:
             return {}
-        flows = json.loads(self.run.recipe_file.read_text())["flows"].values()
-        return next((flow["workflow"] for flow in flows if flow["workflow"].get("policy") == self.policy), {})
+        recipe = Recipe.parse(read_json(self.run.recipe_file), where=str(self.run.recipe_file))
+        workflows = [flow.workflow for flow in recipe.flows.values()]
+        return next((workflow for workflow in workflows if workflow.get("policy") == self.policy), {})
 
 
 def find_checkpoints(source: str, policy: str = "") -> CheckpointSource:

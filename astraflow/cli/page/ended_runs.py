@@ -1,6 +1,5 @@
 """Ended runs in ASTRAFLOW_HOME: listed with size, age and last step, and removed."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from astraflow.cli.run_directory import last_step
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.config.toml import read_json
 from astraflow.runtime.folders.run_folders import LOCK, RUN, RunFolder, runs_folder
 from astraflow.runtime.locks import exclusive_lock
 
@@ -75,7 +75,7 @@ def _ended_run(folder: Path) -> EndedRun:
 def _trains(folder: Path) -> bool:
     """Returns whether the recipe of a run trains a policy; True for a run without a readable recipe."""
     try:
-        policies = json.loads(RunFolder(folder).recipe_file.read_text())["policies"].values()
+        policies = read_json(RunFolder(folder).recipe_file)["policies"].values()
         return any(policy.get("is_trained", True) for policy in policies)
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (InvalidInput, KeyError, AttributeError):
         return True

@@ -109,6 +109,12 @@ def _services(workflow: Mapping[str, Any]) -> Iterator[Need]:
             is_here=None,
             command=f"python -m astraflow.environments.serve '{{\"kind\": ...}}' --port {url.rpartition(':')[2]}",
         )
+    if environment.get("kind") == "terminal" and environment.get("runner", "sandbox") == "sandbox":
+        yield Need(
+            name="for tests with servers or several processes: isolation by namespaces",
+            is_here=None,
+            command="astraflow doctor shows the level; if restricted, set runner = 'docker', 'podman' or 'kubernetes'",
+        )
     for tool in workflow.get("tools", ()):
         if tool.get("kind") == "search" and (url := tool.get("url")):
             yield Need(

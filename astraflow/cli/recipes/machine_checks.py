@@ -7,10 +7,13 @@ import psutil
 
 from astraflow.cli.ports import free_ports
 from astraflow.cli.recipes.fleet_form import FleetForm
+from astraflow.cli.recipes.gpu_placement import needs_gpu
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.launching import FormCheck
-from astraflow.recipe.config import Recipe
+from astraflow.models.shapes import ModelShape, model_shape
+from astraflow.recipe.config import Recipe, engine_of
 from astraflow.runtime.folders.run_folders import runs_folder
+from astraflow.workflows import workflows
 
 LOOPBACK = "127.0.0.1"
 
@@ -26,6 +29,10 @@ SERVICES = 3
 PROCESS_BYTES = 100 * 10**6
 TORCH_BYTES = 400 * 10**6
 """Minimum memory of a process without and with torch, measured with `reverse`; models are not included."""
+
+SECOND_ENGINE_BYTES = 10
+"""Peak memory of a node's second engine for evaluations, for each weight of the model: the weights in float32, their
+next values during a load, and the received version."""
 
 SIMULATED_KIND = "scripted"
 
@@ -55,16 +62,38 @@ def _disk() -> FormCheck:
 
 def needed_memory_bytes(recipe: Recipe, fleet: FleetForm) -> int:
     """Returns the memory of the processes on this machine, without nodes that a provider starts elsewhere, and of the
-    models as far as the recipe's card states it."""
+    models as far as the recipe's card states it, with the second engines of evaluations."""
     count, with_torch = _processes(recipe, fleet)
-    return with_torch * TORCH_BYTES + (count - with_torch) * PROCESS_BYTES + round(recipe.card.memory_gb * 1e9)
+    models = round(recipe.card.memory_gb * 1e9) + _local_nodes(recipe, fleet) * _second_engine_bytes(recipe)
+    return with_torch * TORCH_BYTES + (count - with_torch) * PROCESS_BYTES + models
+
+
+def _second_engine_bytes(recipe: Recipe) -> int:
+    """Returns the memory of the second engines of a node on a CPU; 0 for models of unknown shape."""
+    if needs_gpu(recipe) or not recipe.nodes.evaluates:
+        return 0
+    flows = (workflows.build(flow.workflow).policies for flow in recipe.evaluations.values())
+    names = {str(policy) for policies in flows for policy in policies}
+    shapes = [_shape(recipe, name) for name in names if engine_of(recipe, name).get("kind") == "local_torch"]
+    return sum(SECOND_ENGINE_BYTES * shape.parameters for shape in shapes if shape is not None)
+
+
+def _shape(recipe: Recipe, policy: str) -> ModelShape | None:
+    try:
+        return model_shape(recipe.policies[policy].model)
+    except InvalidInput:  # the dry run reports it
+        return None
+
+
+def _local_nodes(recipe: Recipe, fleet: FleetForm) -> int:
+    if fleet.pools:
+        return sum(pool.initial_nodes for pool in fleet.pools if not pool.is_remote)
+    return recipe.nodes.count
 
 
 def _processes(recipe: Recipe, fleet: FleetForm) -> tuple[int, int]:
     """Returns the number of processes on this machine, and how many of them use torch."""
-    nodes = recipe.nodes.count
-    if fleet.pools:
-        nodes = sum(pool.initial_nodes for pool in fleet.pools if not pool.is_remote)
+    nodes = _local_nodes(recipe, fleet)
     trainers = [policy.backend.get("kind") != SIMULATED_KIND for policy in recipe.policies.values()]
     kinds = {engine.get("kind") for engine in (recipe.nodes.engine, *recipe.nodes.engines.values())}
     nodes_with_torch = nodes if kinds != {SIMULATED_KIND} else 0

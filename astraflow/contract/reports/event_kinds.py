@@ -234,6 +234,12 @@ EVENT_KINDS = (
         meaning="A person or a program resumed the issue of the flow's groups.",
     ),
     EventKind(
+        name="plugin_file_loaded",
+        topics=(_LEARNING,),
+        subject="flow or policy",
+        meaning="An operator's change of plugins imported a Python file in the process of dataflow.",
+    ),
+    EventKind(
         name="plugins_planned",
         topics=(_LEARNING,),
         subject="flow or policy",

@@ -5,9 +5,10 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from astraflow.access.callers import Role, audit_actor, check_own_pool, current_caller
+from astraflow.access.callers import Role, audit_actor, check_loads_code, check_own_pool, current_caller
 from astraflow.contract.batches import StepFailure, StepReport, TrainerAttachment
 from astraflow.contract.errors import CorruptData, InvalidInput, NotPermitted
 from astraflow.contract.fleet.recommendations import FleetConstraints, WhatIfQuestion
@@ -26,6 +27,7 @@ from astraflow.dataflow.pool.credentials import Credentials, RevocationResult
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.reporting.recommender import FLEET_CONSTRAINTS_VALID_S, Recommender
 from astraflow.dataflow.run import Run
+from astraflow.runtime.plugins import load_plugin_file
 from astraflow.scaling.what_if import changed_spec, replay
 from astraflow.wire.codecs.common import decode_versions
 from astraflow.wire.codecs.converter import from_message, to_message
@@ -368,6 +370,9 @@ class ControlService(ControlPlaneServicer):
     ) -> control.ControlReply:
         """See the proto."""
         change = from_message(request, PluginChange)
+        if change.file:
+            check_loads_code(current_caller())
+            await asyncio.to_thread(load_plugin_file, Path(change.file))
         message = self._run.change_plugins(replace(change, actor=audit_actor(change.actor)))
         await self._run.journal.wait_durable()
         return control.ControlReply(message=message)

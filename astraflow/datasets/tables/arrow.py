@@ -1,6 +1,6 @@
 """Tables of the Hugging Face `datasets` library: Arrow files, mapped into memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,14 +10,17 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index, path_remedy
 from astraflow.datasets.tables.base import RequiredFields, fingerprint_of
-from astraflow.datasets.tables.columns import check_values, chosen_columns, json_row
+from astraflow.datasets.tables.columns import check_values, chosen_columns, is_rounded, json_row
 from astraflow.datasets.tables.optional_imports import import_optional
 from astraflow.datasets.tables.shards import CHECKED_BYTES
+from astraflow.datasets.tables.text_files import check_csv_file, check_json_file
 
 _BUILDERS = frozenset({"arrow", "cache", "csv", "json", "parquet", "text"})
 """Accepted builders. The library also has builders for archives, some of which can contain pickles."""
 
 _FORMATS = {".arrow": "arrow", ".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+
+_TEXT_CHECKS = {"csv": check_csv_file, "json": check_json_file}
 
 _UNREADABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError)
 """Errors of the library for files that it cannot read; the last three for metadata of another shape."""
@@ -47,7 +50,8 @@ class ArrowTable:
     """Rows of one split. They stay on disk, in any number."""
 
     def __init__(self, origin: DatasetSource, required_fields: RequiredFields, *, fields: Sequence[str] = ()) -> None:
-        dataset = _loaded(origin, [name for name, kinds in required_fields.items() if {str, float} <= set(kinds)])
+        written = [name for name, kinds in required_fields.items() if {str, float} <= set(kinds)]
+        dataset, self._may_round = _loaded(origin, written)
         self._path = origin.path
         columns = chosen_columns(dataset.features.arrow_schema, required_fields, fields, origin.path)
         self._rows = dataset.select_columns(columns).with_format("arrow")
@@ -73,6 +77,13 @@ class ArrowTable:
         for first in range(0, self.size, _CHECKED_AT_ONCE):
             rows = self._rows[first : first + _CHECKED_AT_ONCE]
             check_values(rows, required_fields, partial(self._where_in, first))
+            if rounded := self._may_round and [name for name in rows.column_names if is_rounded(rows.column(name))]:
+                raise InvalidInput(
+                    f"cannot use dataset {self._path!r}: column {rounded[0]!r} has whole numbers above 2**53 beside "
+                    "fractions or empty cells, which rounds them; write them as text, choose other columns with "
+                    "`fields`, or use the kind 'jsonl'",
+                    code="dataset.rounded_numbers",
+                )
             checked_bytes += rows.nbytes
             if checked_bytes > CHECKED_BYTES:
                 return
@@ -100,9 +111,10 @@ class ArrowTable:
         return f"row:{index}"
 
 
-def _loaded(origin: DatasetSource, written: Sequence[str]) -> Any:
-    """Loads a `datasets.Dataset`. written: columns of a CSV file that stay text as it is written.
+def _loaded(origin: DatasetSource, written: Sequence[str]) -> tuple[Any, bool]:
+    """Loads a `datasets.Dataset`; returns also whether its file has whole numbers that the library may have rounded.
 
+    written: columns of a CSV file that stay text as it is written.
     Raises: InvalidInput with a remedy.
     """
     library = import_optional("datasets")
@@ -111,7 +123,7 @@ def _loaded(origin: DatasetSource, written: Sequence[str]) -> Any:
     saved_as = [local_path / name for name in ("state.json", "dataset_dict.json")]
     try:
         if any(path.is_file() for path in saved_as):
-            return _split_of(library.load_from_disk(str(local_path)), origin)
+            return _split_of(library.load_from_disk(str(local_path)), origin), False
         return _built(library, origin, local_path, written)
     except ConnectionError as problem:
         raise InvalidInput(_unreachable(origin), code="dataset.hub_unreachable") from problem
@@ -150,7 +162,7 @@ def _split_of(loaded: Any, origin: DatasetSource) -> Any:
     return loaded[origin.split]
 
 
-def _built(library: Any, origin: DatasetSource, local_path: Path, written: Sequence[str]) -> Any:
+def _built(library: Any, origin: DatasetSource, local_path: Path, written: Sequence[str]) -> tuple[Any, bool]:
     arguments = {"cache_dir": origin.cache or None, **_arguments(origin, local_path)}
     builder = library.load_dataset_builder(**arguments)
     kind = type(builder).__module__.split(".")[2]
@@ -162,8 +174,26 @@ def _built(library: Any, origin: DatasetSource, local_path: Path, written: Seque
         )
     if kind == "csv":
         builder = library.load_dataset_builder(**arguments, converters=dict.fromkeys(written, _cell_text))
+    may_round = kind in _TEXT_CHECKS and _check_files(builder, _TEXT_CHECKS[kind])
     builder.download_and_prepare()
-    return builder.as_dataset(split=origin.split)
+    return builder.as_dataset(split=origin.split), may_round
+
+
+def _check_files(builder: Any, check: Callable[[Path], bool]) -> bool:
+    """Checks the local files of a builder now, and others when they have been downloaded; returns whether a local one
+    has numbers that may be rounded. Raises: InvalidInput."""
+    local = [Path(file) for files in builder.config.data_files.values() for file in files if Path(file).is_file()]
+    generators = builder._split_generators
+
+    def checked(manager: Any, **options: Any) -> Any:
+        for files in manager.download(builder.config.data_files).values():
+            for file in files:
+                check(Path(file))
+        return generators(manager, **options)
+
+    if not local:
+        builder._split_generators = checked
+    return sum(map(check, local)) > 0  # checks each
 
 
 def _cell_text(text: str) -> str | None:

@@ -9,6 +9,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets.tables.base import RequiredFields, as_json, joined_names, type_names
 from astraflow.datasets.tables.optional_imports import import_optional
+from astraflow.datasets.tables.text_files import LARGEST_EXACT
 
 
 def chosen_columns(schema: Any, required_fields: RequiredFields, fields: Sequence[str], where: str) -> list[str]:
@@ -106,6 +107,18 @@ def check_values(rows: Any, required_fields: RequiredFields, where: Callable[[in
                 f"{where(index)}: column {name!r}",
                 "a text is not UTF-8, a date is out of range, or its time zone is unknown",
             )
+
+
+def is_rounded(column: Any) -> bool:
+    """Returns whether a column has fractions so large that a whole number of the file may be another one here."""
+    types, compute = import_optional("pyarrow").types, import_optional("pyarrow.compute")
+    if types.is_floating(column.type):
+        is_large = compute.greater_equal(compute.abs(column), float(LARGEST_EXACT))
+        return bool(compute.any(compute.and_(is_large, compute.is_finite(column))).as_py())
+    if types.is_list(column.type) or types.is_large_list(column.type):
+        return is_rounded(compute.list_flatten(column))
+    fields = range(column.type.num_fields) if types.is_struct(column.type) else ()
+    return any(is_rounded(compute.struct_field(column, [index])) for index in fields)
 
 
 def json_row(rows: Any, where: str) -> dict[str, Json]:

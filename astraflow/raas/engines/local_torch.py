@@ -111,7 +111,7 @@ class LocalTorchEngine:
         self._worker: Worker | None = None
         self._is_closed = False
         self._served_base: tuple[bytes, frozenset[str]] | None = None
-        """Root hash of the base of the served adapters, and the tensors that were added to it; None without adapters."""
+        """Root hash of the base of the served adapters, and what was added to it; None without adapters."""
         self._swap_lock = asyncio.Lock()
         self._in_flight: set[str] = set()
         self._unsent: list[Sequence] = []

@@ -25,7 +25,7 @@ from astraflow.rewards.mathematics.forms import (
     Ratio,
     Table,
 )
-from astraflow.rewards.mathematics.phrases import is_same_choice, labelled_choice
+from astraflow.rewards.mathematics.phrases import is_same_choice, is_same_choices, labelled_choice
 from astraflow.rewards.mathematics.ranges import is_same_set, letters_of_ranges, spans_of
 from astraflow.rewards.mathematics.reading import read, readings, unit_reading
 from astraflow.rewards.mathematics.spelling import bare
@@ -36,7 +36,10 @@ _Item = TypeVar("_Item")
 MAX_STEPS = 30_000
 """Operations of the comparison of two answers."""
 
+_CLEAR_UNIT = re.compile(r"[a-zA-Z]{2}|m */ *s")
 _FUNCTION = re.compile(r"[a-zA-Z]\(x\)")
+_CONSTANTS = frozenset("CcKk")
+_VARIABLES = frozenset("stuxyz")
 _UNORDERED = (Grouping.LIST, Grouping.SET)
 _ORDERED = (Grouping.TUPLE, Grouping.VECTOR)
 
@@ -49,7 +52,7 @@ def is_equal(gold: str, answer: str, *, decimals: int) -> bool:
     >>> [is_equal(*pair, decimals=6) for pair in ((r"\frac{1}{2}", "0.5"), ("10 cm", "10 km"), ("x+1", "1+x"))]
     [True, False, True]
     """
-    if bare(gold) == bare(answer) or is_same_choice(gold, answer):
+    if bare(gold) == bare(answer) or is_same_choice(gold, answer) or is_same_choices(gold, answer):
         return True
     (letter, text), (other, other_text) = labelled_choice(gold), labelled_choice(answer)
     if letter and not other and is_same_choice(f"({letter})", answer):
@@ -69,11 +72,12 @@ def _is_equal_text(gold: str, answer: str, decimals: int) -> bool:
 
 
 def _pairs(gold: str, answer: str) -> Iterator[tuple[Form, Form]]:
-    """Yields the forms that are compared; a plain text has a unit only if the correct answer has one."""
+    """Yields the forms that are compared; single letters in a plain text are a unit only if the correct answer has
+    one, or if they are a speed or an acceleration."""
     yield from product(readings(gold), readings(answer))
     expected = read(gold)
-    with_unit = unit_reading(answer) if isinstance(expected, Quantity) and expected.unit is not None else None
-    if with_unit is not None:
+    with_unit = unit_reading(answer) if isinstance(expected, Quantity) else None
+    if with_unit is not None and (getattr(expected, "unit", None) is not None or _CLEAR_UNIT.search(answer)):
         yield expected, with_unit
 
 
@@ -116,8 +120,10 @@ class Comparison:
         if vectors:
             fonts = {name: Symbol(f"vector {name}") for name in vectors}
             gold, answer = renamed(gold, fonts), renamed(answer, fonts)
-        elif names - others == {"C"} and len(others - names) == 1 and others - names <= {"c", "K", "k"}:
-            answer = renamed(answer, {next(iter(others - names)): Symbol("C")})  # a constant of integration
+        elif len(names - others) == 1 == len(others - names):
+            (name,), (other,) = names - others, others - names
+            if _is_constant(gold, name, other):
+                answer = renamed(answer, {other: Symbol(name)})
         return is_identical(gold, answer, decimals=self._decimals, budget=self._budget)
 
     def _is_equal_chain(self, gold: Form, answer: Form) -> bool:
@@ -236,6 +242,15 @@ class Comparison:
             return False
         letters, other_letters = letters_of_ranges(gold), letters_of_ranges(answer)
         return not letters or not other_letters or letters == other_letters
+
+
+def _is_constant(gold: Expression, name: str, other: str) -> bool:
+    """Returns whether a letter of the correct answer, which the answer spells as another one, is a constant of
+    integration: a capital C, or a small one that is added to terms of variables."""
+    if name.startswith("C"):
+        return name.casefold() == other.casefold() or {name, other} <= _CONSTANTS
+    is_added = isinstance(gold, Apply) and gold.function == "+" and Symbol(name) in gold.arguments
+    return other == name.upper() and name in _CONSTANTS and is_added and letters_of(gold) - {name} <= _VARIABLES
 
 
 def _unwrapped(form: Form) -> Form:

@@ -19,6 +19,8 @@ _CHOSEN = re.compile(
     r"((?<=[)}:.])\W.*)?",
     re.DOTALL,
 )
+_MARKS = re.compile(rf"{_FONT}(?=\{{)|[{{}}()$~\\]")
+_CHOICES = re.compile(r"\s*[A-J](?:\s*(?:,|and|,\s*and|)\s*[A-J])+[\s.]*")
 _OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\bnot\b")
 _LABELLED = re.compile(
     rf"(?:{_FONT}\{{\s*\(([A-J])\)\s*\}}|\(([A-J])\)(?=[\s~\\]))(?:[\s~]|\\[ ,;:]|\\q?quad(?![a-z]))*(.+)", re.DOTALL
@@ -55,6 +57,23 @@ def is_same_choice(gold: str, answer: str) -> bool:
     if choice[3]:  # without a mark, the letter of another case is another one
         return choice[3] in (chosen[1], chosen[2])
     return (choice[1] or choice[2]).casefold() == (chosen[1] or chosen[2]).casefold()
+
+
+def is_same_choices(gold: str, answer: str) -> bool:
+    r"""Returns whether the letters of several choices are given, with or without separators.
+
+    >>> is_same_choices("A, C", "AC"), is_same_choices("AC", r"\textbf{(A)} and (C)"), is_same_choices("CA", "A, C")
+    (True, True, False)
+    """
+    wanted, chosen = _letters(gold), _letters(answer)
+    is_list = "," in gold or "and" in gold or wanted == sorted(wanted)
+    return len(wanted) > 1 and is_list and len(set(wanted)) == len(wanted) and sorted(wanted) == sorted(chosen)
+
+
+def _letters(text: str) -> list[str]:
+    """Returns the letters of several choices; none for another text."""
+    stripped = _MARKS.sub(" ", text)
+    return list(re.sub(r"\band\b|\W", "", stripped)) if _CHOICES.fullmatch(stripped) else []
 
 
 def labelled_choice(text: str) -> tuple[str, str]:

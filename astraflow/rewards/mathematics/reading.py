@@ -25,7 +25,7 @@ from astraflow.rewards.mathematics.forms import (
 from astraflow.rewards.mathematics.phrases import phrase_of
 from astraflow.rewards.mathematics.quantities import read_quantity
 from astraflow.rewards.mathematics.ranges import BOUND
-from astraflow.rewards.mathematics.spelling import cleaned, list_spelling, unit_spelling
+from astraflow.rewards.mathematics.spelling import NUMBERS, cleaned, list_spelling, unit_spelling
 from astraflow.rewards.mathematics.tokens import Kind, Token, Unreadable, tokens_of
 
 _RELATIONS = {
@@ -33,9 +33,6 @@ _RELATIONS = {
     "equiv": "mod", "sim": "~",
 }  # fmt: skip
 _LEADING = ("the", "final", "answer", "is", "about", "approximately", "roughly", "therefore", "so", "thus")
-_BASES = {
-    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "sixteen": 16,
-}  # fmt: skip
 _OPERATORS = frozenset(("+", "-", "*", "/", "^", "!", "frac", "sqrt", "cdot", "times", "pi", "div"))
 _MATRICES = frozenset(("pmatrix", "bmatrix", "Bmatrix", "matrix", "array", "smallmatrix", "cases", "aligned", "align"))
 
@@ -47,10 +44,10 @@ def readings(text: str) -> tuple[Form, ...]:
 
 
 def unit_reading(text: str) -> Quantity | None:
-    """Returns a plain text such as `5 m/s` as a quantity with a known unit, None for another."""
+    """Returns a plain text such as `5 m/s` as a quantity with known units, None for another."""
     spelled = unit_spelling(text)
     form = read(spelled) if spelled is not None else None
-    return form if isinstance(form, Quantity) and form.unit is not None and form.unit.is_known else None
+    return form if isinstance(form, Quantity) and form.unit is not None and form.unit.has_known_parts else None
 
 
 @lru_cache(maxsize=512)
@@ -296,7 +293,7 @@ def _based(tokens: list[Token]) -> Form | None:
     base = "".join(token.text for token in tokens[marks[0] + 1 :] if token.text not in ("(", ")", "{", "}"))
     if not re.fullmatch(r"[0-9][0-9A-Fa-f]*", digits):
         return None
-    number = _BASES.get(base.casefold(), int(base) if base.isdecimal() and len(base) <= 2 else 0)
+    number = NUMBERS.get(base.casefold(), int(base) if base.isdecimal() and len(base) <= 2 else 0)
     return Based(digits.upper().lstrip("0") or "0", number) if 2 <= number <= 36 else None
 
 

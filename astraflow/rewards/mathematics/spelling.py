@@ -66,6 +66,7 @@ _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _SUBSCRIPT = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+")
 _GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (\w+)")
 
+_RESISTANCE = r"^\s*([+-]?[\d.,]+(?:\s*\\(?:times|cdot)\s*10\^\{?-?\d+\}?)?|10\^\{?-?\d+\}?)(?:\s|\\[ ,;:~])*"
 _SYNONYMS = (
     (r"\\(?:[dtc]frac|nicefrac|sfrac|flatfrac)(?![a-zA-Z])", r"\\frac"),
     (r"\\(?:[dt]binom)(?![a-zA-Z])", r"\\binom"),
@@ -91,6 +92,8 @@ _SYNONYMS = (
     (r"\^\s*\{?(-?\d+)\}?\s*/\s*_\s*\{?(\d+)\}?", r"\\frac{\1}{\2}"),
     (r"\b([ap])\.\s?m\.|\b([ap])\.m\b", r"\\text{\1\2m}"),
     (r"\*\*", "^"),
+    (rf"{_RESISTANCE}\\(?:text|mathrm)\s*\{{\s*([kM])\s*\}}\s*\\Omega\s*$", r"\1\\text{ \2ohm}"),
+    (rf"{_RESISTANCE}\\Omega\s*$", r"\1\\text{ ohm}"),
     (r"^\s*(?:\\text\s*\{)?\s*(?:[Tt]he )?(?:set of )?[Aa]ll real(?:s| numbers)\s*\}?[.\s]*$", r"\\mathbb{R}"),
 )
 _DROPPED = re.compile(
@@ -111,6 +114,21 @@ _PLAIN_UNIT = re.compile(r"([+-]?[\d.,]*\d)\s*([a-zA-Z][a-zA-Z/^*0-9 ]*)")
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox|operatorname)\s*\{([^{}\\]*)\}")
 _SPACED_EXPONENT = re.compile(r"(\d) ?([eE])(?=\s+[+-]?\s*\d|[+-]\s+\d)")
 _PLAIN_NUMBER = re.compile(r"([+-]?)(?:\\frac\{(\d+)\}\{(\d+)\}|(\d+)(?:/(\d+))?)", re.ASCII)
+_WORDS = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([A-Za-z -]+)\}|([A-Za-z -]+)")
+_UNDER_TWENTY = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+NUMBERS = {word: value for value, word in enumerate(_UNDER_TWENTY.split())} | {
+    word: 10 * value for value, word in enumerate(_TENS.split(), start=2)
+}
+"""Values of the words of which numbers below a hundred consist."""
+_FACTORS = ("hundred", "thousand")
+_DENOMINATORS = {
+    "half": 2, "halves": 2, "third": 3, "thirds": 3, "quarter": 4, "quarters": 4, "fourth": 4, "fourths": 4,
+    "fifth": 5, "fifths": 5, "sixth": 6, "sixths": 6, "eighth": 8, "eighths": 8, "tenth": 10, "tenths": 10,
+}  # fmt: skip
 MAX_PLAIN_CHARS = 60
 """Longest number that is compared at once. Characters."""
 _LIST_LIKE = re.compile(r"\d{3}(?:,\d{3})+")
@@ -128,10 +146,43 @@ def cleaned(text: str) -> str:
     text = _DROPPED.sub(lambda match: " " if match[0][1:2].isalpha() else "", text)
     for pattern, replacement in _SYNONYMS:
         text = re.sub(pattern, replacement, text)
-    text = _SPACES.sub(" ", text).strip()
+    text = _with_digits(_SPACES.sub(" ", text).strip())
     while text and (text[-1] in ",;:." and not text.endswith("\\ldots")):
         text = text[:-1].rstrip()
     return _without_separators(text)
+
+
+def _with_digits(text: str) -> str:
+    r"""Returns a text of words alone with a number at its beginning in digits.
+
+    >>> _with_digits(r"\text{twenty-one}"), _with_digits("one hundred and five days"), _with_digits("two thirds")
+    ('21', '105\\text{ days}', '\\frac{2}{3}')
+    """
+    match = _WORDS.fullmatch(text)
+    words = re.split(r"[ -]+", (match[1] or match[2]).strip().casefold()) if match else []
+    sign = "-" if words[:1] in (["negative"], ["minus"]) else ""
+    words = words[len(sign) :]
+    value = total = at = 0
+    while at < len(words) and (words[at] in NUMBERS or (at and words[at] in (*_FACTORS, "and"))):
+        if words[at] in NUMBERS:
+            if value % 100 and not (value % 10 == 0 and value % 100 >= 20 and NUMBERS[words[at]] < 10):
+                return text  # two numbers, such as "one two"
+            value += NUMBERS[words[at]]
+        elif words[at] == "and" and words[at - 1] not in _FACTORS:
+            break
+        elif words[at] == "hundred":
+            value *= 100
+        elif words[at] == "thousand":
+            if total:
+                return text
+            total, value = 1000 * value, 0
+        at += 1
+    if not at:
+        return text
+    rest = " ".join(words[at:])
+    if rest in _DENOMINATORS:
+        return f"{sign}\\frac{{{total + value}}}{{{_DENOMINATORS[rest]}}}"
+    return f"{sign}{total + value}\\text{{ {rest}}}" if rest else f"{sign}{total + value}"
 
 
 def list_spelling(text: str) -> str | None:

@@ -53,7 +53,7 @@ _PLAIN_NAMES = {name: name for name in FUNCTIONS} | {
 }  # fmt: skip
 _CONNECTIVES = frozenset((
     "or", "and", "to", "is", "of", "in", "at", "no", "not", "the", "yes", "none", "out", "per", "only", "if",
-    "when", "for", "from", "by", "odd", "even", "mod",
+    "when", "for", "from", "by", "odd", "even", "mod", "Yes", "No", "None", "Odd",
 ))  # fmt: skip
 _TEXT = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|texttt|textsf|textsc|mathrm|mbox|hbox|operatorname\*?|rm|emph)\s*\{"

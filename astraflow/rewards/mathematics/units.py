@@ -24,10 +24,13 @@ _TABLE: dict[str, tuple[Fraction, dict[str, int]]] = {
     "n": (_F(1), {"newton": 1}), "j": (_F(1), {"joule": 1}), "kj": (_F(1000), {"joule": 1}), "w": (_F(1), {"watt": 1}),
     "kw": (_F(1000), {"watt": 1}), "v": (_F(1), {"volt": 1}), "hz": (_F(1), {"hertz": 1}), "pa": (_F(1), {"pascal": 1}),
     "ev": (_F(1), {"electronvolt": 1}), "mol": (_F(1), {"mole": 1}), "k": (_F(1), {"kelvin": 1}),
+    "ohm": (_F(1), {"ohm": 1}), "kohm": (_F(1000), {"ohm": 1}), "mohm": (_F(10**6), {"ohm": 1}),
     "percent": (_F(1), {"percent": 1}), "degree": (_F(1), {"degree": 1}), "radian": (_F(1), {"radian": 1}),
     "am": (_F(1), {"am": 1}), "pm": (_F(1), {"pm": 1}), "year": (_F(1), {"year": 1}), "month": (_F(1), {"month": 1}),
 }  # fmt: skip
 """Factor to the first unit of a dimension, and powers of dimensions."""
+
+_DIMENSIONS = {name for _, powers in _TABLE.values() for name in powers}
 
 _ALIASES = {
     "millimeter": "mm", "centimeter": "cm", "decimeter": "dm", "meter": "m", "kilometer": "km", "millimetre": "mm",
@@ -39,7 +42,8 @@ _ALIASES = {
     "rad": "radian",
     "kmh": "kph", "kmph": "kph", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "hertz": "hz", "pascal": "pa",
     "mole": "mol", "kelvin": "k", "kilojoule": "kj", "kilowatt": "kw", "pct": "percent", "yr": "year",
-    "millisecond": "ms", "micrometer": "um", "penny": "cent", "pennies": "cent",
+    "kiloohm": "kohm", "kilohm": "kohm", "megaohm": "mohm", "millisecond": "ms", "micrometer": "um",
+    "penny": "cent", "pennies": "cent",
 }  # fmt: skip
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3, "cu": 3}
 _NO_UNITS = frozenset((
@@ -89,6 +93,11 @@ class Unit:
     def is_angle(self) -> bool:
         """True for degrees."""
         return self.powers == (("degree", 1),)
+
+    @property
+    def has_known_parts(self) -> bool:
+        """True for a product of powers of units of the table."""
+        return {name for name, _ in self.powers} <= _DIMENSIONS
 
     @property
     def is_known(self) -> bool:

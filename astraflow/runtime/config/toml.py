@@ -1,9 +1,10 @@
-"""TOML files as plain values: read with error positions, merged in layers, overridden by key."""
+"""TOML and JSON files as plain values: read with error positions, merged in layers, overridden by key."""
 
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,22 +48,42 @@ def layer_origin(layers: Sequence[ConfigLayer]) -> ValueOrigin:
     return origin
 
 
+def read_values(path: Path) -> Values:
+    """Reads a TOML file, or a JSON file with an object, by its suffix. Raises: InvalidInput that names the file."""
+    return read_json(path) if path.suffix == ".json" else read_toml(path)
+
+
 def read_toml(path: Path) -> Values:
     """Reads a TOML file. Raises: InvalidInput that names the file, and line and column of a syntax error."""
-    try:
+    with _reading(path):
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as problem:
+
+
+def read_json(path: Path) -> Values:
+    """Reads a JSON file with an object. Raises: InvalidInput that names the file."""
+    with _reading(path):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("it contains no object")
+    return values
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns the errors of reading a file into InvalidInput."""
+    try:
+        yield
+    except OSError as problem:
         raise InvalidInput(
-            f"cannot read {str(path)!r}: {_explained(str(problem))}; correct the syntax", code="toml.invalid"
+            f"cannot read {str(path)!r}: {problem.strerror}; check path and permissions", code="file.unreadable"
         ) from None
     except UnicodeDecodeError as problem:
         raise InvalidInput(
-            f"cannot read {str(path)!r}: byte {problem.start} is not UTF-8; save the file as UTF-8", code="toml.invalid"
+            f"cannot read {str(path)!r}: byte {problem.start} is not UTF-8; save the file as UTF-8", code="file.invalid"
         ) from None
-    except OSError as problem:
-        raise InvalidInput(
-            f"cannot read {str(path)!r}: {problem.strerror}; check path and permissions", code="toml.unreadable"
-        ) from None
+    except (ValueError, RecursionError) as problem:
+        cause = "it is nested too deeply" if isinstance(problem, RecursionError) else _explained(str(problem))
+        raise InvalidInput(f"cannot read {str(path)!r}: {cause}; correct the file", code="file.invalid") from None
 
 
 def merge_tables(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
@@ -115,7 +136,7 @@ def toml_value(text: str) -> Any:
     """Parses a TOML value; text that is not TOML is taken as a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also a number of thousands of digits
         return text
 
 
@@ -161,6 +182,6 @@ def _is_other_kind(base: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
 def _explained(message: str) -> str:
     match = _POSITION.fullmatch(message)
     if match is None:
-        return f"not valid TOML: {message}"
+        return message
     problem = match["what"]
     return f"{match['position']}: {problem[:1].lower()}{problem[1:]}"

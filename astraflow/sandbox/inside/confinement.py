@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from . import filters, kernel, usage
 
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (of a namespace)
+"""Folder of shared memory and semaphores, in a namespace: those of the host are not a job's."""
+SHARED_MEMORY_BYTES = 64 << 20
 _OPEN_FILES = 256
 _PIPES_AND_NULL = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
@@ -84,7 +87,9 @@ class Confinement:
     def _path_rules(self, folder: str, limits: Limits) -> list[tuple[str, int]]:
         devices = [(path, kernel.READ_WRITE_FILES) for path in _PIPES_AND_NULL]
         readable = ["/"] if self.has_namespaces else [*self._readable, *(["/proc"] if limits.may_trace else [])]
-        return [*((path, kernel.READ_EXECUTE) for path in readable), *devices, (folder, kernel.ALL_BUT_DEVICES)]
+        writable = [folder, SHARED_MEMORY] if self.has_namespaces else [folder]
+        writes = [(path, kernel.ALL_BUT_DEVICES) for path in writable]
+        return [*((path, kernel.READ_EXECUTE) for path in readable), *devices, *writes]
 
 
 def _limit_resources(limits: Limits, *, tasks: int, disk_bytes: int, has_cpu_limit: bool) -> None:

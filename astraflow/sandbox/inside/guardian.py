@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from . import folders, kernel, programs
-from .confinement import Confinement, Limits
+from .confinement import SHARED_MEMORY, SHARED_MEMORY_BYTES, Confinement, Limits
 
 REMOVAL_S = 8.0
 """Timeout for the removal of a working directory. What is left is removed with the fork server."""
@@ -83,9 +83,11 @@ def guard(confinement: Confinement, launch: Launch) -> NoReturn:
 
 
 def mount_folder(confinement: Confinement) -> None:
-    """Mounts an empty folder of limited size. Raises: OSError."""
+    """Mounts an empty folder of limited size, and one for shared memory and semaphores. Raises: OSError."""
     options = f"size={confinement.disk_bytes},nr_inodes=65536,mode=0700"
     kernel.mount("tmpfs", confinement.folder, options)
+    size = min(confinement.disk_bytes, SHARED_MEMORY_BYTES)
+    kernel.mount("tmpfs", SHARED_MEMORY, f"size={size},nr_inodes=1024,mode=0700", is_executable=False)
 
 
 def _content(launch: Launch) -> tuple[str, list[tuple[str, bytes]]]:

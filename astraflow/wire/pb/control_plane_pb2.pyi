@@ -2542,12 +2542,15 @@ class ChangePluginsRequest(_message.Message):
     SAMPLER_FIELD_NUMBER: _builtins.int
     ACTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
     flow: _builtins.str
     policy: _builtins.str
     selector: _builtins.str
     sampler: _builtins.str
     actor: _builtins.str
     reason: _builtins.str
+    file: _builtins.str
+    """Python file on the host of dataflow that registers the plugins; only from operators and with the run token."""
     @_builtins.property
     def filters(self) -> Global___FilterSpecs: ...
     def __init__(
@@ -2560,10 +2563,11 @@ class ChangePluginsRequest(_message.Message):
         sampler: _builtins.str | None = ...,
         actor: _builtins.str = ...,
         reason: _builtins.str = ...,
+        file: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_filters", b"_filters", "_flow", b"_flow", "_policy", b"_policy", "_sampler", b"_sampler", "_selector", b"_selector", "filters", b"filters", "flow", b"flow", "policy", b"policy", "sampler", b"sampler", "selector", b"selector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_filters", b"_filters", "_flow", b"_flow", "_policy", b"_policy", "_sampler", b"_sampler", "_selector", b"_selector", "actor", b"actor", "filters", b"filters", "flow", b"flow", "policy", b"policy", "reason", b"reason", "sampler", b"sampler", "selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_filters", b"_filters", "_flow", b"_flow", "_policy", b"_policy", "_sampler", b"_sampler", "_selector", b"_selector", "actor", b"actor", "file", b"file", "filters", b"filters", "flow", b"flow", "policy", b"policy", "reason", b"reason", "sampler", b"sampler", "selector", b"selector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__filters: _TypeAlias = _typing.Literal["filters"]  # noqa: Y015
     _WhichOneofArgType__filters: _TypeAlias = _typing.Literal["_filters", b"_filters"]  # noqa: Y015

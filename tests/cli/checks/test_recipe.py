@@ -96,6 +96,13 @@ def test_engines_of_policies_without_adapters_or_servers_are_as_the_recipe_says(
     assert "added to the weights in float32" in planned("reverse/lora").policies[0].adapters
 
 
+def test_a_recipe_with_terminal_tasks_in_the_sandbox_names_the_isolation_that_servers_need() -> None:
+    sandbox = "flows.train.workflow.environment.runner='sandbox'"
+    (need,) = [need for need in planned("terminal", sandbox).needs if "namespaces" in need.name]
+    assert "runner = 'docker'" in need.command
+    assert not [need for need in planned("terminal").needs if "namespaces" in need.name]
+
+
 def test_two_trainers_on_the_same_gpus_are_refused_with_the_place_to_change() -> None:
     (problem,) = planned("math_multi_agent", "policies.verifier.backend.gpus=[0, 1]").problems
     assert problem.code == "recipe.gpu_too_small"

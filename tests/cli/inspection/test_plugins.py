@@ -16,7 +16,7 @@ from tests.fakes.control_plane import TOKEN, FakeControlPlane
 
 
 def change_of(**changes: str) -> PluginChange | None:
-    nothing = dict.fromkeys(("flow", "policy", "selector", "filters", "sampler", "reason"), "")
+    nothing = dict.fromkeys(("flow", "policy", "selector", "filters", "sampler", "file", "reason"), "")
     return read_change(**{**nothing, **changes})
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from astraflow.cli.recipes import cards as module
 from astraflow.cli.recipes.cards import Machine, needs_of, obstacles, recipe_cards
+from astraflow.cli.recipes.machine_checks import SECOND_ENGINE_BYTES
 from astraflow.contract.launching import RecipeObstacle
+from astraflow.models.shapes import model_shape
 from astraflow.raas.engines.server.installation.host import Gpu
 from astraflow.recipe.loading import Check, load_recipe
 
@@ -65,6 +67,22 @@ def test_each_obstacle_has_cause_and_remedy(
     (obstacle,) = obstacles_of(machine, ["nodes.engine.kind=local_torch", override])
     assert cause in obstacle.cause
     assert remedy in obstacle.remedy
+
+
+def test_an_evaluation_needs_the_memory_of_a_second_engine_on_each_node() -> None:
+    tiny = "policies.solver.model={kind='tiny', hidden_size=1024, layers=8}"
+    shape = model_shape(load_recipe("reverse", [tiny], check=Check.NONE).policies["solver"].model)
+    assert shape is not None
+    second = SECOND_ENGINE_BYTES * shape.parameters / 1e9
+
+    def needed(*overrides: str) -> float:
+        return needs_of(load_recipe("reverse", [tiny, *overrides], check=Check.NONE)).memory_gb
+
+    for count in ("nodes.count=1", "nodes.count=2"):
+        without = needed("nodes.evaluates=false", count)
+        assert needed(count) - without == pytest.approx(int(count[-1]) * second, abs=0.11)
+    server = "nodes.engine={kind='sglang'}"
+    assert needed(server) == needed(server, "nodes.evaluates=false"), "a server is reserved"
 
 
 def test_a_recipe_without_torch_and_models_runs_everywhere() -> None:

@@ -114,6 +114,64 @@ def test_cells_of_csv_files_stay_as_they_are_written(tmp_path: Path, cache: str)
     assert refused.value.code == "dataset.missing_values"
 
 
+@pytest.mark.parametrize("second", ["answer", "question"])
+def test_a_column_that_is_there_twice_in_a_csv_file_is_refused(tmp_path: Path, cache: str, second: str) -> None:
+    file = tmp_path / "train.csv"
+    file.write_text(f"\ufeff\nquestion,answer,{second}\nq,1,2\n", encoding="utf-8")
+    with raises_code(InvalidInput, "dataset.repeated_column", second):
+        dataset(file, cache=cache)
+    file.write_text("question,answer,answer.1\nq,1,2\n")
+    assert dataset(file, cache=cache).prompt(0).fields["answer.1"] == 2
+
+
+BIG = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", f'{{"question": "q", "answer": {BIG}}}\n{{"question": "q", "answer": 0.5}}\n'),
+        ("a.json", f'[{{"question": "q", "answer": {BIG}}}, {{"question": "q", "answer": 0.5}}]'),
+        ("a.jsonl", f'{{"question": "q", "answer": "1", "more": {{"ids": [0.5, -{BIG}]}}}}\n'),
+        ("a.csv", f"question,answer,id\nq,1,{BIG}\nq,1,\n"),
+        ("a.csv", f'question,answer,id\nq,1,"{BIG}"\nq,1,0.5\n'),
+    ],
+)
+def test_whole_numbers_that_would_be_rounded_are_refused(tmp_path: Path, cache: str, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(InvalidInput) as refused:
+        dataset(file, cache=cache)
+    assert refused.value.code in ("dataset.rounded_numbers", "dataset.wrong_field", "dataset.unreadable")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f'{{"question": "q", "answer": {BIG}}}\n', str(BIG)),
+        (f'{{"question": "q", "answer": {-(2**63)}}}\n', str(-(2**63))),
+        (f'{{"question": "{BIG}", "answer": 6.02e23}}\n', "6.02e+23"),
+        (f'{{"question": "q", "answer": "{BIG}", "more": [0.5, 0.12345678901234567890]}}\n', str(BIG)),
+    ],
+)
+def test_numbers_that_are_exact_are_read(tmp_path: Path, cache: str, text: str, expected: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(text)
+    assert dataset(file, cache=cache, fields=["answer"]).prompt(0).fields["answer"] == expected
+
+
+@pytest.mark.parametrize("between", ["", "\n"], ids=["one line", "many lines"])
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_deeply_nested_json_is_refused(tmp_path: Path, cache: str, name: str, between: str) -> None:
+    (tmp_path / "files").mkdir()
+    file = tmp_path / "files" / name
+    deep = between.join("[" * 100_000) + between.join("]" * 100_000)
+    file.write_text('{"question": "q", "answer": "1", "more": ' + deep + "}\n")
+    for path in (file, file.parent):
+        with raises_code(InvalidInput, "dataset.unreadable", "100 deep"):
+            dataset(path, cache=cache)
+
+
 def test_archives_are_not_unpacked(tmp_path: Path, cache: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "rows.tar").write_bytes(b"")

@@ -140,6 +140,34 @@ async def test_links_and_modes_that_the_policy_left_reach_the_tests(tmp_path: Pa
     await factory.close()  # type: ignore[attr-defined]  # a ManagedPlugin
 
 
+POOL = """import multiprocessing
+def square(number):
+    return number * number
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(sum(pool.map(square, [1, 2, 3])))
+"""
+SERVER = """import socket, sys, threading
+family, address = (socket.AF_UNIX, "own.sock") if sys.argv[1] == "unix" else (socket.AF_INET, ("127.0.0.1", 8123))
+listener = socket.socket(family)
+listener.bind(address)
+listener.listen()
+threading.Thread(target=lambda: listener.accept()[0].sendall(b"14"), daemon=True).start()
+client = socket.socket(family)
+client.connect(address)
+print(client.recv(2).decode())
+"""
+
+
+@pytest.mark.parametrize(("program", "argument"), [(POOL, ""), (SERVER, "unix"), (SERVER, "inet")])
+async def test_programs_of_the_policy_use_processes_and_sockets_of_their_own_namespace(
+    tmp_path: Path, program: str, argument: str
+) -> None:
+    test = f'cd "$APP_DIR"; python3 p.py {argument} > out; [ "$(cat out)" = 14 ] && r=1 || r=0\n'
+    factory = await of_test(tmp_path, f'{test}echo $r > "$LOGS_DIR/verifier/reward.txt"\n', level="namespaces")
+    assert (await played(factory, f"cat > p.py << 'END'\n{program}END")).reward == 1.0
+    await factory.close()  # type: ignore[attr-defined]  # a ManagedPlugin
+
+
 @pytest.mark.parametrize(
     ("test", "reward"),
     [

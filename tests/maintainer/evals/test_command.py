@@ -144,7 +144,7 @@ async def test_an_interrupted_command_says_how_to_continue(tmp_path: Path, progr
         (("--model", "a-model", "--prices", "4,20"), "model.key_missing", "ANTHROPIC_API_KEY"),
         (("--model", "a-model", "--prices", "4,-1"), "config.invalid", "prices.output"),
         (("--model", "a-model", "--prices", "4,20", "--kind", "other"), "plugin.unknown_kind", "'other'"),
-        (("--config", "no-such.toml"), "toml.unreadable", "no-such.toml"),
+        (("--config", "no-such.toml"), "file.unreadable", "no-such.toml"),
     ],
 )
 def test_a_wrong_option_is_refused_before_a_case_runs(

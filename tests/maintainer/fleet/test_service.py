@@ -286,7 +286,7 @@ def test_a_configuration_is_read_from_toml_and_from_json(tmp_path: Path) -> None
     of_a_run.write_text("[]")
     with pytest.raises(InvalidInput) as caught:
         read_config(of_a_run)
-    assert caught.value.code == "fleet.config_unreadable"
+    assert caught.value.code == "file.invalid"
 
 
 @pytest.mark.parametrize(

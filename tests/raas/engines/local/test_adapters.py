@@ -135,7 +135,7 @@ def rounded(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def trained(deviation: float) -> tuple[PreTrainedModel, VerifiedWeights]:
-    """Returns a model in bfloat16 whose trainer has changed its adapters this much, and the version that it publishes."""
+    """Returns a model in bfloat16 whose trainer has changed its adapters this much, and the version of it."""
     model = rounded(make_torch.model())
     base = make_torch.published(model)
     adapters = Adapters.add(model, LoraOptions(rank=4, alpha=8), published_dtype=Dtype.BFLOAT16, seed=0)
@@ -160,7 +160,7 @@ async def test_adapters_of_any_size_are_served_in_bfloat16_as_the_trainer_comput
     expected = make_torch.logprobs(model, TEXT, 1)
     assert (expected != base).any(), "the adapters have an effect"
     spec = {"kind": "local_torch", "device": "cpu", "compute_dtype": "bfloat16"}
-    engine = cast_type(LocalTorchEngine, engines.build(spec, make_torch.TINY))
+    engine = cast_type("LocalTorchEngine", engines.build(spec, make_torch.TINY))
     assert version.adapter_base is not None
 
     for _ in range(2):
@@ -185,7 +185,7 @@ async def test_an_adapter_of_a_weight_that_is_no_linear_layer_is_added_to_it() -
     }
     manifest, buffer = build_layout(factors, policy=POLICY, version=Version(2), metadata=whole.manifest.metadata)
     engine = cast_type(
-        LocalTorchEngine,
+        "LocalTorchEngine",
         engines.build({"kind": "local_torch", "device": "cpu", "compute_dtype": "bfloat16"}, make_torch.TINY),
     )
     await engine.load(whole)
