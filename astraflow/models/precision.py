@@ -15,6 +15,10 @@ ComputeDtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsDtype: TypeAlias = Literal["bfloat16", "float16", "float32"]
 """Element type that weights are rounded to, published in and served from."""
 
+_FLOAT32_ERROR = 1e-5
+"""Error of a product of matrices of 256 rows, as a share of its largest element, that float32 stays below by far and
+bfloat16 does not. They are 1e-6 and 3e-3."""
+
 ElementBits: TypeAlias = npt.NDArray[np.unsignedinteger]
 
 _TORCH = {
@@ -51,6 +55,19 @@ def compute_dtype_of(choice: ComputeDtype, device: torch.device) -> torch.dtype:
     if choice == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[choice]
+
+
+def use_fast_float32_products(device: torch.device) -> None:
+    """Lets torch compute float32 matrix products of a process that computes on the CPU by oneDNN, where they are as
+    exact as those of its default library: twice as fast on AMD's processors with AVX-512. The setting permits bfloat16
+    products too, which oneDNN computes where the processor has matrix units (AMX); there it is taken back."""
+    if device.type != "cpu":
+        return
+    torch.set_float32_matmul_precision("medium")
+    left, right = torch.randn(2, 256, 256, generator=torch.Generator().manual_seed(0))
+    exact = left.double() @ right.double()
+    if float((left @ right - exact).abs().max() / exact.abs().max()) > _FLOAT32_ERROR:
+        torch.set_float32_matmul_precision("highest")
 
 
 def weights_dtype_of(choice: WeightsDtype) -> Dtype:

@@ -1,6 +1,9 @@
 """Bits between torch and the weight plane: exact both ways, never sharing memory."""
 
+from collections.abc import Iterator
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +11,16 @@ from hypothesis.extra import numpy as hnp
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype, TensorSpec
-from astraflow.models.precision import bits_at, bits_of, compute_dtype_of, device_of, torch_dtype_of, values_of
+from astraflow.models import precision
+from astraflow.models.precision import (
+    bits_at,
+    bits_of,
+    compute_dtype_of,
+    device_of,
+    torch_dtype_of,
+    use_fast_float32_products,
+    values_of,
+)
 from tests.errors import raises_code
 
 WIDTHS = {Dtype.BFLOAT16: np.uint16, Dtype.FLOAT16: np.uint16, Dtype.FLOAT32: np.uint32, Dtype.FLOAT8_E4M3: np.uint8}
@@ -58,3 +70,35 @@ def test_the_automatic_compute_dtype_depends_on_the_device() -> None:
 def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
     with raises_code(InvalidInput, "device.unknown", "'auto'", "'cpu'"):
         device_of("gpu")
+
+
+@pytest.fixture
+def default_products() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("default_products")
+def test_fast_float32_products_have_float32_precision() -> None:
+    use_fast_float32_products(torch.device("cpu"))
+    generator = torch.Generator().manual_seed(1)
+    for rows, inner, columns in ((1, 64, 64), (7, 576, 1536), (300, 1536, 576)):
+        left = torch.randn(rows, inner, generator=generator)
+        right = torch.randn(columns, inner, generator=generator).T
+        exact = left.double() @ right.double()
+        assert float((left @ right - exact).abs().max() / exact.abs().max()) < 1e-5
+
+
+@pytest.mark.usefixtures("default_products")
+def test_products_keep_the_default_library_where_the_fast_ones_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_FLOAT32_ERROR", 0.0)  # as if the processor had computed in bfloat16
+    use_fast_float32_products(torch.device("cpu"))
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.usefixtures("default_products")
+def test_products_on_an_accelerator_are_not_changed() -> None:
+    use_fast_float32_products(torch.device("cuda"))
+    assert torch.get_float32_matmul_precision() == "highest"

@@ -20,7 +20,7 @@ from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.models import models
 from astraflow.models.causal import cast, check_supported
-from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of, dtype_of
+from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of, dtype_of, use_fast_float32_products
 from astraflow.models.published import published_parameters
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.engines import engines
@@ -91,6 +91,7 @@ class LocalTorchEngine:
         device = device_of(options.device)
         dtype = compute_dtype_of(options.compute_dtype, device)
         torch.set_num_threads(options.threads)
+        use_fast_float32_products(device)
         self._source = models.build(model)
         self._model = cast(self._source.architecture(), device=device, dtype=dtype).eval().requires_grad_(False)
         self._parameters = published_parameters(self._model)

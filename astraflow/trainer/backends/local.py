@@ -19,7 +19,14 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Probe
 from astraflow.models import models
 from astraflow.models.causal import cast
-from astraflow.models.precision import WeightsDtype, compute_dtype_of, device_of, torch_dtype_of, weights_dtype_of
+from astraflow.models.precision import (
+    WeightsDtype,
+    compute_dtype_of,
+    device_of,
+    torch_dtype_of,
+    use_fast_float32_products,
+    weights_dtype_of,
+)
 from astraflow.models.published import published_parts
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
@@ -118,6 +125,7 @@ class LocalBackend:
         if options.float8:
             check_float8(self._device)
         torch.set_num_threads(options.threads)
+        use_fast_float32_products(self._device)
         torch.manual_seed(seed)
         loaded = self._load_model(model)
         parts = published_parts(loaded)

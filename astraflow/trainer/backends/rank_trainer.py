@@ -18,7 +18,7 @@ from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Probe, SharedFile
 from astraflow.models import models
-from astraflow.models.precision import torch_dtype_of, weights_dtype_of
+from astraflow.models.precision import torch_dtype_of, use_fast_float32_products, weights_dtype_of
 from astraflow.models.published import published_parts
 from astraflow.models.stored import StoredModel
 from astraflow.runtime.config.setting_permissions import SettableBy
@@ -103,6 +103,7 @@ class RankTrainer:
         if options.float8:
             check_float8(device)
         torch.set_num_threads(options.threads)
+        use_fast_float32_products(device)
         self._seed = seed
         self._updates = 0
         """Optimizer steps of policy and critic together."""

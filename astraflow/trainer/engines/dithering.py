@@ -11,8 +11,9 @@ import math
 import torch
 from blake3 import blake3
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # used by torch's own checkpoints
 
-from astraflow.trainer.backends.shards import held_shard
 from astraflow.trainer.engines.moment_codes import row_chunks
 from astraflow.trainer.engines.update_rules import chunk_elements
 
@@ -48,10 +49,12 @@ def dither(masters: Tensor, name: str, *, whole: Tensor, grid: torch.dtype) -> N
 def _positions(whole: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """Returns the positions in the whole flat tensor at which the rows of this rank begin, and those of the elements of
     a row from there; int64, to be added to each other."""
-    box = held_shard(whole).box
-    (first, *offsets), (count, *sizes) = box.offsets or (0,), box.shape or (1,)
+    sizes, offsets = tuple(whole.shape), (0,) * whole.ndim
+    if isinstance(whole, DTensor):
+        sizes, offsets = compute_local_shape_and_global_offset(whole.shape, whole.device_mesh, whole.placements)
     columns = torch.zeros((), dtype=torch.int64, device=device)
-    for offset, size, width in zip(offsets, sizes, whole.shape[1:], strict=True):
+    for offset, size, width in zip(offsets[1:], sizes[1:], whole.shape[1:], strict=True):
         columns = columns.unsqueeze(-1) * width + torch.arange(offset, offset + size, device=device)
+    first, count = (offsets[0], sizes[0]) if sizes else (0, 1)
     rows = torch.arange(first, first + count, device=device) * math.prod(whole.shape[1:])
-    return rows.view(-1, *(1 for _ in sizes)), columns
+    return rows.view(-1, *(1 for _ in sizes[1:])), columns

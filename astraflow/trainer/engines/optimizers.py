@@ -46,7 +46,7 @@ class OptimizerOptions(Config):
     with a scale for each 256 elements of a row) saves 6. They are computed in float32."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     """Momentum of Muon."""
-    dithered_start: Annotated[bool, SettableBy.AGENT] = False
+    dithered_start: Annotated[bool, SettableBy.AGENT] = True
     """Spreads the initial float32 weights over the values that round to the stored ones, so that published weights
     follow small steps from the first one (docs/explanation/dead-zone.md)."""
     grad_clip: float = Field(default=1.0, gt=0)
