@@ -182,7 +182,7 @@ async def evaluation_results(node: HostileNode) -> Sequence[str]:
 
 async def unfinished_calls(node: HostileNode, link: ServiceChannel, path: str, piece: bytes) -> Sequence[str]:
     """Opens calls whose request never ends; returns the codes of those that were refused. Most never begin one."""
-    call = link.channel.stream_unary(path)
+    call: Callable[..., Any] = link.channel.stream_unary(path)
     end = asyncio.Event()
 
     async def pieces(count: int) -> AsyncIterator[bytes]:
@@ -285,7 +285,7 @@ async def absurd_facts(node: HostileNode) -> Sequence[str]:
         {"region": "x\n" * 50},
     ):
         facts = NodeFacts(name=node.name, pool="hostile", engine="local_torch", capacity=1)
-        facts.MergeFrom(NodeFacts(**change))  # type: ignore[arg-type]  # fields of the message
+        facts.MergeFrom(NodeFacts(**change))
         codes += await refused(node.link.call(join, facts, timeout_s=10))
     return codes
 
@@ -307,11 +307,12 @@ async def old_protocol(node: HostileNode) -> Sequence[str]:
     metadata = (("authorization", "Bearer x"), (PROTOCOL_KEY, "4"))
     calls = NodeDataStub(node.link.channel)
     codes: list[str] = []
-    for call, request in (
+    requests: Sequence[tuple[Callable[..., Any], object]] = (
         (calls.Join, NodeFacts(name=node.name)),
         (calls.Lease, pb.LeaseRequest(node=node.node, capacity=4)),
         (calls.Heartbeat, pb.HeartbeatRequest(node=node.node)),
-    ):
+    )
+    for call, request in requests:
         try:
             await call(request, metadata=metadata, timeout=10)
         except grpc.aio.AioRpcError as problem:
