@@ -49,7 +49,7 @@ async def over_ssh(directory: Path) -> AsyncIterator[ProviderHarness]:
     with serving_ssh(directory / "one", key=key) as host, serving_ssh(directory / "other", key=key) as other_host:
         (directory / "known_hosts").write_text(host.known_host() + other_host.known_host())
         lab = Lab(one=host, other=other_host, key_file=directory / "key", known_hosts=directory / "known_hosts")
-        harness = SshWorld(lab, capacity=1000)
+        harness = SshWorld(lab, directory / "machines", capacity=1000)
         try:
             yield harness
         finally:
@@ -61,7 +61,7 @@ async def ec2(directory: Path) -> AsyncIterator[ProviderHarness]:
     """Provider of one EC2 region."""
     os.environ.update(CREDENTIALS)
     with serving_ec2() as server, running_instances(server.client(REGION), directory) as runner:
-        harness = Ec2World(server, runner)
+        harness = Ec2World(server, runner, directory)
         try:
             yield harness
         finally:
