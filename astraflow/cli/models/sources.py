@@ -8,7 +8,6 @@ from typing import Any
 from astraflow.cli.run_directory import folder_of
 from astraflow.cli.running.programs import trainer_name
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe.config import Recipe
 from astraflow.runtime.config.toml import read_json
 from astraflow.runtime.folders.run_folders import RUN, RunFolder, runs_folder
 
@@ -24,12 +23,20 @@ class CheckpointSource:
     run: RunFolder | None = None
 
     def workflow_options(self) -> Mapping[str, Any]:
-        """Returns the options of the run's first workflow that asks this policy; empty when there is none."""
+        """Returns the options of the run's first workflow that asks this policy; empty when there is none. Raises:
+        InvalidInput for a damaged recipe."""
         if self.run is None:
             return {}
-        recipe = Recipe.parse(read_json(self.run.recipe_file), where=str(self.run.recipe_file))
-        workflows = [flow.workflow for flow in recipe.flows.values()]
-        return next((workflow for workflow in workflows if workflow.get("policy") == self.policy), {})
+        file = self.run.recipe_file
+        recipe = read_json(file)
+        try:
+            workflows = [flow["workflow"] for flow in recipe["flows"].values()]
+            return next((workflow for workflow in workflows if workflow.get("policy") == self.policy), {})
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise InvalidInput(
+                f"cannot read {str(file)!r}: it is no recipe of a run; restore it from a copy",
+                code="export.damaged_recipe",
+            ) from problem
 
 
 def find_checkpoints(source: str, policy: str = "") -> CheckpointSource:
