@@ -55,7 +55,7 @@ async def test_shared_memory_is_limited_and_a_jobs_own() -> None:
     write = "import os\nopen('/dev/shm/left', 'wb').write(bytes({size}))\nprint(os.listdir('/dev/shm'))"
     first = await sandbox.run(Job(source=write.format(size=2**20), limits=LIMITS))
     second = await sandbox.run(Job(source="import os\nprint(os.listdir('/dev/shm'))", limits=LIMITS))
-    third = await sandbox.run(Job(source=write.format(size=2**26 + 1), limits=LIMITS))
+    third = await sandbox.run(Job(source=write.format(size=2**27), limits=LIMITS))
     assert (first.stdout, second.stdout) == ("['left']\n", "[]\n")
     assert "OSError" in third.stderr
     await sandbox.close()
