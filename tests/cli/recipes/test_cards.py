@@ -57,7 +57,12 @@ def test_missing_and_small_gpus_are_obstacles_with_a_remedy(monkeypatch: pytest.
         (replace(LAPTOP, has_torch=False), "seed=0", "torch", "astraflow[train]"),
         (LAPTOP, "nodes.engine.kind=sglang", "engine sglang", "astraflow engines install sglang"),
         (LAPTOP, "policies.solver.model={kind='fetched', name='smollm2'}", "smollm2", "astraflow fetch smollm2"),
-        (LAPTOP, "policies.solver.model={kind='huggingface', path='Qwen/Qwen3-8B'}", "Qwen/Qwen3-8B", "data_root"),
+        (
+            replace(LAPTOP, memory_bytes=10**12),
+            "policies.solver.model={kind='huggingface', path='Qwen/Qwen3-8B'}",
+            "Qwen/Qwen3-8B",
+            "data_root",
+        ),
     ],
 )
 def test_each_obstacle_has_cause_and_remedy(
