@@ -37,6 +37,7 @@ MAX_STEPS = 30_000
 """Operations of the comparison of two answers."""
 
 _CLEAR_UNIT = re.compile(r"[a-zA-Z]{2}|m */ *s")
+_TEXT_WORDS = re.compile(r"\\text\s*\{([A-Za-z -]+)\}")
 _FUNCTION = re.compile(r"[a-zA-Z]\(x\)")
 _CONSTANTS = frozenset("CcKk")
 _VARIABLES = frozenset("stuxyz")
@@ -52,6 +53,9 @@ def is_equal(gold: str, answer: str, *, decimals: int) -> bool:
     >>> [is_equal(*pair, decimals=6) for pair in ((r"\frac{1}{2}", "0.5"), ("10 cm", "10 km"), ("x+1", "1+x"))]
     [True, False, True]
     """
+    words = _TEXT_WORDS.fullmatch(gold.strip())
+    if words and bare(words[1]).lstrip("-\\frac{")[:1].isdigit():  # a correct answer in words is also one in digits
+        gold = words[1] if bare(gold) != bare(answer) else gold
     if bare(gold) == bare(answer) or is_same_choice(gold, answer) or is_same_choices(gold, answer):
         return True
     (letter, text), (other, other_text) = labelled_choice(gold), labelled_choice(answer)

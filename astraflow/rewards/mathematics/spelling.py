@@ -114,7 +114,7 @@ _PLAIN_UNIT = re.compile(r"([+-]?[\d.,]*\d)\s*([a-zA-Z][a-zA-Z/^*0-9 ]*)")
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox|operatorname)\s*\{([^{}\\]*)\}")
 _SPACED_EXPONENT = re.compile(r"(\d) ?([eE])(?=\s+[+-]?\s*\d|[+-]\s+\d)")
 _PLAIN_NUMBER = re.compile(r"([+-]?)(?:\\frac\{(\d+)\}\{(\d+)\}|(\d+)(?:/(\d+))?)", re.ASCII)
-_WORDS = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s*\{([A-Za-z -]+)\}|([A-Za-z -]+)")
+_WORDS = re.compile(r"[A-Za-z -]+")
 _UNDER_TWENTY = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
@@ -155,11 +155,11 @@ def cleaned(text: str) -> str:
 def _with_digits(text: str) -> str:
     r"""Returns a text of words alone with a number at its beginning in digits.
 
-    >>> _with_digits(r"\text{twenty-one}"), _with_digits("one hundred and five days"), _with_digits("two thirds")
+    >>> _with_digits("twenty-one"), _with_digits("one hundred and five days"), _with_digits("two thirds")
     ('21', '105\\text{ days}', '\\frac{2}{3}')
     """
     match = _WORDS.fullmatch(text)
-    words = re.split(r"[ -]+", (match[1] or match[2]).strip().casefold()) if match else []
+    words = re.split(r"[ -]+", match[0].strip().casefold()) if match else []
     sign = "-" if words[:1] in (["negative"], ["minus"]) else ""
     words = words[len(sign) :]
     value = total = at = 0
