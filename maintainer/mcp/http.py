@@ -68,7 +68,7 @@ class McpEndpoint:
             try:
                 object.__setattr__(self, "behind_proxy", proxy_url(self.behind_proxy))
             except ValueError as problem:
-                raise InvalidInput(str(problem), code="mcp.invalid_proxy_url") from None
+                raise InvalidInput(f"cannot use --behind-proxy: {problem}", code="mcp.invalid_proxy_url") from None
         if self.behind_proxy and self.certificate is not None:
             raise InvalidInput(
                 "cannot set up TLS: --behind-proxy already provides it; drop --behind-proxy or the certificate and key",

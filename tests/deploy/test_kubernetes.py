@@ -236,7 +236,8 @@ def without_refused(values: Json, usual: Json, message: str) -> Json:
     changed = deepcopy(values)
     for pointer in re.findall(r"at '/([^']+)'", message):
         parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")]
-        target, source = changed, usual
+        target: Any = changed
+        source: Any = usual
         for part in parts[:-1]:
             target, source = (each[int(part) if isinstance(each, list) else part] for each in (target, source))
         last = int(parts[-1]) if isinstance(target, list) else parts[-1]

@@ -31,13 +31,13 @@ def proxy_url(url: str) -> str:
         host = None
     if not host or not _is_private(parts.scheme, host) or "@" in parts.netloc or {"?", "#"} & {*url}:
         raise ValueError(
-            f"cannot use the proxy at {url!r}: it needs an https:// URL without user, query and fragment; give its "
+            f"cannot use the proxy {url!r}: it needs an https:// URL without user, query and fragment; give its "
             "public URL, such as https://example.org/astraflow"
         )
     path = parts.path.rstrip("/")
     if not _PATH.fullmatch(path) or {".", ".."} & {*unquote(path).split("/")} or not unquote(path).isprintable():
         raise ValueError(
-            f"cannot use the proxy at {url!r}: its path has empty or relative parts, or characters that are not "
+            f"cannot use the proxy {url!r}: its path has empty or relative parts, or characters that are not "
             "encoded; give it as a browser shows it, such as https://example.org/astraflow"
         )
     return f"{parts.scheme}://{parts.netloc}{path}"

@@ -71,6 +71,7 @@ async def test_every_step_of_a_user_stays_below_the_path_of_the_proxy(
 
         await page.keyboard.press("Control+k")
         await page.get_by_role("combobox", name="Search").fill("Nodes")
+        await expect(page.get_by_role("option").first).to_contain_text("Nodes")
         await page.keyboard.press("Enter")
         await expect(page).to_have_url(f"{public}/nodes")
         await page.get_by_role("link", name="Drain node-a").click()
@@ -90,7 +91,8 @@ async def test_every_step_of_a_user_stays_below_the_path_of_the_proxy(
         await expect(page).to_have_url(f"{public}/nodes")
 
         await page.goto(f"{public}/nodes/map")
-        await page.locator(".heatmap svg").focus()
+        await page.wait_for_load_state("networkidle")
+        await page.locator(".heatmap-plot").focus()
         await page.keyboard.press("Home")
         await expect(page.locator(".heatmap-words")).to_contain_text("node-")
         await page.keyboard.press("Enter")

@@ -2,7 +2,7 @@
 const ASK_MS = 120;
 
 export function heatmap(element) {
-  const plot = element.querySelector("svg");
+  const plot = element.querySelector(".heatmap-plot");
   const cursor = element.querySelector('[data-part="cursor"]');
   const words = element.querySelector('[data-part="words"]');
   let place = -1;
@@ -10,7 +10,7 @@ export function heatmap(element) {
   let timer = null;
 
   const facts = () => {
-    const { across, count, side } = element.querySelector("svg").dataset;
+    const { across, count, side } = element.querySelector(".heatmap-plot").dataset;
     return { across: Number(across), count: Number(count), side: Number(side) };
   };
 
