@@ -101,6 +101,9 @@ class CrashingDatabase(Database):
             self._dice("write after")
         return result
 
+    async def read(self, work: Callable[[Session], T]) -> T:
+        return await self.write(work)
+
 
 class CrashingRun(Run):
     """Dataflow that may crash the process before or after a call."""

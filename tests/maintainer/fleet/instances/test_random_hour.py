@@ -288,6 +288,9 @@ class LockedDatabase(Database):
             raise Unavailable("the database is locked")
         return self._database.write_sync(work)
 
+    async def read(self, work: Callable[[Session], T]) -> T:
+        return await self.write(work)
+
 
 async def walk(seed: int, directory: Path, database: Database) -> list[str]:
     """Returns the violations of an hour of troubles and the calm after it."""
