@@ -353,7 +353,7 @@ ATTACKS = (
     Attack(name="leases that go back untouched", act=hand_back_loop, event=""),
     Attack(name="results of tasks of other nodes", act=results_of_others),
     Attack(name="leases that are held", act=held_leases, event=""),
-    Attack(name="results that poison an evaluation", act=evaluation_results),
+    Attack(name="results that poison an evaluation", act=evaluation_results, event="", codes=frozenset({"unknown"})),
     Attack(
         name="hand-backs in pieces that never end",
         act=unfinished_hand_backs,
