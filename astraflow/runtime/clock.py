@@ -100,9 +100,11 @@ class StoredTimes:
             self._put_ahead.append((wall - step_s, step_s))
         elif step_s < -self.STEP_S:
             self._put_back_at = now
+            self._put_ahead = [step for step in self._put_ahead if step[0] <= wall]  # the others would count twice
         self._offset_s = wall - now
-        age_s = wall - at - sum(length_s for before, length_s in self._put_ahead if at <= before)
-        return age_s if age_s >= 0 else now - self._put_back_at
+        if at > wall:
+            return now - self._put_back_at
+        return max(0.0, wall - at - sum(length_s for before, length_s in self._put_ahead if at <= before))
 
 
 class UtcDay:

@@ -87,6 +87,13 @@ def test_a_stored_time_ages_without_the_steps_of_the_wall_clock() -> None:
     assert times.age_s(at) == 0.0
     clock.advance(30.0)
     assert times.age_s(at) == 30.0
+    clock.ahead_s += 100.0
+    assert times.age_s(clock.wall()) == 0.0
+    clock.ahead_s -= 1000.0
+    assert times.age_s(clock.wall()) == 0.0
+    later = clock.wall()
+    clock.advance(20.0)
+    assert times.age_s(later) == 20.0, "an earlier step does not count for a time stored after a step back"
     clock.ahead_s += 1.0
     assert times.age_s(clock.wall() - 5.0) == 5.0, "a correction of a second is no step"
     assert StoredTimes(clock).age_s(at) == 0.0, "a restarted process knows no step"

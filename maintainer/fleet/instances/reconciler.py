@@ -386,8 +386,8 @@ class Reconciler:
 
     async def _retire_if_late(self, record: LaunchRecord) -> None:
         """Retires an instance whose node is not ready in time."""
-        fleet = self._fleet
-        if record.instance.state not in STARTING_STATES or record.instance.launched_at is None:
+        fleet, is_starting = self._fleet, record.instance.state in STARTING_STATES
+        if not is_starting or record.instance.launched_at is None or not fleet.observation.is_current:
             return
         pool = fleet.ledger.pools[record.instance.pool]
         ready_timeout_s = min(fleet.config.times.start_timeout_s, max(60.0, 2 * fleet.launch_delay_s(pool.spec)))

@@ -95,6 +95,11 @@ class Observation:
         return self.age_s is not None and self.age_s <= self._fresh_s
 
     @property
+    def is_current(self) -> bool:
+        """Dataflow answers: the latest report is as recent as a heartbeat."""
+        return self.age_s is not None and self.age_s <= HEARTBEAT_S
+
+    @property
     def fresh_for_s(self) -> float:
         """Time for which reports have been fresh. Seconds."""
         return self._clock.now() - self._fresh_since if self.is_fresh else 0.0
@@ -142,7 +147,7 @@ class Observation:
 
         False while dataflow does not answer: then the node may be alive.
         """
-        if self.age_s is None or self.age_s > HEARTBEAT_S:
+        if not self.is_current:
             return False
         node = self.node(name)
         return self.has_left(name, missing_for_s=for_s) if node is None else node.heartbeat_age_s > for_s
