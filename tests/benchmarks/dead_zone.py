@@ -138,7 +138,9 @@ class Comparison:
             dither(master, name, whole=master, grid=torch.bfloat16)
         dataset, tokenizer = datasets.build(flow.dataset, 0), self._source.tokenizer()
         system = [{"role": "system", "content": flow.workflow["system"]}] if flow.workflow.get("system") else []
-        questions = ({"role": "user", "content": dataset.prompt(index).fields["question"]} for index in range(PROMPTS))
+        questions = (
+            {"role": "user", "content": str(dataset.prompt(index).fields["question"])} for index in range(PROMPTS)
+        )
         self._prompts = [torch.from_numpy(tokenizer.encode_chat([*system, question])).long() for question in questions]
         self._first_published, self._first_masters = self._logprobs(self._published), self._logprobs(self._masters)
 
