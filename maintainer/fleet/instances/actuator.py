@@ -173,7 +173,12 @@ class Actuator:
         return join_token.token
 
     async def _retire_refused(self, record: LaunchRecord, problem: ProviderError) -> None:
-        """Retires a refused launch, because an earlier process may have started it and crashed."""
+        """Retires a refused launch, because an earlier process may have started it and crashed.
+
+        After an attempt without an answer it may run: it is retried until dataflow shows that its node does not work.
+        """
+        if record.tries and not self._fleet.observation.is_silent(record.id):
+            raise problem
         await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=f"{type(problem).__name__}: {problem}")
 
     async def _drain(self, record: LaunchRecord) -> None:

@@ -221,7 +221,7 @@ class Reconciler:
         )
         cause = Cause.PREEMPTED if listed.notice_at is not None else None  # also when the instance has ended already
         is_outranked = (listed.state is State.PENDING and self._fleet.observation.is_alive(record.id)) or (
-            listed.state is State.STUCK and not self._may_have_ended(record)
+            listed.state is State.STUCK and not self._fleet.observation.is_silent(record.id)
         )
         event = InstanceEvent.RUNNING if is_outranked else _STATE_EVENTS[listed.state]
         updated = await self._fleet.record_event(
