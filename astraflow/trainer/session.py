@@ -110,16 +110,10 @@ class TrainerSession:
         """Returns a session for a run of this machine, whose folder has its address, token and keys.
 
         Made for `astraflow run RECIPE --own-trainer POLICY`. options: as for the session itself. Raises: InvalidInput
-        for a folder that is not one of a run.
+        for a folder that is not one of a run; OSError without a token.
         """
         run = Path(folder)
-        try:
-            facts, token = RunFolder(run).facts, RunFolder(run).token
-        except (InvalidInput, OSError) as problem:
-            raise InvalidInput(
-                f"cannot read the run in {str(run)!r}: {problem}; give the folder that `astraflow run` prints",
-                code="trainer.not_a_run",
-            ) from problem
+        facts, token = RunFolder(run).facts, RunFolder(run).token
         return cls(
             facts.dataflow,
             token=token,

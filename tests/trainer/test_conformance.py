@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from astraflow.contract.plugins import Outcome
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.stop_condition import StopConfig
 from astraflow.models import models
+from astraflow.runtime.folders.run_folders import RunFacts
 from astraflow.trainer import conformance, service
 from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.conformance import (
@@ -189,7 +191,11 @@ async def test_the_built_in_trainer_passes_all_checks(tmp_path: Path) -> None:
 def test_a_session_reads_address_token_and_keys_from_the_folder_of_a_run(tmp_path: Path, is_tls: bool) -> None:
     key = SigningKey.generate()
     Authority.create(tmp_path / "authority", run="r")
-    (tmp_path / "run.json").write_text(json.dumps({"dataflow": "127.0.0.1:7", "is_tls": is_tls}))
+    facts = RunFacts(
+        run="r", recipe="smoke", seed=0, started_at="", release="", commit="", python="", pid=1,
+        dataflow="127.0.0.1:7", is_tls=is_tls,
+    )  # fmt: skip
+    (tmp_path / "run.json").write_text(json.dumps(asdict(facts)))
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "weights.key").touch(mode=0o600)
     (tmp_path / "weights.key").write_text(key.text())
@@ -204,7 +210,7 @@ def test_a_session_reads_address_token_and_keys_from_the_folder_of_a_run(tmp_pat
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with raises_code(InvalidInput, "trainer.not_a_run"):
+    with raises_code(InvalidInput, "run_folder.invalid"):
         TrainerSession.of_run(tmp_path, policy=POLICY)
 
 

@@ -86,7 +86,7 @@ class RunFolder:
         """Recorded facts of the run. Raises: InvalidInput for a folder without them."""
         try:
             return RunFacts(**json.loads((self.path / RUN).read_text()))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             raise InvalidInput(
                 f"cannot use {str(self.path)!r} as a run directory: it has no readable {RUN}; give the folder of a run",
                 code="run_folder.invalid",

@@ -25,10 +25,10 @@ class LaunchPlaces:
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "places"
 
-    def remember(self, launch_id: str, place: str) -> None:
+    def remember(self, launch_id: str, place_name: str) -> None:
         """Records the place of a launch. Call it before the launch."""
         with _translated_errors():
-            folder = self._directory / _encoded(place)
+            folder = self._directory / _encoded(place_name)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _encoded(launch_id)).touch()
 
@@ -39,15 +39,15 @@ class LaunchPlaces:
 
     def check(self, launch_id: str, read: Collection[str]) -> None:
         """Checks that a launch without an instance in the places `read` has no other place. Raises: Invalid."""
-        for place in sorted(self.of(launch_id) - set(read)):
-            raise self.removed(place)
+        for place_name in sorted(self.of(launch_id) - set(read)):
+            raise self.removed(place_name)
 
     def end(self, launch_id: str, read: Collection[str]) -> None:
         """Forgets a launch that has no instance in the places `read`. Raises: Invalid if it has another place."""
         self.check(launch_id, read)
         with _translated_errors():
-            for place in self.of(launch_id):
-                (self._directory / _encoded(place) / _encoded(launch_id)).unlink(missing_ok=True)
+            for place_name in self.of(launch_id):
+                (self._directory / _encoded(place_name) / _encoded(launch_id)).unlink(missing_ok=True)
 
     def elsewhere(self, configured: Collection[str]) -> Mapping[str, str]:
         """Returns the launches in places that are no longer configured, each with its place."""
@@ -67,30 +67,30 @@ class LaunchPlaces:
         answers: instances or error of each place. handles: beginning of the ids of handles in a place, as in `{}/`.
         Raises: the first error when no place could be read.
         """
-        errors = {place: answer for place, answer in answers.items() if isinstance(answer, ProviderError)}
+        errors = {place_name: answer for place_name, answer in answers.items() if isinstance(answer, ProviderError)}
         if errors and len(errors) == len(answers):
             raise next(iter(errors.values()))
         instances: list[Instance] = []
-        for place, answer in answers.items():
+        for place_name, answer in answers.items():
             if not isinstance(answer, ProviderError):
                 instances += answer
-                self._settle(place, {instance.handle.launch_id for instance in instances})
-        unread: dict[str, ProviderError] = {handles.format(place): error for place, error in errors.items()}
-        unread |= {launch: self.removed(place) for launch, place in self.elsewhere(answers.keys()).items()}
+                self._settle(place_name, {instance.handle.launch_id for instance in instances})
+        unread: dict[str, ProviderError] = {handles.format(place_name): error for place_name, error in errors.items()}
+        unread |= {launch: self.removed(place_name) for launch, place_name in self.elsewhere(answers.keys()).items()}
         return PartialList(instances, unread=unread) if unread else tuple(instances)
 
-    def removed(self, place: str) -> Invalid:
+    def removed(self, place_name: str) -> Invalid:
         """Returns the error of a place that is no longer configured."""
         return Invalid(
-            f"cannot reach instances in {place}: it is no longer configured; configure it until they have ended, or "
-            f"end them there and delete {self._directory / _encoded(place)}",
+            f"cannot reach instances in {place_name}: it is no longer configured; configure it until they have ended, "
+            f"or end them there and delete {self._directory / _encoded(place_name)}",
             code="provider.place_removed",
         )
 
-    def _settle(self, place: str, listed: Collection[str]) -> None:
+    def _settle(self, place_name: str, listed: Collection[str]) -> None:
         """Forgets launches that have ended without a retire call."""
         with _translated_errors():
-            for path in (self._directory / _encoded(place)).glob("*"):
+            for path in (self._directory / _encoded(place_name)).glob("*"):
                 with suppress(FileNotFoundError):  # a retire call may forget it at the same time
                     if unquote(path.name) not in listed and path.stat().st_mtime < time.time() - SETTLED_S:
                         path.unlink()

@@ -294,11 +294,11 @@ async def test_a_clock_that_steps_back_over_midnight_renews_no_daily_budget_and_
         here.dataflow.recommendations = (too_few(),)
         here.clock.advance(86400.0 - here.clock.wall() % 86400.0 + 8 * 3600.0)
         await here.pass_time(3600.0 * 3, step_s=60.0)
-        asked = len(here.entries("response"))
+        answers = len(here.entries("response"))
         assert here.maintainer.status().state is MaintainerState.OVER_BUDGET
         monkeypatch.setattr(here.clock, "wall", lambda: here.clock.now() - 13 * 3600.0)
         await here.pass_time(3600.0 * 14, step_s=600.0)
-        assert len(here.entries("response")) == asked == 1
+        assert len(here.entries("response")) == answers == 1
         await here.maintainer.send_notices()
         assert [post for post in here.posted if post["kind"] == "digest"] == []
 

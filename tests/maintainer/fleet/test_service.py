@@ -255,10 +255,10 @@ async def test_two_services_on_one_account_never_end_each_others_nodes(
     monkeypatch.setattr(fleet_service, "build_providers", lambda *_, **__: {"machine": CloudProvider(cloud)})
     shared = config(cluster=cluster, times={"tick_s": 0.05, "sweep_s": 0.05, "quarantine_s": 0.0, "lost_after_s": 0.0})
     async with (
-        service(tmp_path / "one", shared) as one,
-        service(tmp_path / "two", shared) as two,
-        connect_fleet(one, TOKEN) as first,
-        connect_fleet(two, TOKEN) as second,
+        service(tmp_path / "one", shared) as first_service,
+        service(tmp_path / "two", shared) as second_service,
+        connect_fleet(first_service, TOKEN) as first,
+        connect_fleet(second_service, TOKEN) as second,
     ):
         for fleet in (first, second):
             plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two", target=2))

@@ -266,8 +266,8 @@ print("alive", flush=True)
 
 def test_time_in_which_the_machine_was_suspended_is_no_silence_of_a_rank() -> None:
     clock = VirtualClock()
-    place = RankPlace(rank=0, local_rank=0, ranks=2, address="127.0.0.1", port=0, secret=b"")
-    crew = Crew(place, cast("Store", None), timeout_s=60.0, clock=clock)
+    rank_place = RankPlace(rank=0, local_rank=0, ranks=2, address="127.0.0.1", port=0, secret=b"")
+    crew = Crew(rank_place, cast("Store", None), timeout_s=60.0, clock=clock)
     rank = RankLink(number=1, channel=cast("Channel", None), process=None, heard_at=crew._now())
     crew._ranks = [rank]
     clock.advance(3600.0)

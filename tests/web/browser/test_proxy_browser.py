@@ -61,9 +61,9 @@ async def test_every_step_of_a_user_stays_below_the_path_of_the_proxy(
         complaints,
         public,
     ):
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("websocket", lambda live: asked.append(live.url.replace("wss:", "https:")))
+        addresses: list[str] = []
+        page.on("request", lambda request: addresses.append(request.url))
+        page.on("websocket", lambda live: addresses.append(live.url.replace("wss:", "https:")))
 
         await expect(page).to_have_url(f"{public}/")
         await expect(page.locator(STEPS)).to_have_text("131")
@@ -71,7 +71,7 @@ async def test_every_step_of_a_user_stays_below_the_path_of_the_proxy(
         await expect(page.locator(STEPS)).to_have_text("132")
         async with advancing_reports(fake):
             await walked(page, public, prefix)
-        assert [url for url in asked if not url.startswith(f"{public}/")] == []
+        assert [url for url in addresses if not url.startswith(f"{public}/")] == []
         assert complaints.heard == []
 
 

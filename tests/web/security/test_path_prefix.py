@@ -140,8 +140,8 @@ async def test_the_proxy_may_remove_the_path_or_keep_it(tmp_path: Path, fake: Fa
             assert left.headers["location"] == f"{PREFIX}/login"
             assert f"Path={PREFIX}/;" in left.headers["set-cookie"]
         async with httpx.AsyncClient(base_url=f"{own}{sent}") as stranger:
-            asked = await stranger.get("/nodes?state=lost")
-            assert asked.headers["location"] == f"{PREFIX}/login?next=/nodes%3Fstate%3Dlost"
+            answer = await stranger.get("/nodes?state=lost")
+            assert answer.headers["location"] == f"{PREFIX}/login?next=/nodes%3Fstate%3Dlost"
 
 
 @pytest.mark.anyio

@@ -326,6 +326,6 @@ async def test_bounds_hold_and_no_working_node_ends_in_many_hours_of_faults(tmp_
     database, violations = memory_database(), {}
     for seed in range(SHORT_HOURS, SHORT_HOURS + HOURS):
         database.write_sync(empty)
-        if found := await walk(seed, tmp_path, database):
-            violations[seed] = found[:3]
+        if broken := await walk(seed, tmp_path, database):
+            violations[seed] = broken[:3]
     assert violations == {}

@@ -13,15 +13,15 @@ def instance(launch_id: str) -> Instance:
     return Instance(handle=Handle(provider="x", id=launch_id, launch_id=launch_id), tags=None, state=State.RUNNING)
 
 
-@pytest.mark.parametrize("place", ["eu-west-1", "a57f10e0 at https://sky.example:46580/x?y=1", "team/a", "ü 名"])
-def test_another_process_knows_the_place_of_a_launch_until_its_end(tmp_path: Path, place: str) -> None:
-    LaunchPlaces(tmp_path).remember("01A", place)
+@pytest.mark.parametrize("name", ["eu-west-1", "a57f10e0 at https://sky.example:46580/x?y=1", "team/a", "ü 名"])
+def test_another_process_knows_the_place_of_a_launch_until_its_end(tmp_path: Path, name: str) -> None:
+    LaunchPlaces(tmp_path).remember("01A", name)
     places = LaunchPlaces(tmp_path)
-    assert places.of("01A") == {place}
+    assert places.of("01A") == {name}
     assert places.of("01") == places.of("*") == frozenset()
-    assert places.elsewhere({"other"}) == {"01A": place}
-    assert places.elsewhere({"other", place}) == {}
-    places.end("01A", {place})
+    assert places.elsewhere({"other"}) == {"01A": name}
+    assert places.elsewhere({"other", name}) == {}
+    places.end("01A", {name})
     assert places.of("01A") == frozenset()
 
 
