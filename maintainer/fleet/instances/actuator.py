@@ -175,9 +175,10 @@ class Actuator:
     async def _retire_refused(self, record: LaunchRecord, problem: ProviderError) -> None:
         """Retires a refused launch, because an earlier process may have started it and crashed.
 
-        After an attempt without an answer it may run: it is retried until dataflow shows that its node does not work.
+        After an attempt without an answer it may run, which a provider that refuses the credentials could not check:
+        then it is retried.
         """
-        if record.tries and not self._fleet.observation.is_silent(record.id):
+        if record.tries and (isinstance(problem, Auth) or not self._fleet.observation.is_silent(record.id)):
             raise problem
         await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=f"{type(problem).__name__}: {problem}")
 
@@ -257,7 +258,7 @@ class Actuator:
         tried_s = sum(min(MAX_RETRY_S, times.retry_s * 2**attempt) for attempt in range(record.tries))
         is_late = record.instance.state is InstanceState.INTENDED and tried_s > times.start_timeout_s
         try:
-            if is_late and not is_outage:
+            if is_late and not is_outage and self._fleet.observation.is_silent(record.id):
                 await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=message)
             else:
                 await self._postpone(record, first_s=times.retry_s, message=message, is_outage=is_outage)

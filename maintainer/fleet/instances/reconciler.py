@@ -220,8 +220,9 @@ class Reconciler:
             listed.message if listed.message and listed.state in (State.STUCK, State.TERMINATING, State.GONE) else None
         )
         cause = Cause.PREEMPTED if listed.notice_at is not None else None  # also when the instance has ended already
-        is_outranked = (listed.state is State.PENDING and self._fleet.observation.is_alive(record.id)) or (
-            listed.state is State.STUCK and not self._fleet.observation.is_silent(record.id)
+        observation, lost_after_s = self._fleet.observation, self._fleet.config.times.lost_after_s
+        is_outranked = (listed.state is State.PENDING and observation.is_alive(record.id)) or (
+            listed.state is State.STUCK and not observation.is_silent(record.id, for_s=lost_after_s)
         )
         event = InstanceEvent.RUNNING if is_outranked else _STATE_EVENTS[listed.state]
         updated = await self._fleet.record_event(

@@ -37,7 +37,7 @@ HOURS = int(os.environ.get("ASTRAFLOW_FLEET_HOURS", "200"))
 SHORT_HOURS = 4
 """Hours in `make test`."""
 TICK_S, SWEEP_S, HOUR_S, CALM_S = 5.0, 60.0, 3600.0, 1800.0
-MAX_NODES, BUDGET = 6, 5.0
+MAX_NODES, BUDGETS = 6, (5.0, 100.0)
 
 TROUBLES = {
     "empty list": 300.0,
@@ -80,6 +80,7 @@ class Hour:
 
     def __init__(self, seed: int, directory: Path, database: Database) -> None:
         self.luck = random.Random(f"hour {seed}")
+        self.budget = self.luck.choice(BUDGETS)
         self.directory = directory
         self.true = ManualClock(START)
         self.clock = JumpyClock(self.true)
@@ -103,7 +104,7 @@ class Hour:
     async def restart(self) -> None:
         """Starts the next process of the service."""
         self.lives += 1
-        pool = spec(max_nodes=MAX_NODES, usd_per_hour_max=BUDGET)
+        pool = spec(max_nodes=MAX_NODES, usd_per_hour_max=self.budget)
         self.parts = await build(
             self.directory,
             pool=pool,
@@ -193,7 +194,7 @@ class Hour:
     def _check(self) -> None:
         """Checks the bounds."""
         running = {machine.instance.handle.launch_id for machine in self.cloud.alive()}
-        if len(running) > MAX_NODES or len(running) > BUDGET:
+        if len(running) > min(MAX_NODES, self.budget):
             self.violations.append(f"{self.true.now() - START:.0f} s: {len(running)} machines")
 
 
@@ -303,14 +304,15 @@ async def walk(seed: int, directory: Path, database: Database) -> list[str]:
     await hour.pass_time(CALM_S, with_troubles=False)
     running = {machine.instance.handle.launch_id for machine in hour.cloud.alive()}
     known = {record.id: record.instance.state for record in hour.parts.ledger.alive()}
-    ending = {launch for launch, state in known.items() if state is InstanceState.RETIRING}
+    changing = (InstanceState.INTENDED, InstanceState.RETIRING)  # a replacement waits for the end of a machine
+    absent = {launch for launch, state in known.items() if state in changing}
     violations = list(hour.violations)
-    if not set(known) - ending <= running <= set(known):
+    if not set(known) - absent <= running <= set(known):
         violations.append(f"running {sorted(running)}, known {sorted(known)}")
     states = [record.instance.state for record in hour.parts.ledger.alive()]
     target = hour.parts.fleet.pool(POOL).target
     renewed = sum(state is not InstanceState.READY for state in states)  # one drains, and its replacement starts
-    if renewed > 2 or states.count(InstanceState.READY) < min(target, BUDGET) - 1:
+    if renewed > 2 or states.count(InstanceState.READY) < min(target, hour.budget) - 1:
         violations.append(f"{hour.parts.states()} instead of {target} ready nodes")
     return violations
 
