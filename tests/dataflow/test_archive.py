@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.archive import connection
-from astraflow.contract.errors import CorruptData, DeadlineExceeded, InvalidInput
+from astraflow.contract.errors import CorruptData, DeadlineExceeded, InvalidInput, Unavailable
 from astraflow.dataflow.history import archive as archive_module
 from astraflow.dataflow.history.archive import Archive
 from tests.errors import raises_code
@@ -106,7 +106,7 @@ async def test_a_slow_query_times_out(tmp_path: Path, monkeypatch: pytest.Monkey
 
 async def test_a_reader_cannot_write(tmp_path: Path) -> None:
     archive = opened(tmp_path)
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with raises_code(Unavailable, "archive.outage"):
         await archive.read(lambda database: database.execute("delete from seconds"))
     archive.close()
 

@@ -433,7 +433,7 @@ async def test_a_digest_is_sent_once_a_day(tmp_path: Path) -> None:
         for _ in range(2):
             here.clock.advance(86400.0)
             await here.pass_time(60.0, step_s=30.0)
-        await here.maintainer.send_notices()
+            await here.maintainer.send_notices()
         digests = [post["text"] for post in here.posted if post["kind"] == "digest"]
         assert len(digests) == 2
         assert "1 wakes, 0 plans" in digests[0]

@@ -26,8 +26,8 @@ PREFIX = "/user/ada@lab/proxy/8080"
 NO_ADDRESSES = {"value", "data-key", "data-root"}
 """Attributes that begin with `/` and are no addresses: fields of forms, keys, and the path itself."""
 
-NO_ADDRESSES_IN_SCRIPTS = {"/", "/healthz"}
-"""Texts of scripts: a key, and the value of a field."""
+NO_ADDRESSES_IN_SCRIPTS = {"/", "/healthz", "/login"}
+"""Texts of scripts: a key, the value of a field, and the end of an address in a selector."""
 
 
 @asynccontextmanager
