@@ -41,6 +41,7 @@ from maintainer.fleet.providers.base import (
     unread_places,
 )
 from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
+from maintainer.fleet.state.observation import HEARTBEAT_S
 
 log = get_logger()
 
@@ -220,9 +221,10 @@ class Reconciler:
             listed.message if listed.message and listed.state in (State.STUCK, State.TERMINATING, State.GONE) else None
         )
         cause = Cause.PREEMPTED if listed.notice_at is not None else None  # also when the instance has ended already
-        observation, lost_after_s = self._fleet.observation, self._fleet.config.times.lost_after_s
+        observation = self._fleet.observation
+        silent_s = HEARTBEAT_S if record.instance.ready_at is None else self._fleet.config.times.lost_after_s
         is_outranked = (listed.state is State.PENDING and observation.is_alive(record.id)) or (
-            listed.state is State.STUCK and not observation.is_silent(record.id, for_s=lost_after_s)
+            listed.state is State.STUCK and not observation.is_silent(record.id, for_s=silent_s)
         )
         event = InstanceEvent.RUNNING if is_outranked else _STATE_EVENTS[listed.state]
         updated = await self._fleet.record_event(
