@@ -41,6 +41,7 @@ from maintainer.fleet.providers.base import (
     unread_places,
 )
 from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
+from maintainer.fleet.state.observation import HEARTBEAT_S
 
 log = get_logger()
 
@@ -220,9 +221,9 @@ class Reconciler:
             listed.message if listed.message and listed.state in (State.STUCK, State.TERMINATING, State.GONE) else None
         )
         cause = Cause.PREEMPTED if listed.notice_at is not None else None  # also when the instance has ended already
-        observation, lost_after_s = self._fleet.observation, self._fleet.config.times.lost_after_s
+        observation = self._fleet.observation
         is_outranked = (listed.state is State.PENDING and observation.is_alive(record.id)) or (
-            listed.state is State.STUCK and not observation.is_silent(record.id, for_s=lost_after_s)
+            listed.state is State.STUCK and not observation.is_silent(record.id, for_s=self._silent_s(record))
         )
         event = InstanceEvent.RUNNING if is_outranked else _STATE_EVENTS[listed.state]
         updated = await self._fleet.record_event(
@@ -235,6 +236,13 @@ class Reconciler:
                 state=record.instance.state.value,
                 provider_state=listed.state.value,
             )
+
+    def _silent_s(self, record: LaunchRecord) -> float:
+        """Returns how long a node must be missing from the reports, in seconds: a restarted dataflow does not know it."""
+        instance, fleet = record.instance, self._fleet
+        launched_s = fleet.stored_times.age_s(instance.launched_at or instance.intended_at)
+        is_new = instance.ready_at is None and launched_s <= fleet.observation.unbroken_s
+        return HEARTBEAT_S if is_new else fleet.config.times.lost_after_s
 
     async def _count_missing(self, record: LaunchRecord, provider: Provider) -> None:
         """Counts a list without the instance. After its node was ready, it is gone when dataflow reports its end."""

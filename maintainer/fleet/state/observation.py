@@ -105,6 +105,11 @@ class Observation:
         return self._clock.now() - self._fresh_since if self.is_fresh else 0.0
 
     @property
+    def unbroken_s(self) -> float:
+        """Time for which reports have come without an interruption and without a restart of dataflow. Seconds."""
+        return self._clock.now() - self._unbroken_since
+
+    @property
     def is_run_complete(self) -> bool:
         """The run has reached its stop condition and needs no nodes any more."""
         return self._is_complete

@@ -145,6 +145,8 @@ class Hour:
             trouble = luck.choice(list(TROUBLES))
             self.ends_at[trouble] = self.true.now() + luck.uniform(10.0, TROUBLES[trouble])
             self.provider.remember_list()
+            if trouble == "dataflow restarted":
+                self.parts.fleet.observation.interrupt()  # the stream of reports ends
         if luck.random() < 0.04:
             await luck.choice([self._jump, self._restart_service, self._fail, self._preempt, self._change_tags])()
         if luck.random() < 0.04:
