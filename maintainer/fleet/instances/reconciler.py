@@ -238,7 +238,7 @@ class Reconciler:
             )
 
     def _silent_s(self, record: LaunchRecord) -> float:
-        """Returns how long a node must be missing from the reports, in seconds: a restarted dataflow does not know it."""
+        """Returns for how many seconds reports must lack a node, since a restarted dataflow does not know its nodes."""
         instance, fleet = record.instance, self._fleet
         launched_s = fleet.stored_times.age_s(instance.launched_at or instance.intended_at)
         is_new = instance.ready_at is None and launched_s <= fleet.observation.unbroken_s
