@@ -14,24 +14,22 @@ A fresh heartbeat outranks what a provider lists. A node that is missing from th
 """
 
 import asyncio
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet.instances import Cause, InstanceState, LaunchId
-from astraflow.contract.fleet.instances import Instance as FleetInstance
+from astraflow.contract.fleet.instances import Cause, InstanceState
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.reports.report import NodeReport, NodeState
 from astraflow.runtime.logs import get_logger
-from maintainer.fleet.guard.guard import AUTOMATIC_MODES
 from maintainer.fleet.instances.actuator import has_ended
+from maintainer.fleet.instances.orphans import Orphans
+from maintainer.fleet.instances.renewal import renew
 from maintainer.fleet.ledger.ledger import Changes, Ledger
-from maintainer.fleet.ledger.lifecycle import STARTING_STATES, TERMINATING_STATES, InstanceEvent
-from maintainer.fleet.ledger.records import LaunchRecord, Orphan, PoolRecord
+from maintainer.fleet.ledger.lifecycle import STARTING_STATES, InstanceEvent
+from maintainer.fleet.ledger.records import LaunchRecord
 from maintainer.fleet.providers.base import (
-    Handle,
     Instance,
     Provider,
     ProviderError,
@@ -40,7 +38,7 @@ from maintainer.fleet.providers.base import (
     is_unread,
     unread_places,
 )
-from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
+from maintainer.fleet.state.fleet import Fleet
 from maintainer.fleet.state.observation import HEARTBEAT_S
 
 log = get_logger()
@@ -50,11 +48,6 @@ MISSED_LISTS = 2
 
 MANY_ABSENT, ABSENT_SHARE = 2, 0.5
 """Number and share of a provider's instances that are too many to have ended between two lists."""
-
-RENEWED_SHARE = 0.1
-"""Share of a pool's nodes, at least one node, that are replaced at a time because of their age."""
-FIRST_RENEWAL, LAST_RENEWAL = 0.6, 0.9
-"""Shares of an instance's maximum age between which its replacement begins, spread by its launch id."""
 
 _STATE_EVENTS = {
     State.PENDING: InstanceEvent.PENDING,
@@ -74,8 +67,7 @@ class Reconciler:
         """Unix seconds of the latest sweep in which every provider answered; None before the first."""
         self._provider_problems: dict[str, str] = {}
         """Error of each provider that could not be read in the latest sweep."""
-        self._kept_orphans: dict[str, dict[str, str]] = {}
-        """Reason why an orphan is not terminated, by provider and handle, in the latest sweep."""
+        self._orphans = Orphans(fleet)
 
     def problems(self) -> Mapping[str, str]:
         """Returns problems that people should know of, by subject."""
@@ -84,13 +76,7 @@ class Reconciler:
             f"provider {name}": f"provider {name} cannot be read: {problem}"
             for name, problem in sorted(self._provider_problems.items())
         }
-        for name, reasons in sorted(self._kept_orphans.items()):
-            for reason in sorted(set(reasons.values())):
-                handles = sorted(handle for handle, known in reasons.items() if known == reason)
-                problems[f"kept orphans at {name}, {reason}"] = (
-                    f"{len(handles)} instances at provider {name} ({handles[0]} first) have the tag {fleet.cluster} "
-                    f"and no live launch, and are not terminated: {reason}"
-                )
+        problems |= self._orphans.problems()
         for record in fleet.ledger.records.values():
             problems |= {f"{what} of {record.id}": text for what, text in self._problems_of(record)}
         return problems
@@ -158,7 +144,7 @@ class Reconciler:
             await self._drain_if_suspect(fleet.ledger.records[record.id])
         if fleet.observation.is_fresh and fleet.kill is not KillScope.ALL:
             for pool in tuple(fleet.ledger.pools.values()):
-                await self._renew(pool)
+                await renew(fleet, pool)
         await self._recheck_lost_instances()
 
     async def _sweep(self, name: str, provider: Provider) -> Mapping[str, ProviderError]:
@@ -186,7 +172,7 @@ class Reconciler:
             if record.id not in unread:
                 await self._count_missing(record, provider)
         alive = [instance for instance in listed if instance.state is not State.GONE]
-        await self._watch_orphans(name, provider, alive, unread)
+        await self._orphans.watch(name, provider, alive, unread)
         return unread
 
     async def _compare(self, record: LaunchRecord, listed: Sequence[Instance], provider: Provider) -> bool:
@@ -205,7 +191,7 @@ class Reconciler:
                 log.warning(
                     "duplicate_instance", launch=record.id, registered=registered.handle.id, instances=len(alive)
                 )
-                await self._retire(provider, record.id, keep=registered.handle)
+                await self._orphans.retire(provider, record.id, keep=registered.handle)
             return True
         return False
 
@@ -259,97 +245,6 @@ class Reconciler:
 
         await self._fleet.ledger.change(decide)
 
-    async def _watch_orphans(
-        self, name: str, provider: Provider, listed: Sequence[Instance], unread: Mapping[str, ProviderError]
-    ) -> None:
-        """Tracks listed instances without a live launch, and terminates them after the quarantine."""
-        fleet, now = self._fleet, self._fleet.clock.wall()
-        alive = {record.id for record in fleet.ledger.alive()}
-        orphaned = {
-            instance.handle.id: instance
-            for instance in listed
-            if LaunchId.unchecked(instance.handle.launch_id) not in alive
-        }
-        new_orphans = tuple(
-            Orphan(provider=name, handle=handle, launch_id=instance.handle.launch_id, seen_at=now)
-            for handle, instance in orphaned.items()
-            if (name, handle) not in fleet.ledger.orphans
-        )
-        removed = tuple(
-            key
-            for key, orphan in fleet.ledger.orphans.items()
-            if key[0] == name
-            and key[1] not in orphaned
-            and not is_unread(unread, handle=orphan.handle, launch_id=orphan.launch_id)
-        )
-        if new_orphans or removed:
-            await fleet.ledger.change(lambda _: (Changes(orphans=new_orphans, forgotten=removed), None))
-        for orphan in new_orphans:
-            log.warning("orphan_found", provider=name, handle=orphan.handle, launch=orphan.launch_id)
-        if fleet.kill is KillScope.ALL:
-            return
-        kept = self._kept_orphans[name] = {}
-        for handle, instance in orphaned.items():
-            seen_for_s = fleet.stored_times.age_s(fleet.ledger.orphans[name, handle].seen_at)
-            if await self._adopt(instance) or seen_for_s < fleet.config.times.quarantine_s:
-                continue
-            reason = await self._reason_to_keep(instance)
-            if reason:
-                kept[handle] = reason
-            else:
-                await self._end_orphan(provider, instance, seen_for_s=seen_for_s)
-
-    async def _adopt(self, orphan: Instance) -> bool:
-        """Returns an instance that was recorded as gone to the pool if its node is ready."""
-        fleet = self._fleet
-        record = fleet.ledger.records.get(LaunchId.unchecked(orphan.handle.launch_id))
-        node = fleet.observation.node(orphan.handle.launch_id)
-        is_ready = node is not None and node.state is NodeState.READY and fleet.observation.is_alive(node.facts.name)
-        if record is None or not is_ready or orphan.state is not State.RUNNING:
-            return False
-        message = "adopted: the provider lists the instance again, and its node works"
-        await fleet.record_event(
-            record.id,
-            InstanceEvent.ADOPTED,
-            message=message,
-            handle=orphan.handle.id,
-            missed=0,
-            is_drain_requested=False,
-        )
-        await self._record_orphan(record.instance.pool, f"instance of launch {record.id} {message}", "its node works")
-        return True
-
-    async def _reason_to_keep(self, orphan: Instance) -> str:
-        """Returns why an orphan must not be terminated; empty for one of this fleet without a working node."""
-        fleet, launch_id, tags = self._fleet, orphan.handle.launch_id, orphan.tags
-        is_own = tags is not None and tags.run == fleet.run
-        if not is_own and await fleet.ledger.launch(launch_id) is None:
-            run = f"run {tags.run!r}" if tags is not None else "another fleet"
-            return f"they belong to {run}; give each fleet service a `cluster` of its own"
-        if fleet.observation.is_alive(launch_id):
-            return "their nodes work; drain them, or check the ledger"
-        if not fleet.observation.is_silent(launch_id, for_s=fleet.config.times.lost_after_s):
-            return "dataflow does not answer, so their nodes may work"
-        return ""
-
-    async def _end_orphan(self, provider: Provider, orphan: Instance, *, seen_for_s: float) -> None:
-        """Terminates an orphan, at each sweep until it is not listed; recorded once in the audit log."""
-        await self._retire(provider, orphan.handle.launch_id)
-        if orphan.state is State.TERMINATING:
-            return
-        pool = orphan.tags.pool if orphan.tags is not None else ""
-        message = f"orphan {orphan.handle.id} terminated: the ledger has no live launch {orphan.handle.launch_id}"
-        await self._record_orphan(pool, message, f"orphaned for {seen_for_s:.0f} s")
-
-    async def _record_orphan(self, pool: str, message: str, reason: str) -> None:
-        fleet = self._fleet
-
-        def decide(_: Ledger) -> tuple[Changes, None]:
-            decision = fleet.decision("orphan", pool=pool, actor=FLEET_ACTOR, reason=reason, message=message)
-            return Changes(decisions=(decision,)), None
-
-        await fleet.ledger.change(decide)
-
     async def _has_ended(self, record: LaunchRecord, provider: Provider) -> bool:
         """Returns whether dataflow agrees that the instance has ended, and the provider when it is asked by its own id.
 
@@ -359,11 +254,6 @@ class Reconciler:
             return False
         async with asyncio.timeout(self._fleet.config.times.call_timeout_s):
             return await has_ended(provider, record)
-
-    async def _retire(self, provider: Provider, launch_id: str, *, keep: Handle | None = None) -> None:
-        """Requests a termination. Raises: TimeoutError, so that a hanging provider delays no other sweep."""
-        async with asyncio.timeout(self._fleet.config.times.call_timeout_s):
-            await provider.retire(launch_id, keep=keep)
 
     async def _check_node(self, record: LaunchRecord) -> None:
         fleet, node = self._fleet, self._fleet.observation.node(record.id)
@@ -415,35 +305,6 @@ class Reconciler:
             message = f"the instance was in an inconsistent state for {suspect_for_s:.0f} s"
             await fleet.record_event(record.id, InstanceEvent.DRAIN, cause=Cause.INCONSISTENT, message=message)
 
-    async def _renew(self, pool: PoolRecord) -> None:
-        """Drains a few of the pool's ready instances that near their maximum age, unless launches are pending or fail.
-
-        The actuator lets them work until their replacements are ready. An instance that cannot wait any longer drains.
-        """
-        fleet, records = self._fleet, self._fleet.ledger.alive(pool.spec.id)
-        ready = [record for record in records if record.instance.state is InstanceState.READY]
-        old = sorted(
-            (record for record in ready if self._age_share(record.instance) >= renewal_share(record.id)),
-            key=lambda record: (record.instance.expires_at, record.id),
-        )
-        is_changing = pool.failures > 0 or any(record.instance.state in STARTING_STATES for record in records)
-        leaving = sum(
-            record.instance.cause is Cause.EXPIRED and record.instance.state in TERMINATING_STATES for record in records
-        )
-        renewed = max(0, max(1, int(RENEWED_SHARE * len(ready))) - leaving)
-        if is_changing and pool.spec.mode in AUTOMATIC_MODES:
-            renewed = 0
-        for rank, record in enumerate(old):
-            max_age_s = record.instance.expires_at - record.instance.intended_at
-            last_share = max(LAST_RENEWAL, 1.0 - pool.spec.drain_s / max_age_s)
-            if rank < renewed or self._age_share(record.instance) >= last_share:
-                message = "the instance nears its maximum age"
-                await fleet.record_event(record.id, InstanceEvent.DRAIN, cause=Cause.EXPIRED, message=message)
-
-    def _age_share(self, instance: FleetInstance) -> float:
-        """Returns the age of an instance as a share of its maximum age."""
-        return self._fleet.stored_times.age_s(instance.intended_at) / (instance.expires_at - instance.intended_at)
-
     def _record_failure(self, name: str, problem: str) -> None:
         if self._provider_problems.get(name) != problem:
             log.warning("provider_unreadable", provider=name, problem=problem)
@@ -461,9 +322,3 @@ def _too_many(absent: Sequence[LaunchRecord], *, of: int) -> Mapping[str, Provid
         code="provider.many_absent",
     )
     return dict.fromkeys(missing, problem)
-
-
-def renewal_share(launch_id: LaunchId) -> float:
-    """Returns the share of its maximum age at which an instance is to be replaced."""
-    number = int.from_bytes(hashlib.blake2b(launch_id.encode(), digest_size=4).digest())
-    return FIRST_RENEWAL + (LAST_RENEWAL - FIRST_RENEWAL) * number / 2**32

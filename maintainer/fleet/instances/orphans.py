@@ -1,0 +1,133 @@
+"""Orphans: listed instances without a live launch in the ledger. They are adopted, kept and reported, or terminated."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from astraflow.contract.fleet.instances import LaunchId
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.reports.report import NodeState
+from astraflow.runtime.logs import get_logger
+from maintainer.fleet.ledger.ledger import Changes, Ledger
+from maintainer.fleet.ledger.lifecycle import InstanceEvent
+from maintainer.fleet.ledger.records import Orphan
+from maintainer.fleet.providers.base import Handle, Instance, Provider, ProviderError, State, is_unread
+from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
+
+log = get_logger()
+
+
+class Orphans:
+    """Watches the orphans of all providers."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._kept: dict[str, dict[str, str]] = {}
+        """Reason why an orphan is not terminated, by provider and handle, in the latest sweep."""
+
+    def problems(self) -> Mapping[str, str]:
+        """Returns a sentence about the orphans of each provider that are kept for the same reason, by subject."""
+        problems: dict[str, str] = {}
+        for name, reasons in sorted(self._kept.items()):
+            for reason in sorted(set(reasons.values())):
+                handles = sorted(handle for handle, known in reasons.items() if known == reason)
+                problems[f"kept orphans at {name}, {reason}"] = (
+                    f"{len(handles)} instances at provider {name} ({handles[0]} first) have the tag "
+                    f"{self._fleet.cluster} and no live launch, and are not terminated: {reason}"
+                )
+        return problems
+
+    async def watch(
+        self, name: str, provider: Provider, listed: Sequence[Instance], unread: Mapping[str, ProviderError]
+    ) -> None:
+        """Tracks listed instances without a live launch, and terminates them after the quarantine."""
+        fleet, now = self._fleet, self._fleet.clock.wall()
+        alive = {record.id for record in fleet.ledger.alive()}
+        orphaned = {
+            instance.handle.id: instance
+            for instance in listed
+            if LaunchId.unchecked(instance.handle.launch_id) not in alive
+        }
+        new_orphans = tuple(
+            Orphan(provider=name, handle=handle, launch_id=instance.handle.launch_id, seen_at=now)
+            for handle, instance in orphaned.items()
+            if (name, handle) not in fleet.ledger.orphans
+        )
+        removed = tuple(
+            key
+            for key, orphan in fleet.ledger.orphans.items()
+            if key[0] == name
+            and key[1] not in orphaned
+            and not is_unread(unread, handle=orphan.handle, launch_id=orphan.launch_id)
+        )
+        if new_orphans or removed:
+            await fleet.ledger.change(lambda _: (Changes(orphans=new_orphans, forgotten=removed), None))
+        for orphan in new_orphans:
+            log.warning("orphan_found", provider=name, handle=orphan.handle, launch=orphan.launch_id)
+        if fleet.kill is KillScope.ALL:
+            return
+        kept = self._kept[name] = {}
+        for handle, instance in orphaned.items():
+            seen_for_s = fleet.stored_times.age_s(fleet.ledger.orphans[name, handle].seen_at)
+            if await self._adopt(instance) or seen_for_s < fleet.config.times.quarantine_s:
+                continue
+            reason = await self._reason_to_keep(instance)
+            if reason:
+                kept[handle] = reason
+            else:
+                await self._end_orphan(provider, instance, seen_for_s=seen_for_s)
+
+    async def _adopt(self, orphan: Instance) -> bool:
+        """Returns an instance that was recorded as gone to the pool if its node is ready."""
+        fleet = self._fleet
+        record = fleet.ledger.records.get(LaunchId.unchecked(orphan.handle.launch_id))
+        node = fleet.observation.node(orphan.handle.launch_id)
+        is_ready = node is not None and node.state is NodeState.READY and fleet.observation.is_alive(node.facts.name)
+        if record is None or not is_ready or orphan.state is not State.RUNNING:
+            return False
+        message = "adopted: the provider lists the instance again, and its node works"
+        await fleet.record_event(
+            record.id,
+            InstanceEvent.ADOPTED,
+            message=message,
+            handle=orphan.handle.id,
+            missed=0,
+            is_drain_requested=False,
+        )
+        await self._record_orphan(record.instance.pool, f"instance of launch {record.id} {message}", "its node works")
+        return True
+
+    async def _reason_to_keep(self, orphan: Instance) -> str:
+        """Returns why an orphan must not be terminated; empty for one of this fleet without a working node."""
+        fleet, launch_id, tags = self._fleet, orphan.handle.launch_id, orphan.tags
+        is_own = tags is not None and tags.run == fleet.run
+        if not is_own and await fleet.ledger.launch(launch_id) is None:
+            run = f"run {tags.run!r}" if tags is not None else "another fleet"
+            return f"they belong to {run}; give each fleet service a `cluster` of its own"
+        if fleet.observation.is_alive(launch_id):
+            return "their nodes work; drain them, or check the ledger"
+        if not fleet.observation.is_silent(launch_id, for_s=fleet.config.times.lost_after_s):
+            return "dataflow does not answer, so their nodes may work"
+        return ""
+
+    async def _end_orphan(self, provider: Provider, orphan: Instance, *, seen_for_s: float) -> None:
+        """Terminates an orphan, at each sweep until it is not listed; recorded once in the audit log."""
+        await self.retire(provider, orphan.handle.launch_id)
+        if orphan.state is State.TERMINATING:
+            return
+        pool = orphan.tags.pool if orphan.tags is not None else ""
+        message = f"orphan {orphan.handle.id} terminated: the ledger has no live launch {orphan.handle.launch_id}"
+        await self._record_orphan(pool, message, f"orphaned for {seen_for_s:.0f} s")
+
+    async def _record_orphan(self, pool: str, message: str, reason: str) -> None:
+        fleet = self._fleet
+
+        def decide(_: Ledger) -> tuple[Changes, None]:
+            decision = fleet.decision("orphan", pool=pool, actor=FLEET_ACTOR, reason=reason, message=message)
+            return Changes(decisions=(decision,)), None
+
+        await fleet.ledger.change(decide)
+
+    async def retire(self, provider: Provider, launch_id: str, *, keep: Handle | None = None) -> None:
+        """Requests a termination. Raises: TimeoutError, so that a hanging provider delays no other sweep."""
+        async with asyncio.timeout(self._fleet.config.times.call_timeout_s):
+            await provider.retire(launch_id, keep=keep)
