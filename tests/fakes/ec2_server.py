@@ -100,12 +100,12 @@ class Ec2Server:
             while region in self.hanging_regions:
                 time.sleep(0.01)
             answer = Response(_ERROR.format(code="Unavailable", message="too late"), 503)
-        elif action == "DescribeInstances" and self.interrupted:
-            answer = self._with_interruptions(Response.from_app(self._moto, environ))
-        elif action == "DescribeInstances" and self.lag_s:
-            answer = self._without_fresh(Response.from_app(self._moto, environ))
         else:
             answer = Response.from_app(self._moto, environ)
+            if action == "DescribeInstances" and self.interrupted:
+                answer = self._with_interruptions(answer)
+            if action == "DescribeInstances" and self.lag_s:
+                answer = self._without_fresh(answer)
         return answer(environ, start_response)
 
     def _run(self, request: Request, parameters: dict[str, str]) -> Response:
