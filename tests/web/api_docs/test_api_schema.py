@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,21 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("empty_postgres")) if request.param == "postgresql" else ""
 
 
+@pytest.fixture
+def fleet_ledger(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stores the ledger of the fleet beside the page's tables; in memory without a URL."""
+    if not url:
+        yield
+        return
+    ledger = open_ledger(tmp_path / "ledger", separate_schema(url, "fleet"))
+    monkeypatch.setattr(parts, "memory_database", lambda: ledger)
+    yield
+    ledger.close()
+
+
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("fleet_ledger")
 async def test_the_api_conforms_to_its_schema(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if url:
-        ledger = open_ledger(tmp_path / "ledger", separate_schema(url, "fleet"))
-        monkeypatch.setattr(parts, "memory_database", lambda: ledger)
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("web.service.Launcher", FakeLauncher)  # avoids hundreds of real launches
     monkeypatch.setattr("web.service.Catalogue", FakeCatalogue)
