@@ -10,18 +10,18 @@ from _pytest.mark import ParameterSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threats:
-    """What is sent in one way."""
+    """Inputs that one sender sends in the same way, with the same required outcome."""
 
     sender: str
     """`peer`, `policy` or `file`."""
     way: str
-    """How it is sent."""
+    """Way in which the inputs reach the system, such as `a push` or `an archive`."""
     outcome: str
-    """What must come out, whichever of them is sent."""
+    """Required outcome of each input."""
     run_by: str
-    """Test that runs each of them against the real part: path and name."""
+    """Path and name of the test that sends each input to the real part."""
     sends: Mapping[str, Any]
-    """What is sent, by a name in few words; a tuple stands for several parameters of the test."""
+    """Inputs by a short name; a tuple has several parameters of the test."""
 
     def cases(self) -> list[ParameterSet]:
         """Returns the parameters of the test."""

@@ -92,7 +92,7 @@ class Outcome(Enum):
 
     SENT = "sent"
     FAILED = "failed"
-    """It is sent again."""
+    """The receiver may get the notice later: it stays first in the queue, and the next attempt follows after a pause."""
     DROPPED = "dropped"
 
 
