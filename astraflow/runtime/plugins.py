@@ -66,22 +66,25 @@ def load_plugin_file(path: Path) -> None:
 
     Raises: InvalidInput.
     """
+    if cause := _unsafe(path):
+        raise InvalidInput(
+            f"cannot load the plugin file {str(path)!r}: {cause}; name a file ending in .py of your own on the host of "
+            "the service",
+            code="plugin.file_refused",
+        )
+    import_plugins(str(path))
+
+
+def _unsafe(path: Path) -> str:
+    """Returns why a file must not be imported; empty for a Python file that only this user and root could write."""
     try:
         status = path.stat()
     except OSError as problem:
-        status, cause = None, str(problem)
-    if status is not None and (status.st_uid not in (0, os.geteuid()) or status.st_mode & S_IWOTH):
-        cause = "other users of the host can write it"
-    elif status is not None and path.is_absolute() and path.suffix == ".py" and S_ISREG(status.st_mode):
-        import_plugins(str(path))
-        return
-    elif status is not None:
-        cause = "it is no Python file with an absolute path"
-    raise InvalidInput(
-        f"cannot load the plugin file {str(path)!r}: {cause}; name a file ending in .py of your own on the host of the "
-        "service",
-        code="plugin.file_refused",
-    )
+        return str(problem)
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & S_IWOTH:
+        return "other users of the host can write it"
+    is_source = path.is_absolute() and path.suffix == ".py" and S_ISREG(status.st_mode)
+    return "" if is_source else "it is no Python file with an absolute path"
 
 
 def _import_file(path: Path) -> None:

@@ -92,7 +92,7 @@ class Outcome(Enum):
 
     SENT = "sent"
     FAILED = "failed"
-    """The receiver may get the notice later: it stays first in the queue, and the next attempt follows after a pause."""
+    """The receiver may get the notice later: it stays first in the queue, and is sent again after a pause."""
     DROPPED = "dropped"
 
 
