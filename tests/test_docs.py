@@ -16,8 +16,8 @@ DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "recipes/*/*.md"
 
 KINDS = ("tutorials", "how-to", "reference", "explanation")
 
-WITHOUT_KIND = ("index.md", "benchmarks.md", "decisions.md")
-"""Documents in docs itself: the list of documents, measurements, and history."""
+WITHOUT_KIND = ("index.md", "benchmarks.md", "decisions")
+"""Documents of no kind: the list of documents, measurements, and history."""
 
 NO_COMMANDS = ("astraflow weights root 1", "astraflow weights manifest 1")
 """Bytes of formats that look like commands."""
@@ -125,6 +125,17 @@ def test_documents_begin_with_an_example(folder: str) -> None:
         fence = document.read_text().partition("\n```")[0]
         assert len(fence.splitlines()) <= 8, document
         assert "\n## " not in fence, document
+
+
+def test_each_decision_has_a_date_a_status_and_a_question_in_the_index() -> None:
+    folder = ROOT / "docs/decisions"
+    index = (folder / "index.md").read_text()
+    changed = "(extended|replaced|replaced in part)"
+    for document in sorted(folder.glob("*.md")):
+        if document.name != "index.md":
+            for heading, line in re.findall(r"^## (.*)\n(.*)", document.read_text(), flags=re.M):
+                assert re.fullmatch(rf"\*\d{{4}}-\d\d-\d\d, (kept|{changed} by \[.*\))\.\*", line), heading
+                assert f"]({document.name}#{anchor_of(heading)})" in index, heading
 
 
 def test_code_and_configuration_name_existing_documents() -> None:

@@ -80,9 +80,9 @@ def navigation(documents: list[Path]) -> Iterator[dict[str, object]]:
     yield {"Measurements": [entry(ROOT / "docs/benchmarks.md")]}
     others = [path for path in documents if path.parent == ROOT and path.name != "README.md"]
     examples = [path for path in documents if path.is_relative_to(ROOT / "recipes")]
-    yield {
-        "Project": [*map(entry, others), entry(ROOT / "docs/decisions.md"), {"Recipe folders": [*map(entry, examples)]}]
-    }
+    decisions = sorted((ROOT / "docs/decisions").glob("*.md"), key=lambda path: (path.name != "index.md", path))
+    yield {"Decisions": [*map(entry, decisions)]}
+    yield {"Project": [*map(entry, others), {"Recipe folders": [*map(entry, examples)]}]}
 
 
 def entry(document: Path) -> dict[str, str]:
