@@ -56,10 +56,10 @@ helm: $(VENV)/.installed-dev ## install the program helm, which renders the char
 	$(BIN)/python -m deploy.helm.program
 
 soak: $(VENV)/.installed-dev ## run the soak test with random faults: make soak ARGS="--minutes 20 --seed 7"
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m soak $(ARGS)
 
 soak-cluster: $(VENV)/.installed-dev ## run two hosts with PostgreSQL, a bucket and a mirror under faults, as root: make soak-cluster ARGS="--minutes 10 --seed 7"
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.cluster $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m soak.cluster $(ARGS)
 
 soak-hostile: $(VENV)/.installed-dev ## compare the throughput of honest nodes with and without a hostile one: make soak-hostile ARGS="--minutes 4"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.throughput $(ARGS)
@@ -72,7 +72,7 @@ mutants: $(VENV)/.installed-dev ## change code and list the changes that no test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation $(ARGS)
 
 recipes: $(VENV)/.installed-dev ## run all tiny recipes, one after the other, to their goals: make recipes ARGS="math/tiny --seeds 3"
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.recipe_curves $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.recipe_curves $(ARGS)
 
 gpu: $(VENV)/.installed-dev ## run tests and benchmarks on a GPU, and write build/gpu_report.md: make gpu ARGS="--device cpu"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.gpu $(ARGS)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GENERATED = "_pb2"
-PACKAGES = ("astraflow", "web", "maintainer", "recipes", "deploy", "docs", "tests")
+PACKAGES = ("astraflow", "web", "maintainer", "recipes", "deploy", "docs", "tests", "benchmarks", "soak")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ def test_training_imports_only_packages_that_its_extra_installs() -> None:
         module
         for module, names in packages_distributions().items()
         if not installed & {canonicalize_name(name) for name in names}
-    } - {"astraflow", "maintainer", "web", "recipes", "tests"}
+    } - {"astraflow", "benchmarks", "maintainer", "web", "recipes", "soak", "tests"}
     assert "pytest" in others
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({sorted(others)!r}))\n"

@@ -25,7 +25,7 @@ NO_COMMANDS = ("astraflow weights root 1", "astraflow weights manifest 1")
 NO_FILES = ("maintainer/mode", "maintainer/proposals/ID/approve", "maintainer/transcript")
 """Addresses of the page's API that look like files."""
 
-FOLDERS = ("astraflow", "deploy", "docs", "maintainer", "recipes", "tests", "web")
+FOLDERS = ("astraflow", "benchmarks", "deploy", "docs", "maintainer", "recipes", "soak", "tests", "web")
 
 CODE = (".css", ".html", ".js", ".json", ".md", ".proto", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml")
 

@@ -50,7 +50,7 @@ VAGUE_VARIABLES = {
 }
 """Names of variables that do not say what the value is, such as `found` instead of `matching_nodes`."""
 
-PACKAGES = ("astraflow", "maintainer", "web", "recipes", "tests")
+PACKAGES = ("astraflow", "maintainer", "web", "recipes", "tests", "benchmarks", "soak")
 
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 

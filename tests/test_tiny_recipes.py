@@ -8,7 +8,7 @@ import pytest
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.files import packaged_recipes
 from astraflow.recipe.loading import Check, load_recipe
-from tests.benchmarks.recipe_curves import tiny_recipes
+from benchmarks.recipe_curves import tiny_recipes
 
 TINY = tiny_recipes()
 

@@ -60,7 +60,7 @@ def _has_address() -> bool:
 
 
 def _has_link() -> bool:
-    from tests.benchmarks.wide_area.link import reason_against  # its imports are not installed yet for `packages`
+    from benchmarks.wide_area.link import reason_against  # its imports are not installed yet for `packages`
 
     return reason_against() is None
 

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from astraflow.recipe.config import dataflow_config, trainer_config
-from tests.benchmarks.asynchronous.__main__ import plot, sensitivity_table, table
-from tests.benchmarks.asynchronous.experiment import ASYNCHRONOUS, COLOCATED, MODES, SYNCHRONOUS, Mode, Setting, recipe
-from tests.benchmarks.asynchronous.measurement import Outcome, measure
+from benchmarks.asynchronous.__main__ import plot, sensitivity_table, table
+from benchmarks.asynchronous.experiment import ASYNCHRONOUS, COLOCATED, MODES, SYNCHRONOUS, Mode, Setting, recipe
+from benchmarks.asynchronous.measurement import Outcome, measure
 
 TINY = Setting(batch_groups=2, group_size=2, episodes_at_once=8, faster=2000.0, tokens_in_one=64.0)
 

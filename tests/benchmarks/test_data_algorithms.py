@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 from astraflow.runtime.plot import Curve, line_plot
-from tests.benchmarks.data_algorithms import VARIANTS, curves, measure, table
+from benchmarks.data_algorithms import VARIANTS, curves, measure, table
 
 
 def test_a_short_run_has_a_line_for_every_variant_and_replay_saves_rollouts() -> None:

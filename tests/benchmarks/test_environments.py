@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.benchmarks import environments, search
+from benchmarks import environments, search
 
 COSTLY = ("alfworld", "scienceworld")
 """Environments with processes that take tens of seconds to start. `tests/environments` plays them in each run."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks.partial_rollouts import measure
+from benchmarks.partial_rollouts import measure
 
 
 @pytest.mark.anyio

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks.rank_throughput import plan_facts
+from benchmarks.rank_throughput import plan_facts
 
 
 @pytest.mark.parametrize("micro_batch_tokens", [4096, 16_384])

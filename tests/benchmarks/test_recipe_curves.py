@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from tests.benchmarks.recipe_curves import RunOutcome, plot, table
+from benchmarks.recipe_curves import RunOutcome, plot, table
 
 OUTCOME = RunOutcome(
     recipe="math_multi_agent/tiny",

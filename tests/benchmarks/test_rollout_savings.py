@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks.rollout_savings import VARIANTS, Evaluated, SavingsOutcome, equal_steps_table, run_variant, table
+from benchmarks.rollout_savings import VARIANTS, Evaluated, SavingsOutcome, equal_steps_table, run_variant, table
 
 
 def outcome(variant: str, scores: list[float]) -> SavingsOutcome:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.benchmarks.scaling.__main__ import compared, plot, published, published_line, scenario_line
-from tests.benchmarks.scaling.decisions import decision_times_ms
+from benchmarks.scaling.__main__ import compared, plot, published, published_line, scenario_line
+from benchmarks.scaling.decisions import decision_times_ms
 
 
 def test_every_scaling_policy_has_figures() -> None:

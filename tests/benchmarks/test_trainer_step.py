@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.benchmarks.trainer_step.loops import BareLoop, LocalLoop, Setting
-from tests.benchmarks.trainer_step.rows import SMALL_VOCABULARY, batch_of
+from benchmarks.trainer_step.loops import BareLoop, LocalLoop, Setting
+from benchmarks.trainer_step.rows import SMALL_VOCABULARY, batch_of
 
 
 def test_both_loops_have_the_same_losses() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.weight_store import catch_up, serving, uploads
+from benchmarks.weight_store import catch_up, serving, uploads
 
 ELEMENTS = 2**16
 

@@ -9,9 +9,9 @@ from astraflow.contract.weights import Dtype
 from astraflow.weights.codec.chunks import chunk_at
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.store.store import open_store
-from tests.benchmarks.weights.__main__ import measure, plot, recorded_table, table
-from tests.benchmarks.weights.codecs import CODECS
-from tests.benchmarks.weights.updates import Pair, Training, pair_of, recorded, spans
+from benchmarks.weights.__main__ import measure, plot, recorded_table, table
+from benchmarks.weights.codecs import CODECS
+from benchmarks.weights.updates import Pair, Training, pair_of, recorded, spans
 from tests.weights.versions import POLICY, delta_file, full_file, layout, snapshot, stepped
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.benchmarks.wide_area.fetches import Case, measure
-from tests.benchmarks.wide_area.link import FAR_ADDRESS, Direction, LinkSpec, running
+from benchmarks.wide_area.fetches import Case, measure
+from benchmarks.wide_area.link import FAR_ADDRESS, Direction, LinkSpec, running
 
 SPEC = LinkSpec(bits_per_s=8e6, delay_s=0.1, queue_s=0.5)
 
@@ -64,7 +64,7 @@ needs_link = pytest.mark.needs("link")
 def test_connections_have_the_round_trip_time_and_rate_of_the_link() -> None:
     spec = LinkSpec(bits_per_s=1e9, delay_s=0.05)
     with running(spec) as link:
-        module = [sys.executable, "-m", "tests.benchmarks.wide_area.plain_tcp"]
+        module = [sys.executable, "-m", "benchmarks.wide_area.plain_tcp"]
         with subprocess.Popen(link.in_far(*module, "serve", FAR_ADDRESS, "7001"), stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
             assert server.stdout.readline() == b"serving\n"

@@ -13,7 +13,7 @@ from tests.stateful import machine_test
 
 
 def feed(*, nodes: int, max_staleness: int) -> SimulatedStream:
-    """Returns the state after 300 simulated seconds. The demand step of `tests/benchmarks/fleet_following --nodes 10`:
+    """Returns the state after 300 simulated seconds. The demand step of `benchmarks/fleet_following --nodes 10`:
     8.5 groups a second, episodes lognormal."""
     stream = SimulatedStream(Demand(nodes=nodes, max_staleness=max_staleness))
     stream.run(seconds=300.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.runtime.folders.run_folders import home
-from tests.benchmarks.server_evaluation import PROMPTS, SAMPLES, WatchedRound, measure, table
+from benchmarks.server_evaluation import PROMPTS, SAMPLES, WatchedRound, measure, table
 from tests.engines.real import KINDS
 
 pytestmark = [pytest.mark.engines, pytest.mark.anyio, pytest.mark.timeout(1500), pytest.mark.usefixtures("installed")]

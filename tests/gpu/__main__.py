@@ -78,7 +78,7 @@ def run_lora(results: Results) -> Iterator[None]:
 def run_publishing(results: Results, sizes: Sizes) -> Iterator[None]:
     """Measures the copy off the device, and the delta's encoding and upload."""
     arguments = ("--device", results.device, "--sizes", *map(str, sizes.published_mb))
-    results.texts["Publishing from the device (milliseconds)"] = _text("tests.benchmarks.publishing", *arguments)
+    results.texts["Publishing from the device (milliseconds)"] = _text("benchmarks.publishing", *arguments)
     yield
 
 
@@ -94,7 +94,7 @@ def run_engines(results: Results) -> Iterator[None]:
         arguments = ("--model", "small" if is_small else "8b", "--updates", "5" if is_small else "50")
         parts = ("--parts", "throughput", "patch-1", "--rounds", "1" if is_small else "5")
         title = f"Engine server {environment.name}, {environment.version}"
-        results.texts[title] = _text("tests.benchmarks.engine_servers", environment.kind, *arguments, *parts)
+        results.texts[title] = _text("benchmarks.engine_servers", environment.kind, *arguments, *parts)
         yield
 
 

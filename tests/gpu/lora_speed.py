@@ -19,7 +19,7 @@ import torch
 
 from astraflow.models.precision import device_of
 from astraflow.trainer.backends import backends
-from tests.benchmarks.trainer_step.rows import batch_of
+from benchmarks.trainer_step.rows import batch_of
 from tests.gpu.shapes import sizes_of
 from tests.gpu.step_speed import WARM_UPS, await_device, peak_bytes
 from tests.snapshots import draft_of

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.benchmarks.trainer_step.rows import LARGE_VOCABULARY
+from benchmarks.trainer_step.rows import LARGE_VOCABULARY
 
 Groups = Sequence[tuple[int, Sequence[int]]]
 

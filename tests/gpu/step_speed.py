@@ -29,8 +29,8 @@ from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
 from astraflow.trainer.step.packing import pack_units
 from astraflow.trainer.step.rows import StepRows
-from tests.benchmarks.trainer_step.loops import LocalLoop, Loop, Setting, loops_by_name
-from tests.benchmarks.trainer_step.rows import batch_of
+from benchmarks.trainer_step.loops import LocalLoop, Loop, Setting, loops_by_name
+from benchmarks.trainer_step.rows import batch_of
 from tests.gpu.shapes import Sizes, sizes_of
 from tests.snapshots import draft_of
 

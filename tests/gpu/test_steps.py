@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from astraflow.contract.batches import Batch
-from tests.benchmarks.trainer_step.rows import batch_of
+from benchmarks.trainer_step.rows import batch_of
 from tests.gpu.step_speed import peak_bytes
 from tests.gpu.steps import DeviceSteps, compiled_graphs
 from tests.trainer.step_gradients import VOCABULARY, Case, largest_difference, mixed_batch, reference_gradients

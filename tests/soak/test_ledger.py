@@ -15,11 +15,11 @@ from astraflow.contract.weights import Manifest, VersionNotice
 from astraflow.recipe.loading import load_recipe
 from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import build_layout
+from soak.ledger import Ledger
+from soak.rules import Invariant, Rules, Violation
+from soak.scenario import RECIPE
 from tests import make
 from tests.snapshots import snapshot_of
-from tests.soak.ledger import Ledger
-from tests.soak.rules import Invariant, Rules, Violation
-from tests.soak.scenario import RECIPE
 
 SOLVER = PolicyId("solver")
 FAILURE = Failure(boundary=Boundary.ENGINE, message="out of order")

@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import islice
 
-from tests.soak.fault_plan import DisturbLink, End, Kill, LinkFault, ScheduledFault, Stop, faults
+from soak.fault_plan import DisturbLink, End, Kill, LinkFault, ScheduledFault, Stop, faults
 
 WEIGHTS = {"dataflow": 1.5, "node-1": 1.0, "trainer-solver": 1.0}
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.soak.fault_plan import LinkFault
-from tests.soak.proxy import Link
+from soak.fault_plan import LinkFault
+from soak.proxy import Link
 
 pytestmark = pytest.mark.anyio
 

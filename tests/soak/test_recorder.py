@@ -28,12 +28,12 @@ from astraflow.wire.channel import ClientTls, ServiceChannel, authority_client_t
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataStub
 from astraflow.wire.server import ListenOptions, authority_tls
+from soak.ledger import Ledger
+from soak.recording_proxy import CallRecorder, recording
+from soak.rules import Rules
+from soak.scenario import RECIPE
 from tests import make
 from tests.dataflow.running import TOKEN, facts, running
-from tests.soak.ledger import Ledger
-from tests.soak.recording_proxy import CallRecorder, recording
-from tests.soak.rules import Rules
-from tests.soak.scenario import RECIPE
 from tests.weights.versions import POLICY, history
 
 pytestmark = pytest.mark.anyio

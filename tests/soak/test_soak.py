@@ -17,7 +17,7 @@ from tests.system.processes import ROOT
 def test_no_invariant_breaks_in_a_minute_of_faults(tmp_path: Path) -> None:
     """A failure prints the figures, the violations, and the command that repeats the faults."""
     arguments = ["--minutes", "1", "--seed", str(random.randrange(2**16)), "--directory", str(tmp_path)]
-    command = [sys.executable, "-m", "tests.soak", *arguments]
+    command = [sys.executable, "-m", "soak", *arguments]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     assert "kills" in ran.stdout

@@ -19,10 +19,10 @@ from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import TrainerDataStub
 from astraflow.wire.routes import ROUTES, Route
 from astraflow.wire.server import ListenOptions, authenticator_for, serving
+from soak.fault_plan import LinkFault
+from soak.proxy import Link as Way
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
-from tests.soak.fault_plan import LinkFault
-from tests.soak.proxy import Link as Way
 from tests.wire.plane import TOKEN, Plane, stream, unary
 
 

@@ -8,7 +8,7 @@ number of outstanding groups, issued and not yet in a batch, is limited to those
 F: fresh groups of a batch. S: compute time of a step, without its wait, which would feed back into itself. L: mean time
 from the issue of a group to its last result; by Little's law F / S groups a second are open for L each. The cushion
 grows with every pull that waited, and shrinks slowly while complete groups pile up.
-`python -m tests.benchmarks.pacing` compares it with the gate alone and with the best constant limit.
+`python -m benchmarks.pacing` compares it with the gate alone and with the best constant limit.
 """
 
 from collections import deque

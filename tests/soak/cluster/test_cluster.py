@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.cluster.strikes import LONGEST_S, strikes
+from soak.cluster.strikes import LONGEST_S, strikes
 from tests.system.processes import ROOT
 
 PROCESSES = ["dataflow", "weights", "page"]
@@ -30,7 +30,7 @@ def test_the_faults_follow_from_the_seed_and_begin_with_each_target_once() -> No
 def test_no_invariant_breaks_in_a_cluster_under_faults(tmp_path: Path) -> None:
     """A failure prints the figures and the violations."""
     arguments = ["--minutes", "0.5", "--seed", str(random.randrange(2**16)), "--directory", str(tmp_path)]
-    command = [sys.executable, "-m", "tests.soak.cluster", *arguments]
+    command = [sys.executable, "-m", "soak.cluster", *arguments]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=680)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     assert "kills" in ran.stdout

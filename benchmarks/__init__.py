@@ -1,0 +1,1 @@
+"""Programs that measure AstraFlow: `python -m benchmarks.NAME`. `docs/benchmarks.md` has their figures."""
