@@ -103,7 +103,8 @@ sbom: release $(AUDIT)/.made ## list the packages that the wheel installs with t
 	$(BIN)/python -m pip --python build/sbom/bin/python install --quiet -c constraints.txt "$$(echo dist/*.whl)[train]"
 	$(AUDIT)/bin/cyclonedx-py environment build/sbom --pyproject pyproject.toml --output-reproducible --output-file dist/astraflow.cdx.json
 
-docs: $(DOCS)/.made ## build the site of the documents into build/site; broken links are errors
+docs: $(DOCS)/.made $(VENV)/.installed-dev ## build the site of the documents into build/site; broken links are errors
+	rm -rf build/reference && $(BIN)/python -m docs.generate build/reference
 	$(DOCS)/bin/python -m docs.generate.site
 
 format: $(VENV)/.installed-dev ## format the code and apply fixes of ruff

@@ -3,11 +3,14 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
+from docs.generate import plugins
+from docs.generate.pages import PAGES
 from tests.words import PROGRAM, command_of, options_of, parsed
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +34,9 @@ CODE = (".css", ".html", ".js", ".json", ".md", ".proto", ".py", ".sh", ".toml",
 
 documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
+TEXTS = {page.path: (plugins.QUICK if page is plugins.PAGE else page).text for page in PAGES}
+"""Pages whose tables come from the code -> their whole text, without plugins whose import takes seconds."""
+
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
 _INLINE = re.compile(r"`([^`]+)`")
 _COMMAND = re.compile(
@@ -39,6 +45,12 @@ _COMMAND = re.compile(
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", flags=re.M)
 _DOCUMENT = re.compile(r"(?<![\w/])docs/[\w/-]+\.(?:md|toml)\b")
+
+
+@cache
+def text_of(document: Path) -> str:
+    """Returns the text that the site has for the document."""
+    return TEXTS.get(document, document.read_text)()
 
 
 def blocks(text: str) -> Iterator[str]:
@@ -65,14 +77,14 @@ def typed(line: str) -> list[str]:
 
 @documents
 def test_commands_in_code_blocks_are_accepted_by_the_command_line(document: Path) -> None:
-    for block in blocks(document.read_text()):
+    for block in blocks(text_of(document)):
         for words in filter(None, map(typed, lines_of(block))):
             assert parsed(words) is not None
 
 
 @documents
 def test_commands_in_sentences_have_the_named_options(document: Path) -> None:
-    for span in _INLINE.findall(prose(document.read_text())):
+    for span in _INLINE.findall(prose(text_of(document))):
         command_line = " ".join(span.split())
         if (
             not command_line.startswith(f"{PROGRAM} ")
@@ -88,7 +100,7 @@ def test_commands_in_sentences_have_the_named_options(document: Path) -> None:
 
 @documents
 def test_modules_and_make_targets_in_documents_exist(document: Path) -> None:
-    text = document.read_text()
+    text = text_of(document)
     for module in re.findall(r"python3? -m ([a-z_.]+)", text):
         if module.split(".")[0] in FOLDERS:
             module_path = ROOT.joinpath(*module.split("."))
@@ -102,27 +114,27 @@ def test_modules_and_make_targets_in_documents_exist(document: Path) -> None:
 
 @documents
 def test_links_and_pictures_have_existing_targets(document: Path) -> None:
-    for target in _LINK.findall(prose(document.read_text())):
+    for target in _LINK.findall(prose(text_of(document))):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
-        target_path = document.parent / path if path else document
+        target_path = (document.parent / path).resolve() if path else document
         assert target_path.exists(), target
         if anchor:
-            assert anchor in map(anchor_of, _HEADING.findall(target_path.read_text())), target
+            assert anchor in map(anchor_of, _HEADING.findall(text_of(target_path))), target
 
 
 def test_documents_have_one_of_four_kinds_and_answer_a_question() -> None:
     for document in (ROOT / "docs").rglob("*.md"):
         folder = document.relative_to(ROOT / "docs").parts[0]
         assert folder in (*KINDS, *WITHOUT_KIND, "recipes"), document
-        assert document.read_text().splitlines()[0].endswith("?"), document
+        assert text_of(document).splitlines()[0].endswith("?"), document
 
 
 @pytest.mark.parametrize("folder", ["tutorials", "how-to", "explanation", "recipes"])
 def test_documents_begin_with_an_example(folder: str) -> None:
     for document in (ROOT / "docs" / folder).glob("*.md"):
-        fence = document.read_text().partition("\n```")[0]
+        fence = text_of(document).partition("\n```")[0]
         assert len(fence.splitlines()) <= 8, document
         assert "\n## " not in fence, document
 
@@ -133,7 +145,7 @@ def test_each_decision_has_a_date_a_status_and_a_question_in_the_index() -> None
     changed = "(extended|replaced|replaced in part)"
     for document in sorted(folder.glob("*.md")):
         if document.name != "index.md":
-            for heading, line in re.findall(r"^## (.*)\n(.*)", document.read_text(), flags=re.M):
+            for heading, line in re.findall(r"^## (.*)\n(.*)", text_of(document), flags=re.M):
                 assert re.fullmatch(rf"\*\d{{4}}-\d\d-\d\d, (kept|{changed} by \[.*\))\.\*", line), heading
                 assert f"]({document.name}#{anchor_of(heading)})" in index, heading
 
@@ -148,7 +160,7 @@ def test_code_and_configuration_name_existing_documents() -> None:
 
 @documents
 def test_project_files_named_in_documents_exist(document: Path) -> None:
-    named = [span for span in _INLINE.findall(prose(document.read_text())) if span.split("/")[0] in FOLDERS]
+    named = [span for span in _INLINE.findall(prose(text_of(document))) if span.split("/")[0] in FOLDERS]
     for span in named:
         if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", span) and span not in NO_FILES:
             assert (ROOT / span).exists(), span

@@ -12,16 +12,6 @@ from astraflow.algorithms.losses.options import AggregationOptions, AnchoredOpti
 from astraflow.runtime.plugins import Registry
 from docs.generate.page import Page, options_table, table
 
-_HEAD = """
-Plugins of `[policies.NAME.algorithm]`, with formulas, sources and defaults. How they are combined, and how to add one:
-[algorithms](../how-to/algorithms.md).
-
-Notation: l is the logprob of a token under the weights in training, l_b the one recorded when it was sampled
-(behaviour policy), l_p the one under the weights at the start of the batch (proximal policy), l_ref the one under the
-initial weights; p, p_b, p_p their exponentials; r = exp(l - anchor); rho = exp(l_p - l_b), or exp(sg(l) - l_b) without
-a proximal pass; sg stops the gradient; A is the advantage, R the reward.
-"""
-
 _SECTIONS: tuple[tuple[str, str, Registry[Any]], ...] = (
     ("Advantages", "List `advantages`: from rewards to advantages of trajectories.", advantages),
     ("Token advantages", "List `token_advantages`: advantages of single tokens.", token_advantages),
@@ -43,7 +33,8 @@ def _body() -> Iterator[str]:
                 yield from (f"\n### {title.lower()}: {kind}\n", *own)
     yield from ("\n## Options of all losses but dpo\n", *options_table(AggregationOptions))
     yield from ("\n## Options of policy losses\n", *options_table(PolicyOptions, without=(AggregationOptions,)))
-    yield from ("\n## Anchor\n", "Option of `cispo`, `gspo`, `ppo`, `reinforce` and `sapo`.", "")
+    anchored = [kind for kind in losses.built_in_kinds() if issubclass(losses.options(kind), AnchoredOptions)]
+    yield from ("\n## Anchor\n", f"Option of {', '.join(f'`{kind}`' for kind in anchored)}.", "")
     yield from options_table(AnchoredOptions, without=(PolicyOptions,))
 
 
@@ -58,4 +49,4 @@ def _part(text: str, label: str) -> str:
     return matched[1].rstrip().removesuffix(".") if matched else ""
 
 
-PAGE = Page(name="algorithms", title="Which formulas and defaults do the algorithms have?", head=_HEAD, body=_body)
+PAGE = Page(name="algorithms", body=_body, is_committed=True)

@@ -17,15 +17,9 @@ _SHARED_BY = 10
 
 _VALUES = {bool: "", int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
-_HEAD = """
-Every command also has `--help`. Two options stand before the command: `--verbose` prints errors with their traceback,
-and `--plugin FILE` registers your own plugins and may be repeated. A command ends with code 0 when it succeeded; other
-codes are those of its [error](errors.md).
-"""
-
 
 def _body() -> Iterator[str]:
-    commands = dict(_commands(typer.main.get_command(app), "astraflow"))
+    commands = dict(every_command(typer.main.get_command(app), "astraflow"))
     counts = Counter(_key(option) for command in commands.values() for option in command.params)
     shared = {key for key, count in counts.items() if count >= _SHARED_BY}
     rows = ((f"[`{name}`](#{anchor(name)})", first_sentence(command.help or "")) for name, command in commands.items())
@@ -34,7 +28,7 @@ def _body() -> Iterator[str]:
         yield from ("", f"## `{name}`\n", " ".join((command.help or "").split()), "")
         own = [option for option in command.params if _key(option) not in shared]
         yield from table(("parameter", "value", "default", "meaning"), map(_row, own))
-        if others := [_name(option) for option in command.params if _key(option) in shared]:
+        if others := [name_of(option) for option in command.params if _key(option) in shared]:
             yield from ("", f"Also {', '.join(others)}: see [shared options](#shared-options).")
     yield "\n## Shared options\n"
     options = {_key(option): option for command in commands.values() for option in command.params}
@@ -43,24 +37,26 @@ def _body() -> Iterator[str]:
     )
 
 
-def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+def every_command(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yields the full name and the command of each command below `command`."""
     if not isinstance(command, TyperGroup):
         yield name, command
         return
     for word, inner in command.commands.items():
-        yield from _commands(inner, f"{name} {word}")
+        yield from every_command(inner, f"{name} {word}")
 
 
 def _key(option: Any) -> tuple[tuple[str, ...], str]:
     return tuple(option.opts), option.help or ""
 
 
-def _name(option: Any) -> str:
+def name_of(option: Any) -> str:
+    """Returns the name of a parameter as the page writes it."""
     return f"`{option.metavar or option.name.upper()}`" if isinstance(option, TyperArgument) else f"`{option.opts[0]}`"
 
 
 def _row(option: Any) -> tuple[str, str, str, str]:
-    names = [_name(option)] if isinstance(option, TyperArgument) else [f"`{name}`" for name in _names(option)]
+    names = [name_of(option)] if isinstance(option, TyperArgument) else [f"`{name}`" for name in _names(option)]
     variable = f" Environment variable: `{option.envvar}`." if getattr(option, "envvar", None) else ""
     return ", ".join(names), _value(option), _default(option), f"{option.help or ''}{variable}"
 
@@ -100,4 +96,4 @@ def _default(option: Any) -> str:
     return f"`{default.value if isinstance(default, Enum) else default}`"
 
 
-PAGE = Page(name="commands", title="Which commands and options does astraflow have?", head=_HEAD, body=_body)
+PAGE = Page(name="commands", body=_body)

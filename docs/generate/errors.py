@@ -15,13 +15,6 @@ from docs.generate.page import Page, table
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("astraflow", "maintainer", "web", "recipes")
 
-_HEAD = """
-Every error has a stable code, the same in the terminal (`error: MESSAGE [CODE]`), over gRPC (trailing metadata
-`astraflow-error-code`) and over REST (field `code`; other answers of the page have the header `astraflow-error-code`).
-Programs should compare codes: the wording of messages may change.
-The option `--verbose`, before the command, prints the traceback before the error.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class RaisedError:
@@ -95,4 +88,4 @@ def _template(message: ast.expr) -> str:
             return "{" + ast.unparse(message) + "}"
 
 
-PAGE = Page(name="errors", title="What does this error mean?", head=_HEAD, body=_body)
+PAGE = Page(name="errors", body=_body)

@@ -8,12 +8,6 @@ from astraflow.dataflow.endpoints.openmetrics import ReportCollector
 from docs.generate.page import Page, table
 from tests.dataflow.families import full_report
 
-_HEAD = """
-Dataflow serves these families at `/metrics`, for Prometheus. How to scrape them:
-[observability](../how-to/observability.md#metrics). The metrics of a training step are values of
-`astraflow_stream_step_metric`, with the names of [training metrics](metrics.md).
-"""
-
 
 def _body() -> Iterator[str]:
     return iter(table(("family", "kind", "labels", "meaning"), map(_row, ReportCollector(full_report()).collect())))
@@ -26,4 +20,4 @@ def _row(family: Metric) -> tuple[str, str, str, str]:
     return f"`{family.name}{suffix}`", family.type, labels, f"{family.documentation}{unit}"
 
 
-PAGE = Page(name="openmetrics", title="Which metrics does Prometheus get?", head=_HEAD, body=_body)
+PAGE = Page(name="openmetrics", body=_body)

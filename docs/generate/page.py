@@ -16,6 +16,8 @@ from astraflow.runtime.config.toml import toml_text
 from astraflow.runtime.plugins import Registry
 
 REFERENCE = Path(__file__).parents[1] / "reference"
+MARK = "Generated from the code"
+"""Beginning of the last line that is written by hand."""
 
 _WORDS = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path", Any: "value"}
 _BOUNDS = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
@@ -23,15 +25,14 @@ _BOUNDS = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page of docs/reference that is computed from the code."""
+    """A page of docs/reference whose tables are computed from the code. Its head is written by hand, in its file."""
 
     name: str
     """File name without suffix."""
-    title: str
-    head: str
-    """Paragraphs between the title and the tables."""
     body: Callable[[], Iterable[str]]
     """Returns the lines below the head."""
+    is_committed: bool = False
+    """Whether the file has the tables too; otherwise only the site has them."""
 
     @property
     def path(self) -> Path:
@@ -39,9 +40,10 @@ class Page:
         return REFERENCE / f"{self.name}.md"
 
     def text(self) -> str:
-        """Returns the page as Markdown."""
-        head = f"{self.head.strip()}\n\nGenerated from the code by `python -m docs.generate`.\n"
-        return "\n".join([f"# {self.title}\n", head, *self.body(), ""])
+        """Returns the page as Markdown: the head of its file, which ends with the line of `MARK`, and the tables."""
+        head, _, rest = self.path.read_text().partition(f"\n{MARK}")
+        line = rest.partition("\n")[0]
+        return "\n".join([f"{head}\n{MARK}{line}\n", *self.body(), ""])
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -1,22 +1,17 @@
 """Page of the plugins: all kinds of all slots, from their registries."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from docs.generate.page import Page, anchor, first_sentence, options_table, table
 from docs.generate.plugin_slots import SLOTS, PluginSlot
 
-_HEAD = """
-A table of a recipe names a plugin by its `kind` and has the options of that kind beside it:
-`reward = { kind = "exact_match" }`. Advantages, losses and corrections have a page of their own, with formulas:
-[algorithms](algorithms.md). Your own plugins register in the same way: [your own task](../tutorials/your-own-task.md).
-"""
 
-
-def _body() -> Iterator[str]:
+def _body(*, with_heavy: bool = True) -> Iterator[str]:
     yield from overview()
     for slot in SLOTS:
         yield from (f"\n## {slot.heading}\n", slot.where, "")
-        kinds = slot.registry.built_in_kinds()
+        kinds = [kind for kind in slot.registry.built_in_kinds() if with_heavy or not slot.registry.is_heavy(kind)]
         yield from table(("kind", "purpose"), (purpose_row(slot, kind) for kind in kinds))
         for kind in kinds:
             yield from options_of(slot, kind)
@@ -24,14 +19,11 @@ def _body() -> Iterator[str]:
 
 def overview() -> list[str]:
     """Returns the table of all kinds. Imports no plugin."""
-    rows = (
-        (
-            f"[{slot.heading}](#{anchor(slot.heading)})",
-            ", ".join(f"`{kind}`" for kind in slot.registry.built_in_kinds()),
-        )
-        for slot in SLOTS
-    )
-    return table(("slot", "kinds"), rows)
+    return table(("slot", "kinds"), ((f"[{slot.heading}](#{anchor(slot.heading)})", _listed(slot)) for slot in SLOTS))
+
+
+def _listed(slot: PluginSlot) -> str:
+    return ", ".join(f"`{kind}`" for kind in slot.registry.built_in_kinds())
 
 
 def purpose_row(slot: PluginSlot, kind: str) -> tuple[str, str]:
@@ -45,4 +37,6 @@ def options_of(slot: PluginSlot, kind: str) -> list[str]:
     return [f"\n### {slot.heading}: {kind}\n", *options] if options else []
 
 
-PAGE = Page(name="plugins", title="Which plugins are there, and which options do they have?", head=_HEAD, body=_body)
+PAGE = Page(name="plugins", body=_body)
+QUICK = Page(name="plugins", body=partial(_body, with_heavy=False))
+"""The page without the kinds whose import takes seconds (trackers, SDKs, the local engine): 16 s in a new process."""

@@ -15,19 +15,6 @@ from docs.generate.page import Page, anchor, default_of, first_sentence, plugin_
 from maintainer.agent.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig
 
-_HEAD = """
-A recipe is one TOML file. A variant has `extends = "NAME"` and the changed options only; `--set KEY=VALUE` changes one
-option of a run. An unknown key is an error that names the nearest known one. NAME stands for a name of your choice.
-Units are in the names: `_s` is seconds, `_bytes` is bytes.
-
-```toml
-extends = "reverse"          # all other options are those of the recipe reverse
-
-[policies.solver]
-max_staleness = 4
-```
-"""
-
 _PLUGINS = {
     "model": "model",
     "backend": "backend",
@@ -114,4 +101,4 @@ def _type(key: str, field: FieldInfo, section: str) -> str:
     return type_of(field)
 
 
-PAGE = Page(name="recipe", title="Which options does a recipe have?", head=_HEAD, body=_body)
+PAGE = Page(name="recipe", body=_body, is_committed=True)

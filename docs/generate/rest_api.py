@@ -4,14 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from docs.generate.page import Page, anchor, table
-from web.api_docs.routes import DESCRIPTION, document
+from web.api_docs.routes import document
 from web.rest.common import PREFIX
-
-_HEAD = f"""
-All routes are below `{PREFIX}`. {DESCRIPTION} The running page has the same with an example of each response:
-`{PREFIX}/docs` for people, `{PREFIX}/openapi.json` for programs. How to call it:
-[web page and API](../how-to/web.md#the-api).
-"""
 
 Schema = Mapping[str, Any]
 
@@ -87,4 +81,4 @@ def _type(schema: Schema) -> str:
             return str(other)
 
 
-PAGE = Page(name="rest-api", title="Which routes and types does the REST API have?", head=_HEAD, body=_body)
+PAGE = Page(name="rest-api", body=_body)

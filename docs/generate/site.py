@@ -2,7 +2,7 @@
 
 Links between documents also lead out of docs: to recipes, configuration and code. The build therefore works on a folder
 with the same tree, which holds the documents and every file that they link to. Needs the packages of
-docs/generate/requirements.txt.
+docs/generate/requirements.txt, and the generated pages in build/reference.
 """
 
 import json
@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "build/site-source"
 SITE = ROOT / "build/site"
 CONFIG = ROOT / "build/site.yml"
+GENERATED = ROOT / "build/reference"
+"""Pages with their tables, which `python -m docs.generate build/reference` has written."""
 
 SECTIONS = {
     "Tutorials": "docs/tutorials",
@@ -59,7 +61,9 @@ def main() -> int:
 
 def write_source(document: Path) -> None:
     """Writes a document, and copies of the files that it links to, below the source folder."""
-    text = document.read_text()
+    generated = GENERATED / document.name
+    is_generated = document.parent == ROOT / "docs/reference" and generated.exists()
+    text = (generated if is_generated else document).read_text()
     target = SOURCE / document.relative_to(ROOT)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(for_site(text))

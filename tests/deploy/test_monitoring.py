@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
 RUNBOOK = ROOT / "docs" / "how-to" / "monitoring.md"
 TRAINED = {metric.name for metric in TRAINING_METRICS}
-"""Metrics of docs/reference/metrics.md, which is generated from the same table."""
+"""Metrics of docs/reference/metrics.md, which the site generates from the same table."""
 
 TOKEN = "let-me-see"
 ENDLESS = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=100000")
