@@ -21,10 +21,10 @@ WRITTEN := pyproject.toml constraints.txt
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(VENV)/.installed-train ## train a tiny model and watch it learn: make demo ARGS=--headless
+demo: $(VENV)/.installed-local ## train a tiny model and watch it learn: make demo ARGS=--headless
 	$(BIN)/astraflow demo $(ARGS)
 
-demo-llm: $(VENV)/.installed-train ## fetch a small language model and watch it learn: make demo-llm ARGS=--headless
+demo-llm: $(VENV)/.installed-local ## fetch a small language model and watch it learn: make demo-llm ARGS=--headless
 	$(BIN)/astraflow fetch smollm2
 	$(BIN)/astraflow run smollm/lora --conversations 4 $(ARGS)
 
@@ -98,9 +98,9 @@ release: $(VENV)/.made ## build the wheel of the last commit into dist, twice, a
 	$(INSTALL) --quiet setuptools==84.2.1
 	$(BIN)/python -m deploy.release
 
-sbom: release $(AUDIT)/.made ## list the packages that the wheel installs with the extra train: dist/astraflow.cdx.json (CycloneDX)
+sbom: release $(AUDIT)/.made ## list the packages that the wheel installs with the extra local: dist/astraflow.cdx.json (CycloneDX)
 	rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
-	$(BIN)/python -m pip --python build/sbom/bin/python install --quiet -c constraints.txt "$$(echo dist/*.whl)[train]"
+	$(BIN)/python -m pip --python build/sbom/bin/python install --quiet -c constraints.txt "$$(echo dist/*.whl)[local]"
 	$(AUDIT)/bin/cyclonedx-py environment build/sbom --pyproject pyproject.toml --output-reproducible --output-file dist/astraflow.cdx.json
 
 docs: $(DOCS)/.made $(VENV)/.installed-dev ## build the site of the documents into build/site; broken links are errors
@@ -126,15 +126,15 @@ clean: ## remove .venv, builds and tool caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The demo needs no development tools. Both targets install again when pyproject.toml or constraints.txt changed.
-$(VENV)/.installed-train: $(VENV)/.made $(WRITTEN)
-	$(INSTALL) -e '.[train,engines]'
+$(VENV)/.installed-local: $(VENV)/.made $(WRITTEN)
+	$(INSTALL) -e '.[local]'
 	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.made $(WRITTEN)
-	$(INSTALL) -e '.[train,data,dev]'
+	$(INSTALL) -e '.[local,data,dev]'
 	@$(COMPILE)
-	@touch $@ $(VENV)/.installed-train
+	@touch $@ $(VENV)/.installed-local
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "cannot create $(VENV): $(PYTHON) is missing; install Python 3.11, or select another: make PYTHON=python3.12 ..."; exit 1; }

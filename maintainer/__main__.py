@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
 from astraflow.runtime.config.toml import read_values
+from astraflow.runtime.imports import needs_extra
 from astraflow.runtime.service import EXIT_FAILED, exit_code, print_error, run_process
 from maintainer.agent.config import MaintainerConfig
 from maintainer.agent.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
@@ -142,15 +143,10 @@ def _mcp(options: argparse.Namespace) -> int:
     """Serves MCP. Over stdio nothing is printed: standard output carries the protocol."""
     logs.configure(level="WARNING")
     logs.bind(role="mcp")
-    try:
+    with needs_extra("mcp", to="serve MCP"):
         from maintainer.mcp.http import McpEndpoint, load_or_create_token
         from maintainer.mcp.service import open_mcp_server, serve_mcp
         from maintainer.mcp.sessions import ServerModes
-    except ImportError as problem:
-        raise InvalidInput(
-            f"cannot serve MCP: a package is missing ({problem}); run pip install 'astraflow[mcp]'",
-            code="mcp.package_missing",
-        ) from None
     token, endpoint = _token(), None
     if options.http:
         secret, token_source = load_or_create_token(options.directory)

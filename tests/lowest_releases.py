@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-TESTED_EXTRAS = ("postgres", "s3")
+TESTED_EXTRAS = ("metrics", "postgres", "s3", "web")
 TOOLS = (
     "flask",
     "flask-cors",
@@ -51,10 +51,10 @@ def lowest(line: str) -> Requirement:
 
 
 def declared() -> list[str]:
-    """Returns the lines of the core and of the tested extras."""
+    """Returns the lines of the core and of the tested extras, each once."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    return [*project["dependencies"], *(line for extra in TESTED_EXTRAS for line in extras[extra])]
+    return list(dict.fromkeys([*project["dependencies"], *(line for extra in TESTED_EXTRAS for line in extras[extra])]))
 
 
 def pinned() -> dict[str, str]:

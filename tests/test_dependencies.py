@@ -19,8 +19,8 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OF_AN_EXTRA = {"llm": ["maintainer/agent/llm/*.py"], "mcp": ["maintainer/mcp/*.py"]}
-WITH_ANOTHER = {"starlette": "fastapi"}
-"""Packages on which a core package is built and that it always installs."""
+WITH_ANOTHER = {"starlette": "mcp", "uvicorn": "mcp"}
+"""Packages that another one always installs."""
 
 
 def test_version_bounds_include_the_pinned_releases() -> None:
@@ -89,25 +89,85 @@ def test_a_wheel_has_every_file_of_the_packages() -> None:
     ] == []
 
 
-@pytest.mark.long  # imports torch and transformers in a new process
-def test_training_imports_only_packages_that_its_extra_installs() -> None:
-    wanted = [*PROJECT["dependencies"], *EXTRAS["train"]]
-    installed: set[str] = set()
+def installed_with(extras: str) -> set[str]:
+    """Returns the distributions that pip installs with extras, separated by commas."""
+    wanted = [Requirement(f"{PROJECT['name']}[{extras}]")]
+    names, visited = set[str](), set[str]()
     while wanted:
-        requirement = Requirement(wanted.pop())
+        requirement = wanted.pop()
+        if str(requirement) in visited:
+            continue
+        visited.add(str(requirement))
         name = canonicalize_name(requirement.name)
-        if name not in installed and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
-            installed.add(name)
-            wanted += requires(name) or []
-    others = {
+        if name == PROJECT["name"]:
+            lines = [*PROJECT["dependencies"], *(line for extra in requirement.extras for line in EXTRAS[extra])]
+        else:
+            names.add(name)
+            lines = requires(name) or []
+        contexts = [{"extra": extra} for extra in ("", *requirement.extras)]
+        of_others = [Requirement(line) for line in lines]
+        wanted += [of for of in of_others if of.marker is None or any(map(of.marker.evaluate, contexts))]
+    return names
+
+
+def imported_with(extras: str, *modules: str) -> set[str]:
+    """Imports modules in a process that has only the distributions of `extras`; returns those that it loaded."""
+    installed = installed_with(extras)
+    absent = {
         module
         for module, names in packages_distributions().items()
         if not installed & {canonicalize_name(name) for name in names}
-    } - {"astraflow", "benchmarks", "maintainer", "web", "recipes", "soak", "tests"}
-    assert "pytest" in others
+    } - {"astraflow", "maintainer", "web", "recipes", "tests"}
+    assert "pytest" in absent
     program = (
-        f"import sys; sys.modules.update(dict.fromkeys({sorted(others)!r}))\n"
-        "import astraflow.trainer.backends.local, astraflow.raas.engines.local_torch, web.app"
+        f"import sys; sys.modules.update(dict.fromkeys({sorted(absent)!r}))\n"
+        f"import {', '.join(modules)}\n"
+        "print(*(name for name, module in sys.modules.items() if module and '.' not in name))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    distributions = packages_distributions()
+    return {canonicalize_name(name) for module in done.stdout.split() for name in distributions.get(module, ())}
+
+
+def test_the_base_is_what_the_services_of_a_run_import() -> None:
+    loaded = imported_with(
+        "",
+        "astraflow.cli.running.local_run",
+        "astraflow.cli.services.roles",
+        "astraflow.dataflow.service",
+        "astraflow.raas.engines.scripted",
+        "astraflow.raas.engines.server.process",
+        "astraflow.raas.service",
+        "astraflow.trainer.backends.scripted",
+        "astraflow.trainer.service",
+        "astraflow.weights.mirror",
+        "astraflow.weights.service",
+    )
+    assert {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]} <= loaded
+
+
+@pytest.mark.parametrize(
+    ("extras", "modules"),
+    [
+        ("web", ["web.__main__", "web.accounts.login_links", "web.app", "web.audit.__main__", "web.history.backfill"]),
+        ("fleet", ["maintainer.fleet.__main__", "maintainer.fleet.preflight_cli"]),
+        ("maintainer", ["maintainer.__main__", "maintainer.evals.command"]),
+        ("maintainer,mcp", ["maintainer.mcp.http", "maintainer.mcp.service"]),
+        ("metrics", ["astraflow.dataflow.endpoints.metrics"]),
+        ("agents", ["astraflow.agents.workflow", "astraflow.agents.programs.callables"]),
+        ("engines", [f"astraflow.raas.engines.server.{kind}" for kind in ("openai_tokens", "sglang", "vllm")]),
+        ("llm", ["astraflow.rewards.llm_judge", "maintainer.agent.llm.models"]),
+        ("search", ["astraflow.search.service", "astraflow.tools.search"]),
+        pytest.param(
+            "train", ["astraflow.raas.engines.local_torch", "astraflow.trainer.backends.local"], marks=pytest.mark.long
+        ),
+    ],
+)
+def test_a_service_imports_only_packages_that_its_extra_installs(extras: str, modules: list[str]) -> None:
+    imported_with(extras, *modules)
+
+
+def test_the_extra_for_one_machine_has_every_service() -> None:
+    names = ["agents", "engines", "fleet", "maintainer", "metrics", "train", "web"]
+    assert installed_with("local") == set[str]().union(*map(installed_with, names))

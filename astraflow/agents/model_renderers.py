@@ -12,6 +12,7 @@ from astraflow.agents.renderers import ParsedReply, Renderer, TemplateRenderer
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer, ToolSchema
+from astraflow.runtime.imports import needs_extra
 
 if TYPE_CHECKING:
     import renderers
@@ -41,11 +42,9 @@ def renderer_of(tokenizer: ChatTokenizer, name: str) -> Renderer:
 
 @lru_cache(maxsize=16)
 def _package_renderer(tokenizer: HuggingFaceTokenizer, name: str) -> "PackageRenderer":
-    try:
+    with needs_extra("renderers", to=f"use the renderer {name!r}"):
         import renderers
         from renderers.configs import config_from_name
-    except ImportError as problem:
-        raise _unusable(name, f"the package is not installed ({problem})", "pip install astraflow[renderers]") from None
     try:
         config = config_from_name(name)
         if config is None or config.name == "default":

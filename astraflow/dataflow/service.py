@@ -68,6 +68,7 @@ from astraflow.datasets.base import Dataset
 from astraflow.models import build_tokenizer
 from astraflow.rewards import judging_policies
 from astraflow.runtime.clock import AwakeClock, Clock, SystemClock
+from astraflow.runtime.imports import needs_extra
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
 from astraflow.runtime.service import run_until
@@ -279,7 +280,8 @@ class Service:
         if endpoint is None:
             yield
             return
-        from astraflow.dataflow.endpoints.metrics import serving_metrics  # imports an HTTP server, only if used
+        with needs_extra("metrics", to="serve metrics"):
+            from astraflow.dataflow.endpoints.metrics import serving_metrics
 
         async with serving_metrics(
             endpoint,

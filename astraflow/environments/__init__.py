@@ -4,8 +4,6 @@ from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.two_player import GameFactory
 from astraflow.runtime.plugins import Registry
 
-_INSTALL_HINT = "install it with pip install 'astraflow[environments]'"
-
 environments: Registry[EnvironmentFactory] = Registry(
     "environment",
     built_in={
@@ -17,7 +15,7 @@ environments: Registry[EnvironmentFactory] = Registry(
         "textcraft": "astraflow.environments.textcraft",
         "webshop": "astraflow.environments.webshop.environment",
     },
-    install_hint=_INSTALL_HINT,
+    extra="environments",
 )
 
 games: Registry[GameFactory] = Registry(
@@ -26,5 +24,5 @@ games: Registry[GameFactory] = Registry(
         "process": "astraflow.environments.adapters.process",
         "textarena": "astraflow.environments.textarena_games",
     },
-    install_hint=_INSTALL_HINT,
+    extra="environments",
 )

@@ -22,6 +22,7 @@ from astraflow.datasets.worlds.scienceworld import SIMPLIFICATIONS, VARIATIONS
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.imports import needs_extra
 
 _JAVA_OPTIONS = "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2"
 """Gives all objects the same identity hash. The engine keeps objects in hash tables, so that the order of lists, and
@@ -164,14 +165,8 @@ def _check_installed() -> Any:
             "JAVA_HOME",
             code="environment.no_java",
         )
-    try:
+    with needs_extra("environments", to="play ScienceWorld"):
         return import_module("scienceworld")
-    except ModuleNotFoundError as problem:
-        raise InvalidInput(
-            f"cannot play ScienceWorld: the package {problem.name!r} is not installed; install it with pip install "
-            "'astraflow[environments]'",
-            code="environment.missing_package",
-        ) from problem
 
 
 def _start_engine() -> Any:

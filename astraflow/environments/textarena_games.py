@@ -17,6 +17,7 @@ from astraflow.environments import games
 from astraflow.environments.base import EnvironmentLimits, Observation
 from astraflow.environments.two_player import PLAYERS, Game, GameTurn
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.imports import needs_extra
 
 _ACTION = re.compile(r"\[[^\[\]]{1,40}\]")
 _MAX_BARE_CHARS = 40
@@ -155,14 +156,8 @@ def _bracketed(answer: str) -> str:
 
 
 def _textarena() -> Any:
-    try:
+    with needs_extra("environments", to="play games of TextArena"):
         return import_module("textarena")
-    except ModuleNotFoundError as problem:
-        raise InvalidInput(
-            f"cannot play games of TextArena: the package {problem.name!r} is not installed; install it with pip "
-            "install 'astraflow[environments]'",
-            code="environment.missing_package",
-        ) from problem
 
 
 def _kuhn_actions(env: Any) -> tuple[str, ...]:

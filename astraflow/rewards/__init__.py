@@ -21,7 +21,7 @@ rewards: Registry[Reward] = RewardRegistry(
         "reasoning_gym": "astraflow.rewards.reasoning_gym",
         "rubric": "astraflow.rewards.rubric",
     },
-    install_hint="install the clients of language models with pip install 'astraflow[llm]'",
+    extra="llm",
 )
 
 group_rewards: Registry[GroupReward] = Registry(
@@ -31,7 +31,7 @@ group_rewards: Registry[GroupReward] = Registry(
         "diversity": "astraflow.rewards.groups.diversity",
         "pairwise_judge": "astraflow.rewards.groups.pairwise_judge",
     },
-    install_hint="install the clients of language models with pip install 'astraflow[llm]'",
+    extra="llm",
 )
 
 

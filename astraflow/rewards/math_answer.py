@@ -62,7 +62,7 @@ class MathAnswer:
     """
 
     def __init__(self, options: MathAnswerOptions) -> None:
-        require_package("mpmath", extra="math", needed_by="reward 'math_answer'")
+        require_package("mpmath", extra="math", to="use reward 'math_answer'")
         self._options = options
         self._pool = WorkerPool(FUNCTION, workers=options.workers, limit_s=options.limit_s)
         self._remembered: dict[tuple[str, str], _Verdict] = {}

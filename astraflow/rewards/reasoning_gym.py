@@ -66,7 +66,7 @@ class ReasoningGymReward:
     """
 
     def __init__(self, options: ReasoningGymRewardOptions) -> None:
-        require_package("reasoning_gym", extra="reasoning-gym", needed_by="reward 'reasoning_gym'")
+        require_package("reasoning_gym", extra="reasoning-gym", to="use reward 'reasoning_gym'")
         self._options = options
         self._sandbox = SharedSandbox(_with_package(options.sandbox))
         self._waiting: list[_Call] = []

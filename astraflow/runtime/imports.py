@@ -1,4 +1,4 @@
-"""Control over imported modules."""
+"""Packages that only some installations have, and control over imported modules."""
 
 import sys
 from collections.abc import Iterator
@@ -9,14 +9,31 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 
 
-def require_package(module: str, *, extra: str, needed_by: str) -> None:
-    """Checks that a package is installed, without importing it. Raises: InvalidInput with the extra to install."""
-    if find_spec(module) is None:
+@contextmanager
+def needs_extra(extra: str, *, to: str) -> Iterator[None]:
+    """Names the extra of pyproject.toml when a package that the block imports is not installed.
+
+    extra: empty for a package that no extra has. to: what the package is needed for, such as "train adapters".
+    Raises: InvalidInput.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as problem:
+        name = problem.name or ""
+        if name.partition(".")[0] in ("astraflow", "maintainer", "web"):
+            raise  # a defect in AstraFlow itself
+        remedy = f"run pip install 'astraflow[{extra}]'" if extra else "install it"
         raise InvalidInput(
-            f"cannot use {needed_by}: the package {module!r} is not installed; install it with "
-            f"pip install 'astraflow[{extra}]'",
-            code="plugin.missing_package",
-        )
+            f"cannot {to}: the package {name!r} is not installed; {remedy}",
+            code="package.missing",
+        ) from problem
+
+
+def require_package(module: str, *, extra: str, to: str) -> None:
+    """Checks that a package is installed, without importing it. Raises: InvalidInput as `needs_extra`."""
+    with needs_extra(extra, to=to):
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 @contextmanager

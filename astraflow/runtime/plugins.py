@@ -15,10 +15,12 @@ from pathlib import Path
 from stat import S_ISREG, S_IWOTH
 from sysconfig import get_path
 from traceback import extract_tb
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime.config.base import Config, suggest_name
+from astraflow.runtime.imports import needs_extra
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -125,8 +127,8 @@ class Registry(Generic[T]):
     cost nothing until used. Third parties register through the entry point group `astraflow.<noun>s`, one entry per
     kind, which refers to a module that calls `register`, or in a module that `ASTRAFLOW_PLUGINS` names. An unknown kind
     raises an error with the nearest known one.
-    heavy: built-in kinds whose modules take seconds to import, or may lack their dependencies. install_hint: remedy for
-    a missing package.
+    heavy: built-in kinds whose modules take seconds to import, or may lack their dependencies. extra: of
+    pyproject.toml, with the packages of built-in kinds; extras: those of kinds with another one.
     """
 
     def __init__(
@@ -135,10 +137,11 @@ class Registry(Generic[T]):
         built_in: Mapping[str, str],
         *,
         heavy: Collection[str] = (),
-        install_hint: str = "install models and training with pip install 'astraflow[train]'",
+        extra: str = "train",
+        extras: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.noun = noun
-        self._install_hint = install_hint
+        self._extras = {kind: extras.get(kind, extra) for kind in built_in}
         self._built_in = dict(built_in)
         self._heavy = frozenset(heavy)
         self._registered: dict[str, tuple[Callable[..., T], type[Config]]] = {}
@@ -240,7 +243,7 @@ class Registry(Generic[T]):
                 code="plugin.missing_kind",
             )
         if kind not in self._registered:
-            self._load_or_explain(kind)
+            self._load(kind)
         if kind not in self._registered:
             targets = os.environ.get(PLUGINS_VARIABLE, "")
             remedy = "for a plugin of your own, name its file: astraflow --plugin FILE COMMAND"
@@ -263,27 +266,15 @@ class Registry(Generic[T]):
                 code="plugin.wrong_parameters",
             ) from problem
 
-    def _load_or_explain(self, kind: str) -> None:
-        try:
-            self._load(kind)
-        except ModuleNotFoundError as problem:
-            missing_package = problem.name or ""
-            if missing_package.startswith("astraflow"):
-                raise  # a defect in AstraFlow itself
-            raise InvalidInput(
-                f"cannot use {self.noun} {kind!r}: the package {missing_package!r} is not installed; "
-                f"{self._install_hint}",
-                code="plugin.missing_package",
-            ) from problem
-
     def _load(self, kind: str) -> None:
-        if kind in self._built_in:
-            import_module(self._built_in[kind])
-            return
-        import_named_plugins()
-        for entry in self._entries():
-            if entry.name == kind:
-                entry.load()
+        with needs_extra(self._extras.get(kind, ""), to=f"use {self.noun} {kind!r}"):
+            if kind in self._built_in:
+                import_module(self._built_in[kind])
+                return
+            import_named_plugins()
+            for entry in self._entries():
+                if entry.name == kind:
+                    entry.load()
 
     def _entries(self) -> Sequence[EntryPoint]:
         return _entry_points(tuple(sys.path)).get(f"astraflow.{self.noun}s", ())

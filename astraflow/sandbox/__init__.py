@@ -6,5 +6,5 @@ from astraflow.sandbox.base import Sandbox
 sandboxes: Registry[Sandbox] = Registry(
     "sandbox",
     built_in={"local": "astraflow.sandbox.local", "sandbox_fusion": "astraflow.sandbox.sandbox_fusion"},
-    install_hint="install it with pip install 'astraflow[sandbox]'",
+    extra="sandbox",
 )

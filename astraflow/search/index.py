@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.imports import needs_extra
 from astraflow.search.base import MAX_QUERY_CHARACTERS, Document, Hit
 from astraflow.search.corpus import CorpusOptions
 from astraflow.search.index_folder import check_sizes, rebuilt_folder, source_of
@@ -158,11 +159,6 @@ def _analyzer() -> "tantivy.TextAnalyzer":
 
 
 def _tantivy() -> Any:
-    try:
+    with needs_extra("search", to="search"):
         import tantivy
-    except ModuleNotFoundError as problem:
-        raise InvalidInput(
-            "cannot search: the package 'tantivy' is not installed; install it with pip install 'astraflow[search]'",
-            code="search.missing_package",
-        ) from problem
     return tantivy

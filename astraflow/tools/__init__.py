@@ -12,5 +12,5 @@ tool_sources: Registry[ToolSource] = Registry(
         "sandbox": "astraflow.tools.sandbox_tools",
         "search": "astraflow.tools.search",
     },
-    install_hint="install it with pip install 'astraflow[mcp]' or 'astraflow[search]'",
+    extra="search",
 )

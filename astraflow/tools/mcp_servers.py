@@ -17,6 +17,7 @@ from astraflow.contract.values import Json
 from astraflow.runtime.child_environment import child_environment
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.imports import needs_extra
 from astraflow.runtime.logs import get_logger
 from astraflow.tools import tool_sources
 from astraflow.tools.base import PARAMETER_NAME, TOOL_NAME, Tool, ToolError
@@ -234,16 +235,11 @@ def _cause(problem: BaseException) -> str:
 
 
 async def _client(options: McpOptions, resources: AsyncExitStack) -> "Client":
-    try:
+    with needs_extra("mcp", to="use MCP servers"):
         from mcp import Client, StdioServerParameters
         from mcp.client.streamable_http import streamable_http_client
 
         from astraflow.tools.mcp_limits import http_client, limited_command
-    except ModuleNotFoundError as problem:
-        raise InvalidInput(
-            f"cannot use MCP servers: the package {problem.name!r} is not installed; pip install 'astraflow[mcp]'",
-            code="tool.mcp_not_installed",
-        ) from problem
     if options.command:
         program, arguments = limited_command(*options.command)
         environment = child_environment(**_variables(options.variables))

@@ -15,6 +15,5 @@ trackers: Registry[Tracker] = Registry(
         "wandb": "astraflow.tracking.wandb_tracker",
     },
     heavy=("mlflow", "tensorboard", "trackio", "wandb"),
-    install_hint="install the extra that has the name of the tracker: pip install 'astraflow[tensorboard]', "
-    "'astraflow[wandb]', 'astraflow[trackio]' or 'astraflow[mlflow]'",
+    extras={kind: kind for kind in ("mlflow", "tensorboard", "trackio", "wandb")},
 )

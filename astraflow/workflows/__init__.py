@@ -21,4 +21,5 @@ workflows: Registry[Workflow] = Registry(
         "tool_use": "astraflow.workflows.tool_use",
         "versus": "astraflow.workflows.versus",
     },
+    extras={"agent": "agents"},
 )

@@ -24,8 +24,16 @@ def requirements(folder: Path, extras: str, torch: str) -> list[str]:
         raise ValueError(f"cannot install the extras {unknown}: unknown; use some of {', '.join(sorted(optional))}")
     if torch not in VARIANTS:
         raise ValueError(f"cannot install torch: unknown build {torch!r}; use one of {', '.join(VARIANTS)}")
-    wanted = [*project["dependencies"], *(line for name in names for line in optional[name])]
-    return [_chosen(line, VARIANTS[torch]) for line in wanted]
+    wanted = [*project["dependencies"], *(line for name in names for line in _lines(optional, name))]
+    return [_chosen(line, VARIANTS[torch]) for line in dict.fromkeys(wanted)]
+
+
+def _lines(optional: dict[str, list[str]], extra: str) -> list[str]:
+    """Returns the requirements of an extra; one line of the form `astraflow[a,b]` stands for other extras."""
+    (first, *_) = optional[extra]
+    if not first.startswith("astraflow["):
+        return optional[extra]
+    return [line for name in first[len("astraflow[") : -1].split(",") for line in _lines(optional, name)]
 
 
 def _chosen(requirement: str, variant: str) -> str:

@@ -25,10 +25,11 @@ def printed(extras: str, torch: str) -> subprocess.CompletedProcess[str]:
     ("torch", "requirement"), [("cpu", "torch==2.13.0+cpu"), ("cuda", "torch===2.13.0"), ("any", "torch==2.13.0")]
 )
 def test_the_selected_build_of_torch_is_pinned(torch: str, requirement: str) -> None:
-    lines = printed("train,k8s,postgres", torch).stdout.splitlines()
+    lines = printed("local,k8s,postgres", torch).stdout.splitlines()
     assert [line for line in lines if line.startswith("torch")] == [requirement]
     requirements = {requirement.name: requirement for requirement in map(Requirement, lines)}
-    assert {"grpcio", "transformers", "kubernetes"} <= requirements.keys()
+    assert {"grpcio", "fastapi", "transformers", "kubernetes"} <= requirements.keys()
+    assert "astraflow" not in requirements
     assert requirements["psycopg"].extras == {"binary"}
     assert not any(line.startswith("pytest") for line in lines)
 
@@ -55,8 +56,8 @@ def test_the_dependency_layer_does_not_depend_on_the_sources() -> None:
 
 
 def test_the_image_has_the_extras_of_the_kubernetes_provider_and_the_database() -> None:
-    assert "ARG EXTRAS=train,k8s,postgres\n" in (ROOT / "deploy" / "node" / "Dockerfile").read_text()
-    assert "${ASTRAFLOW_EXTRAS:-train,k8s,postgres}" in (ROOT / "docker-compose.yml").read_text()
+    assert "ARG EXTRAS=local,k8s,postgres\n" in (ROOT / "deploy" / "node" / "Dockerfile").read_text()
+    assert "${ASTRAFLOW_EXTRAS:-local,k8s,postgres}" in (ROOT / "docker-compose.yml").read_text()
 
 
 def test_the_engine_of_a_base_image_becomes_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

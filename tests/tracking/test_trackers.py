@@ -145,5 +145,5 @@ def test_a_tracker_without_its_library_names_its_extra(kind: str, monkeypatch: p
         "optional-dependencies"
     ]
     assert kind in extras
-    with raises_code(InvalidInput, "plugin.missing_package", f"astraflow[{kind}]"):
+    with raises_code(InvalidInput, "package.missing", f"astraflow[{kind}]"):
         trackers.check({"kind": kind})

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from astraflow.contract.errors import InvalidInput, NotAuthenticated, Unavailable
+from astraflow.contract.errors import NotAuthenticated, Unavailable
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.config.base import Config
+from astraflow.runtime.imports import needs_extra
 from web.security.roles import Role
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
@@ -307,11 +308,6 @@ def _cause(problem: Exception) -> str:
 
 
 def _require_library() -> None:
-    try:
+    with needs_extra("oidc", to="log in through a provider"):
         import authlib.integrations.httpx_client
         import authlib.oidc.core  # noqa: F401 (checks that it is installed)
-    except ImportError:
-        raise InvalidInput(
-            "cannot log in through a provider: the extra oidc is missing; run pip install 'astraflow[oidc]'",
-            code="login.package_missing",
-        ) from None

@@ -11,5 +11,5 @@ programs: Registry[Program] = Registry(
         "container": "astraflow.agents.programs.containers",
         "endpoint": "astraflow.agents.programs.endpoints",
     },
-    install_hint="install it with pip install 'astraflow[sandbox]'",
+    extra="agents",
 )

@@ -41,7 +41,7 @@ class Finding:
 def run_checks() -> list[Finding]:
     """Runs all checks."""
     checks: tuple[Callable[[], Finding], ...] = (
-        _python, _cores, _memory, _disk, _shared_memory, _ports, _torch, _codec, _gpu, _chromium, _sandbox,
+        _python, _cores, _memory, _disk, _shared_memory, _ports, _services, _torch, _codec, _gpu, _chromium, _sandbox,
     )  # fmt: skip
     return [*(check() for check in checks), *engine_findings(this_host(), installed_environments())]
 
@@ -144,6 +144,16 @@ def _ports() -> Finding:
     except (AstraFlowError, OSError) as problem:
         return Finding(subject="ports", is_ok=False, is_required=True, message=f"cannot listen on loopback: {problem}")
     return Finding(subject="ports", is_ok=True, is_required=True, message="can listen on loopback")
+
+
+def _services() -> Finding:
+    """Returns whether a run can have its page, its metrics, a fleet service and agents here."""
+    packages = ("aiohttp", "fastapi", "httpx2", "prometheus_client", "sqlmodel")
+    absent = [name for name in packages if importlib.util.find_spec(name) is None]
+    message = (
+        f"{', '.join(absent)} not installed, so this machine runs single services only: pip install 'astraflow[local]'"
+    )
+    return Finding(subject="services", is_ok=not absent, is_required=False, message=message if absent else "all")
 
 
 def _torch() -> Finding:

@@ -13,6 +13,7 @@ from pathlib import Path
 from astraflow.archive.connection import ARCHIVE_PATH
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.folders.run_folders import RunFolder
+from astraflow.runtime.imports import require_package
 
 WEB, DATABASE, SECRET, LINK = "web", "web.sqlite", "web.secret", "login-link"
 READY = "ready "
@@ -27,6 +28,7 @@ def view_archived_run(folder: RunFolder, *, port: int, print_message: Callable[[
     exits.
     """
     facts = folder.facts
+    require_package("fastapi", extra="web", to="view a run")
     with tempfile.TemporaryDirectory(prefix="astraflow-view-") as state_folder:
         _copy_history(folder, Path(state_folder))
         run_options = ["--run-dir", str(folder.path.absolute()), "--recipe", facts.recipe]

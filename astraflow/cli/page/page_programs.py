@@ -10,12 +10,14 @@ from astraflow.cli.inspection.archive_viewer import DATABASE, SECRET, WEB, copy_
 from astraflow.cli.run_directory import folder_of
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.folders.run_folders import active_runs, home
+from astraflow.runtime.imports import require_package
 
 DATABASE_URL = "ASTRAFLOW_WEB_DATABASE"
 
 
 def run_audit(location: Path | None, command: str, *arguments: str) -> int:
     """Runs `python -m web.audit WHAT`; returns its exit code. Raises: InvalidInput without an audit log there."""
+    require_package("fastapi", extra="web", to="read the data of a page")
     folder = _folder(location, has_url=bool(os.environ.get(DATABASE_URL)))
     with tempfile.TemporaryDirectory(prefix="astraflow-audit-") as directory:
         copy = Path(directory)
@@ -29,6 +31,7 @@ def run_audit(location: Path | None, command: str, *arguments: str) -> int:
 
 def login_link(location: Path | None) -> int:
     """Runs `python -m web.accounts.login_links`, which prints a link; returns its exit code. Raises: InvalidInput."""
+    require_package("fastapi", extra="web", to="read the data of a page")
     folder = _folder(location, has_url=bool(os.environ.get(DATABASE_URL)))
     argv = [sys.executable, "-m", "web.accounts.login_links", "--directory", str(folder)]
     return subprocess.run(argv, check=False).returncode  # noqa: S603 (arguments one by one)

@@ -22,6 +22,7 @@ from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime import logs
 from astraflow.runtime.config.toml import toml_value
 from astraflow.runtime.http.hosts import is_loopback
+from astraflow.runtime.imports import needs_extra, require_package
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.service import exit_code, make_private_folder, print_error, run_process
 from astraflow.runtime.tracing import TracingConfig, configure, effective_config
@@ -233,6 +234,7 @@ def run_web(
     Beyond loopback the page gets a certificate of the run's `authority`, unless another certificate or a proxy is
     given. options: further options of `python -m web`; values of None are left out.
     """
+    require_package("fastapi", extra="web", to="serve the page")
     _private_folder(directory)
     has_own = options.get("tls-certificate") or options.get("tls-key") or options.get("behind-proxy")
     if (authority := options.get("authority")) and not has_own and not is_loopback(host):
@@ -260,6 +262,7 @@ def run_fleet(
     advertise: Sequence[str],
 ) -> None:
     """Replaces this process with the fleet service, which uses AstraFlow only over the network."""
+    require_package("sqlmodel", extra="fleet", to="serve the fleet")
     _private_folder(directory)
     arguments = ["--config", str(config), "--dataflow", dataflow, "--directory", str(directory)]
     arguments += ["--host", host, "--port", str(port)]
@@ -284,6 +287,7 @@ def run_maintainer(
 
     command: of the maintainer. arguments: further arguments of the command.
     """
+    require_package("sqlmodel", extra="maintainer", to="run the maintainer")
     arguments = [command, *arguments, *(["--config", str(config)] if config else [])]
     arguments += ["--directory", str(_private_folder(directory))] if directory else []
     environment = dict(os.environ)
@@ -297,6 +301,7 @@ def run_maintainer(
 
 def replay_maintainer(file: Path) -> None:
     """Replaces this process with the replay of a transcript."""
+    require_package("sqlmodel", extra="maintainer", to="run the maintainer")
     command = [sys.executable, "-m", "maintainer", "replay", str(file)]
     os.execve(sys.executable, command, dict(os.environ))  # noqa: S606 (the same)
 
@@ -356,14 +361,8 @@ def _configure_tracing(role: str, recipe: TracingConfig) -> None:
     config = effective_config(recipe)
     if not config.to:
         return
-    try:
+    with needs_extra("otel", to=f"export spans to {config.to!r}"):
         from astraflow.runtime.otel_export import OtelRecorder, create_exporter
-    except ImportError as problem:
-        raise InvalidInput(
-            f"cannot export spans: OpenTelemetry is not installed ({problem}); run pip install 'astraflow[otel]', or "
-            "leave tracing.to empty",
-            code="tracing.not_installed",
-        ) from None
     configure(OtelRecorder(create_exporter(config.to, role=role), role=role), share=config.share)
 
 

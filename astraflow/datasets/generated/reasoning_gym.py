@@ -85,7 +85,7 @@ class ReasoningGym:
     """
 
     def __init__(self, options: ReasoningGymOptions, seed: int) -> None:
-        require_package("reasoning_gym", extra="reasoning-gym", needed_by="dataset 'reasoning_gym'")
+        require_package("reasoning_gym", extra="reasoning-gym", to="use dataset 'reasoning_gym'")
         self._options = options
         self._seed = seed
         self._settings = {name: _settings(name, chosen) for name, chosen in options.generators.items()}

@@ -1,18 +1,12 @@
-"""Imports of the packages of the extra `data`, when a dataset needs them."""
+"""Imports packages of the extra `data` on first use."""
 
 from importlib import import_module
 from typing import Any
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.imports import needs_extra
 
 
 def import_optional(name: str) -> Any:
     """Imports a module. Raises: InvalidInput with the command to install it, when it is missing."""
-    try:
+    with needs_extra("data", to="load the dataset"):
         return import_module(name)
-    except ModuleNotFoundError as problem:
-        raise InvalidInput(
-            f"cannot load the dataset: the package {problem.name!r} is not installed; "
-            "run pip install 'astraflow[data]'",
-            code="dataset.missing_package",
-        ) from problem

@@ -25,7 +25,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
 
     Raises: InvalidInput without the package `gguf`; OSError, such as a full disk.
     """
-    require_package("gguf", extra="train", needed_by="models in GGUF format")
+    require_package("gguf", extra="train", to="read models in GGUF format")
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()

@@ -21,5 +21,5 @@ engines: Registry[Engine] = Registry(
         "vllm": "astraflow.raas.engines.server.vllm",
     },
     heavy=("local_torch", "sglang", "vllm"),
-    install_hint="install it with pip install 'astraflow[train,engines]'",
+    extra="train,engines",
 )

@@ -25,6 +25,7 @@ from astraflow.models.published import PublishedParts, published_parts
 from astraflow.models.stored import set_values
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.imports import needs_extra
 from astraflow.trainer.engines.base import ModelRole
 from astraflow.weights.tensors import lay_out, root_hash
 
@@ -212,11 +213,6 @@ def _inject(model: PreTrainedModel, options: LoraOptions, layers: list[str]) -> 
 
 
 def _peft() -> Any:
-    try:
+    with needs_extra("train", to="train adapters"):
         import peft
-    except ModuleNotFoundError as problem:
-        raise InvalidInput(
-            f"cannot train adapters: the package {problem.name!r} is not installed; run pip install 'astraflow[train]'",
-            code="trainer.missing_package",
-        ) from problem
     return peft

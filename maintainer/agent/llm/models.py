@@ -39,5 +39,5 @@ models: Registry[Llm] = Registry(
         "scripted": "maintainer.agent.llm.scripted",
     },
     heavy=("messages_api",),
-    install_hint="pip install 'astraflow[llm]' installs the packages of hosted models",
+    extra="llm",
 )

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.imports import needs_extra
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.config import NotifyConfig
 from maintainer.agent.notifications.notice_queue import Notice, NoticeQueue
@@ -226,13 +227,8 @@ def wait_s(retry_after: str, *, now: float) -> float | None:
 
 def http_post() -> Post:
     """Posts by HTTP without following redirects. Raises: InvalidInput if the library is missing."""
-    try:
+    with needs_extra("llm", to="send to the webhook"):
         import httpx2
-    except ModuleNotFoundError:
-        raise InvalidInput(
-            "cannot send to the webhook: the package httpx2 is missing; run pip install 'astraflow[llm]'",
-            code="maintainer.package_missing",
-        ) from None
 
     async def post(url: str, body: Mapping[str, Any]) -> Answer:
         try:

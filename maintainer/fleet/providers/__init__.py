@@ -8,8 +8,8 @@ point group `astraflow.providers`:
         def __init__(self, options: MyCloudOptions, *, clock: Clock, directory: Path) -> None: ...
 
 `directory` holds the provider's persistent files. A missing package is an error when the fleet service reads its
-configuration: a module imports its dependencies at the top, or calls `require_package` there for an SDK that takes long
-to import.
+configuration: a module imports its dependencies at the top, or calls `runtime.imports.require_package` there for an SDK
+that takes long to import.
 """
 
 from astraflow.runtime.plugins import Registry
@@ -25,6 +25,5 @@ providers: Registry[Provider] = Registry(
         "slurm": "maintainer.fleet.providers.slurm.provider",
         "static_ssh": "maintainer.fleet.providers.static_ssh.provider",
     },
-    install_hint="install the extra of the provider: 'astraflow[aws]' for ec2, 'astraflow[k8s]' for kubernetes, "
-    "'astraflow[skypilot]' or 'astraflow[ssh]' for static_ssh; in an image name it in EXTRAS of deploy/node/Dockerfile",
+    extras={"ec2": "aws", "kubernetes": "k8s", "skypilot": "skypilot", "static_ssh": "ssh"},
 )

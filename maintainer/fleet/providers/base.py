@@ -9,20 +9,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 from astraflow.contract.errors import AstraFlowError
-
-
-def require_package(name: str) -> None:
-    """Checks that a package is installed that a provider imports only at its first call.
-
-    A provider's module calls this at import time, so that the fleet service reports a missing package at its start.
-    Raises: ModuleNotFoundError, which the registry turns into InvalidInput with the extra to install.
-    """
-    if find_spec(name) is None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 class ProviderError(AstraFlowError):

@@ -1,6 +1,7 @@
 """Options of the page's process."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,13 @@ from typer.testing import CliRunner
 
 from astraflow.access.authority import Authority
 from astraflow.cli.main import app
+from astraflow.contract.errors import InvalidInput
+
+EXTRAS = {
+    "fleet": ["serve", "fleet", "fleet.toml", "--dataflow", "h:1"],
+    "maintainer": ["maintainer", "replay", "transcript.jsonl"],
+    "web": ["serve", "web"],
+}
 
 BEYOND = "192.0.2.7"
 """Documentation address (RFC 5737); no service listens on it."""
@@ -88,3 +96,12 @@ def test_without_a_terminal_the_command_for_a_login_link_is_printed_except_below
     assert "`astraflow login-link`" in CliRunner().invoke(app, ["serve", "web"]).stderr
     monkeypatch.setenv("ASTRAFLOW_FOLLOW_PARENT", "1")
     assert "login-link" not in CliRunner().invoke(app, command).stderr
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_service_without_its_packages_names_its_extra(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("fastapi", "sqlmodel"):
+        monkeypatch.setitem(sys.modules, package, None)
+    done = CliRunner().invoke(app, EXTRAS[extra])
+    assert isinstance(done.exception, InvalidInput)
+    assert (done.exception.code, f"'astraflow[{extra}]'" in str(done.exception)) == ("package.missing", True)

@@ -276,5 +276,5 @@ def test_the_fingerprint_depends_on_rows_and_shuffle_window(tmp_path: Path) -> N
 def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tables.write_parquet(tmp_path / "a.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with raises_code(InvalidInput, "dataset.missing_package", "'astraflow[data]'"):
+    with raises_code(InvalidInput, "package.missing", "'astraflow[data]'"):
         dataset(path)

@@ -14,6 +14,7 @@ from astraflow.contract.errors import InvalidInput, Unavailable, UnknownVersion
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.imports import needs_extra
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.store.storage import storages
 from astraflow.weights.store.storage.ownership import StorageOwnership
@@ -230,14 +231,9 @@ def _translate_errors(location: str) -> Iterator[None]:
 
 
 def _library() -> Any:
-    try:
+    with needs_extra("s3", to="use a bucket"):
         library = import_module("obstore")
         import_module("obstore.store")
-    except ModuleNotFoundError as problem:
-        raise InvalidInput(
-            "cannot use a bucket: the package 'obstore' is not installed; run pip install 'astraflow[s3]'",
-            code="storage.package_missing",
-        ) from problem
     return library
 
 

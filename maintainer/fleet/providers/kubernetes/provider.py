@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.imports import require_package
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,
@@ -27,7 +28,6 @@ from maintainer.fleet.providers.base import (
     State,
     Unknown,
     fingerprint,
-    require_package,
 )
 from maintainer.fleet.providers.kubernetes.api import AlreadyExists, KubernetesApi, NotFound
 from maintainer.fleet.providers.kubernetes.config import KubernetesOptions, PodOptions
@@ -46,7 +46,7 @@ from maintainer.fleet.providers.kubernetes.pods import finished_at, is_finished,
 from maintainer.fleet.providers.launches import pool_options
 from maintainer.fleet.providers.places import LaunchPlaces
 
-require_package("kubernetes")  # importing the client takes a second
+require_package("kubernetes", extra="k8s", to="use provider 'kubernetes'")  # importing the client takes a second
 
 LAUNCHES_AT_ONCE = 8
 

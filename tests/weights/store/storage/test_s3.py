@@ -219,7 +219,7 @@ def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypat
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(s3, "import_module", absent)
-    with raises_code(InvalidInput, "storage.package_missing", "'astraflow[s3]'"):
+    with raises_code(InvalidInput, "package.missing", "'astraflow[s3]'"):
         storages.build({"kind": "s3", "bucket": "b"}, tmp_path)
 
 
