@@ -33,8 +33,8 @@ from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationS
 from astraflow.contract.reports.queries import TrajectoryQuery
 from astraflow.contract.reports.report import Report, SampledTrajectory
 from astraflow.raas.engines import engines
-from astraflow.raas.engines.server import guardian
 from astraflow.raas.engines.server.engine import ServerEngine
+from astraflow.runtime.processes import supervised
 from tests.engines.other_party import closed_after, node_engine, refreshing
 from tests.fakes.forking import ForkingPython
 from tests.system.processes import RunningRun, running
@@ -139,7 +139,7 @@ async def watch(run: RunningRun, *, nodes: int, rounds: int | None = None) -> li
 def count_servers() -> Counter[int]:
     """Returns the number of servers that each node runs, by its process: those of nodes below this process.
 
-    Each server has a guardian, which gets the process id of the node.
+    Each server has a process supervisor, which gets the process id of the node.
     """
     counts: Counter[int] = Counter()
     for process in psutil.Process().children(recursive=True):
@@ -147,8 +147,8 @@ def count_servers() -> Counter[int]:
             words = process.cmdline()
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
-        if str(guardian.__file__) in words:
-            counts[int(words[words.index(str(guardian.__file__)) + 1])] += 1
+        if str(supervised.__file__) in words:
+            counts[int(words[words.index(str(supervised.__file__)) + 1])] += 1
     del counts[os.getpid()]  # the server of the other party
     return counts
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astraflow.cli.child_process import READY, Child, Program
 from astraflow.cli.options import TOKEN
 from astraflow.cli.running.programs import ONE_THREAD
+from astraflow.cli.running.supervisor import READY, Program, start_program
+from astraflow.runtime.processes.child import LoggedProcess
 from astraflow.runtime.service import ERROR_PREFIX, EXIT_FAILED, EXIT_SIGNALLED, read_error
 
 TOKEN_OF_RUN = "token-of-the-soak"
@@ -71,7 +72,7 @@ class Process:
         self._outage_codes = outage_codes
         self._end_signal = end_signal
         self._on_up = on_up or (lambda is_up: None)
-        self._child: Child | None = None
+        self._child: LoggedProcess | None = None
         self._pause_s = 0.0
         self._is_expected = False
         self._is_stopped = False
@@ -96,7 +97,7 @@ class Process:
         finally:
             if self._child is not None:
                 self._signal(signal.SIGCONT)
-                await self._child.terminate(0.0)
+                await self._child.stop()
 
     def kill(self, *, pause_s: float) -> None:
         """Sends `kill -9` to a running process."""
@@ -152,9 +153,9 @@ class Process:
         log_start = self._program.log.stat().st_size if self._program.log.exists() else 0
         self._is_expected = self._is_stopped = False
         self.started_at = time.monotonic()
-        self._child = await Child.start(self._program, self._on_line)
+        self._child = await start_program(self._program, self._on_line)
         code = await self._child.wait()
-        await self._child.terminate(0.0)
+        await self._child.stop()
         self._child = None
         self._changed.set()
         self._on_up(False)

@@ -24,8 +24,8 @@ from typing import Any
 import psycopg
 
 from astraflow.access.authority import Authority
-from astraflow.cli.child_process import Program
 from astraflow.cli.ports import free_ports
+from astraflow.cli.running.supervisor import Program
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.retries import retry

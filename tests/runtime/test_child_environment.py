@@ -43,7 +43,7 @@ STARTS = {
     "astraflow/tools/mcp_servers.py": MINIMAL,
     "maintainer/fleet/providers/local_process/machine_folders.py": "its own minimal environment, anywhere",
     "maintainer/fleet/providers/local_process/machine.py": "its own environment, which is minimal",
-    "astraflow/cli/child_process.py": "services of the run, of the same user and code",
+    "astraflow/cli/running/supervisor.py": "services of the run, of the same user and code",
     "astraflow/cli/inspection/archive_viewer.py": "the viewer that the user installed, without the tokens",
     "astraflow/cli/page/page_programs.py": "the same command line",
     "astraflow/cli/recipes/fleet_form.py": "the same command line",
@@ -51,7 +51,9 @@ STARTS = {
     "astraflow/cli/services/roles.py": "the same process, as another command of ours",
     "astraflow/environments/container_engine.py": "client of a container engine; containers get no variable",
     "astraflow/environments/terminal/supervisor.py": "tests of a task, in their sandbox or container",
-    "astraflow/raas/engines/server/guardian.py": "its own environment, which is minimal",
+    "astraflow/runtime/processes/child.py": "environment of the caller",
+    "astraflow/runtime/processes/requests.py": "environment of the caller",
+    "astraflow/runtime/processes/supervised.py": "its own environment, which is minimal",
     "astraflow/raas/engines/server/installation/host.py": "nvidia-smi",
     "astraflow/trainer/ranks/launch.py": "ranks of the same trainer",
     "maintainer/fleet/providers/slurm/provider.py": "clients of Slurm; jobs get the named variables",
@@ -64,6 +66,7 @@ STARTS = {
 _STARTING = frozenset(
     {"create_subprocess_exec", "create_subprocess_shell", "Popen", "check_output", "check_call", "posix_spawn"}
     | {"posix_spawnp", "execve", "execvp", "execvpe", "StdioServerParameters"}
+    | {"spawn", "spawn_logged", "spawn_answering", "run_command"}
 )
 
 

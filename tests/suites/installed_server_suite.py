@@ -20,10 +20,10 @@ from astraflow.contract.errors import Unavailable
 from astraflow.contract.rollouts.generation import Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.engine import ServerEngine
-from astraflow.raas.engines.server.guardian import mapped_shared_memory
 from astraflow.raas.engines.server.model_folder import ModelFolder
 from astraflow.raas.engines.server.replica import _free_port
 from astraflow.runtime.folders.run_folders import HOME
+from astraflow.runtime.processes.supervised import mapped_shared_memory
 from astraflow.weights.tensors import VerifiedWeights
 from tests.suites.engine_suite import Build, Weights, until, within
 from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite, is_alive
@@ -181,7 +181,7 @@ class InstalledServerSuite(ServerEngineSuite):
             node.kill()
             await node.wait()
 
-            assert len(processes) > 2  # the guardian, the server, and those below it
+            assert len(processes) > 2  # the supervisor, the server, and those below it
             await until(lambda: not any(is_alive(process) for process in processes))
             assert not [path for path in files if Path(path).exists()]
         finally:

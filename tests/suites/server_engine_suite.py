@@ -19,8 +19,8 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
-from astraflow.raas.engines.server.guardian import mapped_shared_memory
 from astraflow.raas.engines.server.request_groups import MAX_TOKENS
+from astraflow.runtime.processes.supervised import mapped_shared_memory
 from tests.errors import raises_code
 from tests.suites.engine_suite import Build, EngineSuite, Weights, check, until, within
 

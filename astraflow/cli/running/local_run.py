@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.text import Text
 
 from astraflow.access.authority import Authority
-from astraflow.cli.child_process import Program
 from astraflow.cli.fleet.config import fleet_values, remote_pools
 from astraflow.cli.inspection.archive_viewer import LINK
 from astraflow.cli.inspection.conversations import print_conversations
@@ -27,7 +26,7 @@ from astraflow.cli.run_directory import RunDirectory, storage_error
 from astraflow.cli.running.preparation import check_models
 from astraflow.cli.running.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, trainer_name
 from astraflow.cli.running.service_addresses import ServiceAddresses, choose_addresses, keda_address, traces_destination
-from astraflow.cli.running.supervisor import ProcessEvent, RoleFailed, Supervisor
+from astraflow.cli.running.supervisor import ProcessEvent, Program, RoleFailed, Supervisor
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Event, NodeState, Report

@@ -1,7 +1,7 @@
 """Models before training: whether their files are here, and a short supervised warm start, run once and cached."""
 
-from astraflow.cli.child_process import PROGRESS
 from astraflow.cli.recipes.machine_checks import SIMULATED_KIND
+from astraflow.cli.running.supervisor import PROGRESS
 from astraflow.models import models
 from astraflow.models.base import OnProgress, WarmStartProgress
 from astraflow.recipe.config import Recipe
@@ -31,7 +31,7 @@ def prepare_models(recipe: Recipe) -> None:
 
 def _print_progress(policy: str) -> OnProgress:
     def print_progress(progress: WarmStartProgress) -> None:
-        print(  # noqa: T201 (a line for the parent process: see cli.child_process)
+        print(  # noqa: T201 (a line for the parent process: see cli.running.supervisor)
             f"{PROGRESS}warm start of {policy}: step {progress.step} of at most {progress.steps}, loss "
             f"{progress.loss:.3f}, {progress.accuracy:.0%} of the answers as in the examples{_goal(progress)}",
             flush=True,

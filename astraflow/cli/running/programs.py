@@ -2,11 +2,11 @@
 
 import sys
 
-from astraflow.cli.child_process import Program
 from astraflow.cli.options import TOKEN
 from astraflow.cli.run_directory import RunDirectory
 from astraflow.cli.running.preparation import policies_to_prepare
 from astraflow.cli.running.service_addresses import ServiceAddresses, traces_destination
+from astraflow.cli.running.supervisor import Program
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.tracing import TRACES
 

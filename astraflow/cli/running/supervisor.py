@@ -1,23 +1,71 @@
-"""Supervisor of the processes of a run: starts them, restarts failed processes, and terminates all processes at the
-end."""
+"""Supervisor of the processes of a run: starts them, restarts failed ones, and terminates all at the end."""
 
 import asyncio
+import os
 import shutil
 import signal
 from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from astraflow.cli.child_process import PROGRESS, READY, Child, Program
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.service import ERROR_PREFIX, EXIT_REFUSED, EXIT_SIGNALLED, read_error
+from astraflow.runtime.processes.child import LoggedProcess
+from astraflow.runtime.service import ERROR_PREFIX, EXIT_REFUSED, EXIT_SIGNALLED, FOLLOW_PARENT, read_error
 
 T = TypeVar("T")
 
+READY = "ready "
+"""Prefix of the line `ready ADDRESS`, which a service prints on its standard output once it serves."""
+PROGRESS = "progress "
+"""Prefix of lines with the activity of a child before it is ready, for display."""
+
 _DISK_FULL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Program to start and its expected behaviour."""
+
+    name: str
+    """Name in messages and of the log file, such as `dataflow` or `node-1`."""
+    argv: tuple[str, ...]
+    log: Path
+    """File to which both outputs are appended."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables added to the environment of the parent."""
+    announces: bool = True
+    """True if the program prints `ready ADDRESS`."""
+    may_exit: bool = False
+    """True if an exit with code 0 is intended (a drained node) and not a failure."""
+    is_essential: bool = True
+    """True if the other programs must stop when this program cannot be kept running."""
+    grace_s: float | None = None
+    """Seconds from the stop request to the kill; None for the default."""
+    stop_wave: int = 0
+    """Shutdown order: programs of a lower wave exit before programs of a higher wave are asked to stop."""
+
+
+async def start_program(program: Program, on_line: Callable[[str], None]) -> LoggedProcess:
+    """Starts a program, which ends when this process ends for any reason: it holds one end of a pipe. `on_line`
+    receives each line of its output. Raises: InvalidInput if it cannot start."""
+    try:
+        return await LoggedProcess.spawn_logged(
+            *program.argv,
+            environment={**os.environ, **program.environment, FOLLOW_PARENT: "1"},
+            log_file=program.log,
+            stdin=asyncio.subprocess.PIPE,
+            on_line=on_line,
+            has_own_errors=True,
+        )
+    except OSError as problem:
+        raise InvalidInput(
+            f"cannot start {program.name!r}: {program.argv[0]!r}: {problem.strerror}; check the installation",
+            code="process.not_started",
+        ) from problem
 
 
 class RoleFailed(AstraFlowError):
@@ -203,7 +251,7 @@ class _SupervisedProcess:
     async def _run_once(self) -> int | None:
         """Runs the program once; returns its exit code, or None when it was stopped."""
         self._log_start = self.program.log.stat().st_size if self.program.log.exists() else 0
-        child = await Child.start(self.program, self._on_line)
+        child = await start_program(self.program, self._on_line)
         try:
             self._emit("started", pid=child.pid)
             code = await self._unless_stopped(child.wait())
@@ -215,7 +263,7 @@ class _SupervisedProcess:
             return code
         finally:
             grace_s = self.program.grace_s
-            await child.terminate(self._restart_limits.grace_s if grace_s is None else grace_s)
+            await child.stop(self._restart_limits.grace_s if grace_s is None else grace_s)
 
     def _has_exited_on_purpose(self, code: int) -> bool:
         """Returns True if the exit was intended: the work is complete, or a user terminated it (SIGTERM)."""

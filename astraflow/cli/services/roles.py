@@ -308,7 +308,7 @@ def replay_maintainer(file: Path) -> None:
 
 def announce(address: str) -> None:
     """Prints that the service is ready, for the parent process or the user."""
-    print(f"ready {address}", flush=True)  # noqa: T201 (this line is the protocol: see cli.child_process.READY)
+    print(f"ready {address}", flush=True)  # noqa: T201 (this line is the protocol: see cli.running.supervisor)
 
 
 def listen_options(

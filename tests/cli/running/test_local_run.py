@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.cli.child_process import Program
 from astraflow.cli.running.local_run import (
     JOINED_NODES_WAIT_S,
     suspensions,
     total_failure_error,
     waits_for_joined_nodes,
 )
+from astraflow.cli.running.supervisor import Program
 from astraflow.contract.reports.report import Completion, Event, NodeState
 from tests import make
 

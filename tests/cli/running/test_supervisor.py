@@ -8,8 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from astraflow.cli.child_process import Program
-from astraflow.cli.running.supervisor import ProcessEvent, RestartLimits, RoleFailed, Supervisor
+from astraflow.cli.running.supervisor import ProcessEvent, Program, RestartLimits, RoleFailed, Supervisor
 from astraflow.contract.errors import InvalidInput
 from tests.errors import raises_code
 
@@ -238,7 +237,7 @@ async def test_a_missing_program_is_reported_with_its_name(tmp_path: Path) -> No
 async def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from pathlib import Path\n"
-        "from astraflow.cli.child_process import Program; from astraflow.cli.running.supervisor import Supervisor\n"
+        "from astraflow.cli.running.supervisor import Program, Supervisor\n"
         "async def main():\n"
         f"    role = Program(name='role', argv=(sys.executable, '-c', {SERVE!r}), log=Path({str(tmp_path)!r}, 'l'))\n"
         "    async with Supervisor(lambda happening: print(happening.kind, happening.pid, flush=True)) as supervisor:\n"

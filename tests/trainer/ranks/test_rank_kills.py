@@ -12,8 +12,7 @@ from typing import Literal
 
 import pytest
 
-from astraflow.cli.child_process import Program
-from astraflow.cli.running.supervisor import ProcessEvent, RestartLimits, Supervisor
+from astraflow.cli.running.supervisor import ProcessEvent, Program, RestartLimits, Supervisor
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import Batch
 from astraflow.contract.ids import PolicyId

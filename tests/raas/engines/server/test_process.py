@@ -27,12 +27,12 @@ async def shell(command: str, tmp_path: Path) -> ServerProcess:
 
 
 def tree(process: ServerProcess) -> list[psutil.Process]:
-    """Returns the guardian, the server and its child processes."""
+    """Returns the supervisor, the server and its child processes."""
     return [psutil.Process(process.pid), *process.refresh_descendants()]
 
 
 async def server_of(process: ServerProcess) -> psutil.Process:
-    """Returns the server, which the guardian starts."""
+    """Returns the server, which the supervisor starts."""
     await until(lambda: bool(process.refresh_descendants()))
     return process.refresh_descendants()[0]
 
@@ -70,7 +70,7 @@ async def test_children_do_not_outlive_their_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_stopping_ends_what_outlived_a_killed_guardian(tmp_path: Path) -> None:
+async def test_stopping_ends_what_outlived_a_killed_supervisor(tmp_path: Path) -> None:
     process = await shell("setsid sleep 60 & sleep 60", tmp_path)
     await until(lambda: len(process.refresh_descendants()) == 3)
     before = tree(process)
@@ -83,11 +83,11 @@ async def test_stopping_ends_what_outlived_a_killed_guardian(tmp_path: Path) -> 
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("stopped", ["guardian", "server"])
+@pytest.mark.parametrize("stopped", ["supervisor", "server"])
 async def test_stopping_a_stopped_process_ends_it(tmp_path: Path, stopped: str) -> None:
     process = await shell("exec sleep 60", tmp_path)
     server = await server_of(process)
-    os.kill(process.pid if stopped == "guardian" else server.pid, signal.SIGSTOP)
+    os.kill(process.pid if stopped == "supervisor" else server.pid, signal.SIGSTOP)
     await process.stop()
 
     assert not psutil.pid_exists(process.pid)
@@ -205,8 +205,8 @@ asyncio.run(main())
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("is_guardian_killed", [False, True])
-async def test_files_in_the_temporary_folder_end_with_the_server(tmp_path: Path, is_guardian_killed: bool) -> None:
+@pytest.mark.parametrize("is_supervisor_killed", [False, True])
+async def test_files_in_the_temporary_folder_end_with_the_server(tmp_path: Path, is_supervisor_killed: bool) -> None:
     variables = VARIABLES | {"TMPDIR": str(tmp_path)}
     command = 'touch "$TMPDIR/socket"; echo "$TMPDIR"; exec sleep 60'
     process = await ServerProcess.start(["sh", "-c", command], variables, tmp_path / "server.log")
@@ -214,7 +214,7 @@ async def test_files_in_the_temporary_folder_end_with_the_server(tmp_path: Path,
     folder = Path(process.log_tail[0])
     assert folder.parent == tmp_path
     assert (folder / "socket").exists()
-    if is_guardian_killed:
+    if is_supervisor_killed:
         os.kill(process.pid, signal.SIGKILL)
     await process.stop()
 

@@ -1,17 +1,17 @@
-"""Process between a node and an engine server, which ends the server's whole process tree when one of both ends.
+"""What processes do to end with their parent; as a program, the process supervisor of a program's whole tree.
 
-    python -I -S guardian.py NODE_PID TEMPORARY_FOLDER PROGRAM [ARGUMENT ...]
+    python -I -S supervised.py PARENT_PID TEMPORARY_FOLDER PROGRAM [ARGUMENT ...]
 
-A node that is killed closes nothing, and servers leave processes behind: vLLM's core and workers serve on when the
-process above them is gone. The guardian is the subreaper of the tree: the kernel makes it the parent of every process
-below it whose own parent has ended, so none can escape it. It runs as a file, with the standard library only, because a
-start of AstraFlow's packages takes seconds.
+A parent that is killed closes nothing, and engine servers leave processes behind: vLLM's core and workers serve on when
+the process above them is gone. The supervisor is the subreaper of the tree: the kernel makes it the parent of every
+process below it whose own parent has ended, so none can escape it. It runs as a file, with the standard library only,
+because a start of AstraFlow's packages takes seconds.
 
-When the server ends, or the guardian gets SIGTERM, the others are killed at once, and the guardian ends with the status
-of the server; the node then removes what an ended server has left in shared memory. When the node ends, all processes
-get SIGTERM and `GRACE_S` seconds, and are then killed. The guardian removes what the processes that it ends have left,
-and TEMPORARY_FOLDER, the server's own: servers leave sockets and files there.
-The kernel kills the server if the guardian itself is killed.
+When the program ends, or the supervisor gets SIGTERM, the others are killed at once, and the supervisor ends with the
+status of the program; its parent then removes what the program has left in shared memory. When the parent ends, all
+processes get SIGTERM and `GRACE_S` seconds, and are then killed. The supervisor removes what the processes that it ends
+have left, and TEMPORARY_FOLDER, the program's own: servers leave sockets and files there.
+The kernel kills the program if the supervisor itself is killed.
 """
 
 import ctypes
@@ -25,8 +25,10 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
+PARENT = "ASTRAFLOW_PARENT"
+"""Environment variable: id of the process whose end the kernel makes that of this one."""
 GRACE_S = 5.0
-"""Seconds from SIGTERM to SIGKILL after the end of the node."""
+"""Seconds from SIGTERM to SIGKILL after the end of the parent."""
 NOT_STARTED = 127
 """Exit code when the program cannot be started."""
 _POLL_S = 0.02
@@ -37,12 +39,29 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None)
 
 
+def parent_variable() -> dict[str, str]:
+    """Returns the environment variable with which a child process calls `end_with_parent`."""
+    return {PARENT: str(os.getpid())}
+
+
+def end_with_parent(parent: int | None = None) -> None:
+    """Makes the kernel kill this process when its parent ends, also while it is stopped or in an endless loop.
+
+    parent: process id; None: that of the environment, without which nothing happens.
+    """
+    parent = int(os.environ.pop(PARENT, "0")) if parent is None else parent
+    if parent and sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if parent and os.getppid() != parent:  # it ended before the call
+        os._exit(NOT_STARTED)
+
+
 def main() -> None:
-    """Runs the server; ends as it ended, or by SIGTERM when the tree was ended before."""
-    node_pid, temporary_folder, argv = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    # A descriptor of the process, not a pipe: processes that the node forks would hold a pipe open.
-    node = os.pidfd_open(node_pid)
-    if os.getppid() != node_pid:  # it ended before, and the id may be another process by now
+    """Runs the program; ends as it ended, or by SIGTERM when the tree was ended before."""
+    parent_pid, temporary_folder, argv = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    # A descriptor of the process, not a pipe: processes that the parent forks would hold a pipe open.
+    parent = os.pidfd_open(parent_pid)
+    if os.getppid() != parent_pid:  # it ended before, and the id may be another process by now
         sys.exit(NOT_STARTED)
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signals, wakeup = os.pipe()
@@ -50,46 +69,46 @@ def main() -> None:
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, *_END_SIGNALS):
         signal.signal(number, lambda *_: None)  # the number is written into the pipe
-    server = _start(argv)
-    status = _wait(server, node=node, signals=signals)
-    has_node_ended = bool(select.select([node], [], [], 0)[0])
+    program = _start(argv)
+    status = _wait(program, parent=parent, signals=signals)
+    has_parent_ended = bool(select.select([parent], [], [], 0)[0])
     files = {path for pid in _descendants() for path in mapped_shared_memory(pid)}
-    _end_tree(grace_s=GRACE_S if has_node_ended else 0.0)
-    remove(files)  # a node that ends the server may be killed before it has removed them
+    _end_tree(grace_s=GRACE_S if has_parent_ended else 0.0)
+    remove(files)  # a parent that ends the program may be killed before it has removed them
     shutil.rmtree(temporary_folder, ignore_errors=True)
     _end_as(signal.SIGTERM if status is None else status)
 
 
 def _start(argv: list[str]) -> int:
     """Starts the program; returns its process id."""
-    guardian = os.getpid()
+    supervisor = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        end_with_parent(supervisor)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and ignored signals are inherited
             signal.signal(number, signal.SIG_DFL)
-        if os.getppid() == guardian:
-            os.execvp(argv[0], argv)  # noqa: S606 (the program and its arguments are those of the node)
+        os.execvp(argv[0], argv)  # noqa: S606 (the program and its arguments are those of the parent)
     except OSError as problem:
         os.write(2, f"cannot start {argv[0]!r}: {problem.strerror}\n".encode())
     finally:
         os._exit(NOT_STARTED)
 
 
-def _wait(server: int, *, node: int, signals: int) -> int | None:
-    """Returns the wait status of the server when it has ended; None when the tree is to be ended before.
+def _wait(program: int, *, parent: int, signals: int) -> int | None:
+    """Returns the wait status of the program when it has ended; None when the tree is to be ended before.
 
-    node: descriptor that is readable when the node has ended. signals: descriptor of the numbers of received signals.
+    parent: descriptor that is readable when the parent has ended. signals: descriptor of the numbers of received
+    signals.
     """
     while True:
-        ready, _, _ = select.select([node, signals], [], [])
-        if node in ready or set(os.read(signals, 4096)) & _END_SIGNALS:
+        ready, _, _ = select.select([parent, signals], [], [])
+        if parent in ready or set(os.read(signals, 4096)) & _END_SIGNALS:
             return None
         statuses, _ = _collect()
-        if server in statuses:
-            return statuses[server]
+        if program in statuses:
+            return statuses[program]
 
 
 def _collect() -> tuple[dict[int, int], bool]:

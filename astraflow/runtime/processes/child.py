@@ -1,0 +1,209 @@
+"""One child process: in a session of its own, ended with its group, with its output in a log or returned."""
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Self
+
+LOG_TAIL_LINES = 20
+MAX_LINE_BYTES = 2**20
+"""Longest line of a logged output; a longer one is dropped."""
+_LAST_LINES_S = 1.0
+"""Longest wait for the last lines of an ended process, whose own children may hold its output open. Seconds."""
+
+
+class ChildProcess:
+    """Child process in a session of its own: Ctrl-C in the terminal does not reach it, and its group ends with it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def spawn(
+        cls,
+        *argv: str,
+        environment: Mapping[str, str],
+        stdin: int = asyncio.subprocess.DEVNULL,
+        stdout: int = asyncio.subprocess.DEVNULL,
+        stderr: int | None = None,
+        pass_fds: Sequence[int] = (),
+        cwd: str | None = None,
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> Self:
+        """Starts a program. environment: all its variables. stderr: None: that of this process. Raises: OSError."""
+        process = await asyncio.create_subprocess_exec(
+            *argv, env=environment, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds, cwd=cwd,
+            limit=max_line_bytes, start_new_session=True,
+        )  # fmt: skip
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also that of its group."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Waits for the exit; returns the exit code."""
+        return await self._process.wait()
+
+    async def has_ended_within(self, limit_s: float) -> bool:
+        """Waits for the exit at most `limit_s` seconds; returns whether it has exited."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), limit_s)
+        return self.code is not None
+
+    def kill(self) -> None:
+        """Kills the processes of its group, also those that it has left. Idempotent."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def ask_to_end(self, grace_s: float) -> None:
+        """Sends SIGTERM, also to a suspended process; waits for its exit at most `grace_s` seconds."""
+        if self.code is None:
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                self._process.send_signal(number)
+            await self.has_ended_within(grace_s)
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Asks it to end, and kills its group after `grace_s` seconds. Returns after its exit. Idempotent."""
+        try:
+            await self.ask_to_end(grace_s)
+        finally:
+            self.kill()
+            await self._process.wait()
+
+
+class LoggedProcess(ChildProcess):
+    """Child process whose output is copied to a log, line by line. Its exit is noticed, and it can be stopped, while
+    its own children hold the output open."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        super().__init__(process)
+        self._tail: deque[str] = deque(maxlen=LOG_TAIL_LINES)
+        self._copying: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def spawn_logged(
+        cls,
+        *argv: str,
+        environment: Mapping[str, str],
+        log_file: Path,
+        stdin: int = asyncio.subprocess.DEVNULL,
+        on_line: Callable[[str], None] = lambda line: None,
+        secret: str = "",
+        has_own_errors: bool = False,
+    ) -> Self:
+        """Starts a program. log_file: readable by this user only. on_line: receives each line. secret: text that is
+        hidden in the lines. has_own_errors: standard error goes to the log by itself, also when this process has ended.
+
+        Raises: OSError.
+        """
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        log = os.fdopen(os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab", buffering=0)
+        # With asyncio's own pipe, `Process.wait` returns only when all child processes have closed it as well.
+        output, child_output = os.pipe()
+        try:
+            stderr = log.fileno() if has_own_errors else asyncio.subprocess.STDOUT
+            child = await cls.spawn(*argv, environment=environment, stdin=stdin, stdout=child_output, stderr=stderr)
+        except BaseException:
+            os.close(output)
+            log.close()
+            raise
+        finally:
+            os.close(child_output)
+        lines, transport = await _lines_of(output)
+        child._copying = asyncio.create_task(child._copy(lines, log, on_line, secret.encode()))
+        child._copying.add_done_callback(lambda _: (transport.close(), log.close()))  # also of one that never began
+        return child
+
+    @property
+    def log_tail(self) -> tuple[str, ...]:
+        """Last lines of the output."""
+        return tuple(self._tail)
+
+    async def wait(self) -> int:
+        """Waits for the exit and the remaining output; returns the exit code."""
+        code = await super().wait()
+        if self._copying is not None:
+            await asyncio.wait({self._copying}, timeout=_LAST_LINES_S)
+        return code
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """As that of `ChildProcess`; then nothing is copied any more."""
+        await super().stop(grace_s)
+        if self._copying is not None:
+            self._copying.cancel()
+            await asyncio.wait({self._copying})
+
+    async def _copy(
+        self, lines: asyncio.StreamReader, log: BinaryIO, on_line: Callable[[str], None], secret: bytes
+    ) -> None:
+        while line := await _next_line(lines):
+            line = line.replace(secret, b"(hidden)") if secret else line
+            text = line.decode(errors="replace").rstrip()
+            self._tail.append(text)
+            with suppress(OSError):  # a full disk loses the line, but must not block the process
+                log.write(line)
+            on_line(text)
+
+
+async def _lines_of(descriptor: int) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+    lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(descriptor, "rb", buffering=0)
+    )
+    return lines, transport
+
+
+async def _next_line(lines: asyncio.StreamReader) -> bytes:
+    """Returns the next line that is not above the limit; empty at the end."""
+    is_too_long = False
+    while True:
+        try:
+            line = await lines.readuntil()
+        except asyncio.LimitOverrunError as problem:
+            await lines.readexactly(problem.consumed)
+            is_too_long = True
+        except asyncio.IncompleteReadError as end:
+            return b"" if is_too_long else end.partial
+        else:
+            if not is_too_long:
+                return line
+            is_too_long = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """Exit code and outputs of a command."""
+
+    code: int
+    output: str
+    errors: str
+
+
+async def run_command(*argv: str, environment: Mapping[str, str], limit_s: float) -> CommandResult:
+    """Runs a command without input. It is killed when it takes longer or the caller is cancelled.
+
+    Raises: OSError when it cannot be started; TimeoutError.
+    """
+    pipe = asyncio.subprocess.PIPE
+    child = await ChildProcess.spawn(*argv, environment=environment, stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(limit_s):
+            outputs = await child._process.communicate()
+            code = await child.wait()
+    finally:
+        if child.code is None:
+            await child.stop()
+    output, errors = (text.decode(errors="replace") for text in outputs)
+    return CommandResult(code=code, output=output, errors=errors)
