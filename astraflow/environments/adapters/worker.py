@@ -1,18 +1,15 @@
 """Worker process of the adapter `process`: one JSON request per line on standard input, one answer per line.
 
-`python -m astraflow.environments.adapters.worker PARENT_PID`. The first request is `open`, with the specification of
+`python -m astraflow.environments.adapters.worker`. The first request is `open`, with the specification of
 the environment or game. Output that it prints goes to standard error, because standard output carries the answers.
 """
 
 import asyncio
-import ctypes
 import json
-import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import IO, Any
+from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.environments import environments, games
@@ -21,30 +18,20 @@ from astraflow.environments.adapters.messages import ActRequest, BeginRequest, C
 from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.two_player import GameFactory
 from astraflow.runtime.plugins import Registry, plugin_cause, start_managed
+from astraflow.runtime.processes.requests import Answers
+from astraflow.runtime.processes.supervised import end_with_parent
 
 MAX_LINE_BYTES = 32 * 2**20
 """Longest request or answer."""
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Serves requests until standard input ends."""
-    _die_with_parent(int(sys.argv[1]))
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    asyncio.run(_serve(answers))
+    end_with_parent()
+    asyncio.run(_serve(Answers()))
 
 
-def _die_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends, also while it is in an endless loop."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the call
-        sys.exit(1)
-
-
-async def _serve(answers: IO[bytes]) -> None:
+async def _serve(answers: Answers) -> None:
     requests = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
     async with AsyncExitStack() as resources:
@@ -56,19 +43,17 @@ async def _serve(answers: IO[bytes]) -> None:
             task.add_done_callback(tasks.discard)
 
 
-async def _answer(worker: "_Worker", request: dict[str, Any], answers: IO[bytes]) -> None:
+async def _answer(worker: "_Worker", request: dict[str, Any], answers: Answers) -> None:
     number, operation = request.pop("number"), request.pop("operation")
     answer: Mapping[str, Any]
     try:
         answer = {"result": await worker.operations[operation](request)}
-    except Exception as problem:
+    except Exception as problem:  # of the environment, whose code is of others
         code = problem.code if isinstance(problem, AstraFlowError) else "environment.crashed"
         message = str(problem) if isinstance(problem, AstraFlowError) else plugin_cause(problem)
         is_invalid = isinstance(problem, InvalidInput)
         answer = {"error": {"code": code, "message": message[:1000], "is_invalid": is_invalid}}
-    line = json.dumps({"number": number, **answer}, ensure_ascii=True)
-    answers.write(line.encode() + b"\n")
-    answers.flush()
+    answers.send(number, **answer)
 
 
 class _Worker:

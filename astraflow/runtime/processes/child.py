@@ -123,7 +123,8 @@ class LoggedProcess(ChildProcess):
             os.close(child_output)
         lines, transport = await _lines_of(output)
         child._copying = asyncio.create_task(child._copy(lines, log, on_line, secret.encode()))
-        child._copying.add_done_callback(lambda _: (transport.close(), log.close()))  # also of one that never began
+        child._copying.add_done_callback(lambda _: transport.close())  # also when it is cancelled before it begins
+        child._copying.add_done_callback(lambda _: log.close())
         return child
 
     @property

@@ -34,9 +34,9 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def logged(command: str, folder: Path, **options: bool) -> LoggedProcess:
+async def logged(command: str, folder: Path, *, has_own_errors: bool = False) -> LoggedProcess:
     return await LoggedProcess.spawn_logged(
-        "sh", "-c", command, environment=VARIABLES, log_file=folder / "log", **options
+        "sh", "-c", command, environment=VARIABLES, log_file=folder / "log", has_own_errors=has_own_errors
     )
 
 
