@@ -34,14 +34,17 @@ from maintainer.fleet import __main__ as fleet_program
 from maintainer.fleet import preflight_cli
 from maintainer.fleet.config import FleetConfig, PoolConfig
 from tests import make
+from tests.fakes.clock import ManualClock
 from web.components.downloads import csv_text
-from web.components.header import HeaderView
 from web.components.rendering import PageRenderer
 from web.nodes.api import NodeDetail
 from web.nodes.node_view import node_page
 from web.nodes.views import nodes_sheet
 from web.pools.requests import PoolChange
+from web.process_settings import Settings
+from web.state.fleet_state import FleetState
 from web.state.node_table import NodeTable
+from web.state.run_state import RunState
 
 TEMPERATURE = NodeMetric(family="gpu_temperature", unit="kelvins", meaning="Temperature of the hottest GPU")
 
@@ -151,11 +154,8 @@ def inspecting_in(folder: Path) -> Callable[..., dict[str, Any]]:
 
 def renderer() -> PageRenderer:
     """Returns a renderer of fragments."""
-
-    def header() -> HeaderView:
-        raise AssertionError("a fragment has no header")
-
-    return PageRenderer(dataflow="", header=header, run=str)
+    clock = ManualClock()
+    return PageRenderer(Settings(directory=Path()), RunState(clock), FleetState(clock, is_absent=True), name=str)
 
 
 def fleet_status() -> FleetStatus:

@@ -26,11 +26,12 @@ from astraflow.runtime.imports import hidden_module
 from astraflow.runtime.logs import get_logger
 from web.accounts.viewer import Viewer
 from web.launcher.launcher import UnknownRun
+from web.live.followed_run import FollowedRun
 from web.middleware.middleware import SecurityMiddleware, is_for_programs
 from web.middleware.problem_reports import REQUEST_HEADER, problem_report, request_id
 from web.middleware.rate_limits import RateLimiter
 from web.middleware.request_resources import RequestResources
-from web.requests.context import AppContext, RequestContext, error_page_context
+from web.requests.dependencies import ProcessParts, get_followed_run
 from web.security.audit_log import AuditedCommand
 from web.security.path_prefix import PathPrefixMiddleware
 from web.security.problems import CODE_HEADER, FieldProblem, problem_response
@@ -77,40 +78,37 @@ _TITLES = {
 }
 
 
-def create_app(app_context: AppContext) -> ASGIApp:
+def create_app(parts: ProcessParts) -> ASGIApp:
     """Builds the ASGI application. Every answer gets the headers of the security middleware."""
     # The routes themselves: including a router would copy each of its routes.
     routes = [route for router in ROUTERS for route in router.routes]
     app = FastAPI(title="AstraFlow", routes=routes, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.app_context = app_context
+    app.state.parts = parts
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(AstraFlowError, _on_astraflow_error)
     app.add_exception_handler(Exception, _on_defect)
 
     async def refuse(request: Request, permission: Permission, resource: Resource) -> Response:
-        return await _refusal(
-            app_context.context_of_run(app_context.followed.by_name("")), request, permission, resource
-        )
+        return await _refusal(parts, request, permission, resource)
 
     def ask_to_log_in(request: Request, problem: AstraFlowError, login_path: str) -> Response:
-        context = app_context.context_of_run(app_context.followed.by_name(""))
-        status = 401 if isinstance(problem, NotAuthenticated) else 403
-        return _error(request, status, str(problem), code=problem.code, context=context, login_path=login_path)
+        status, run = 401 if isinstance(problem, NotAuthenticated) else 403, parts.followed.by_name("")
+        return _error(request, status, str(problem), code=problem.code, run=run, login_path=login_path)
 
     needs = RoutePermissions(routes)
-    resources_of = RequestResources(app_context).resources_of
+    resources_of = RequestResources(parts).resources_of
     secured = SecurityMiddleware(
         app,
-        accounts=app_context.accounts,
+        accounts=parts.accounts,
         needs=needs,
-        settings=app_context.settings,
-        limits=RateLimiter(app_context.settings, app_context.clock),
+        settings=parts.settings,
+        limits=RateLimiter(parts.settings, parts.clock),
         resources_of=resources_of,
         refuse=refuse,
         ask_to_log_in=ask_to_log_in,
     )
-    return PathPrefixMiddleware(secured, app_context.settings.path_prefix)
+    return PathPrefixMiddleware(secured, parts.settings.path_prefix)
 
 
 async def _on_http_error(request: Request, problem: Exception) -> Response:
@@ -154,16 +152,16 @@ async def _on_defect(request: Request, problem: Exception) -> Response:
     return _error(request, 500, "The log of the web process has the details.")
 
 
-async def _refusal(context: RequestContext, request: Request, permission: Permission, resource: Resource) -> Response:
+async def _refusal(parts: ProcessParts, request: Request, permission: Permission, resource: Resource) -> Response:
     """Refusal with the required role and the admins that can grant it. Refused changes are audited."""
     viewer: Viewer = request.state.viewer
     if request.method not in READ_METHODS:
         command = AuditedCommand(
             action="refused", target=f"{request.method} {request.url.path}", result="refused", reason=permission.value
         )
-        await context.audit_log.write(replace(viewer, at=resource).author, command)
-    problem = refusal(viewer, permission, resource, admins=await context.accounts.users.admins())
-    return _error(request, 403, str(problem), code=problem.code, context=context)
+        await parts.audit_log.write(replace(viewer, at=resource).author, command)
+    problem = refusal(viewer, permission, resource, admins=await parts.accounts.users.admins())
+    return _error(request, 403, str(problem), code=problem.code, run=parts.followed.by_name(""))
 
 
 def refusal(viewer: Viewer, permission: Permission, resource: Resource, *, admins: Sequence[str]) -> NotPermitted:
@@ -194,18 +192,18 @@ def _error(
     detail: str,
     *,
     code: str = "",
-    context: RequestContext | None = None,
+    run: FollowedRun | None = None,
     fields: Sequence[FieldProblem] = (),
     login_path: str = "",
 ) -> Response:
-    context, name = context or error_page_context(request), request_id(request)
+    run, name = run or get_followed_run(request.app.state.parts, request)[1], request_id(request)
     title = _TITLES.get(status, "Request failed")
     log.info("request_not_answered", request=name, status=status, method=request.method, path=request.url.path)
     if is_for_programs(request.scope, request.headers):
         response: Response = problem_response(status, detail, code=code, fields=fields)
     else:
-        report = problem_report(request, status=status, title=title, detail=detail, at=context.clock.wall())
-        response = context.pages.page(
+        report = problem_report(request, status=status, title=title, detail=detail, at=run.state.clock.wall())
+        response = run.pages.page(
             request,
             "error.html",
             status=status,

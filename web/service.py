@@ -15,13 +15,14 @@ from web.accounts.accounts import open_accounts
 from web.accounts.openid_provider import PROVIDER_PATH, OpenIdConfig, OpenIdProvider
 from web.accounts.saved_views import SavedViews
 from web.app import ROUTERS, create_app
+from web.components.rendering import compile_templates
 from web.database.db import open_database
 from web.launcher.catalogue import Catalogue
 from web.launcher.launcher import Launcher
 from web.live.followed_run import FollowedRuns, followed_run
 from web.process_settings import Settings
 from web.requests.cache import ProcessCache
-from web.requests.context import AppContext
+from web.requests.dependencies import ProcessParts
 from web.security.audit_log import AuditLog
 from web.security.path_prefix import check_path_prefix
 from web.security.retention import Retention
@@ -61,14 +62,13 @@ async def serve(
                     if settings.follows_all_runs
                     else launcher.folders
                 )
-                app_context = AppContext(
+                parts = ProcessParts(
                     settings=settings,
                     clock=clock,
                     database=database,
                     audit_log=audit_log,
                     accounts=open_accounts(database, clock=clock, audit_log=audit_log, provider=provider),
                     retention=Retention(database, clock=clock, audit_log=audit_log),
-                    pages=first_run.pages,
                     catalogue=Catalogue(
                         clock=clock, folders=settings.recipes, join_host=settings.join_host, data=settings.data
                     ),
@@ -77,41 +77,36 @@ async def serve(
                     views=SavedViews(database, clock=clock, audit_log=audit_log),
                     followed=FollowedRuns(first_run, database=database, clock=clock, find_folders=find_folders),
                 )
-                await _run(app_context, listener, stop, on_ready)
+                await _run(parts, listener, stop, on_ready)
         finally:
             database.close()
 
 
 async def _run(
-    app_context: AppContext, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]
+    parts: ProcessParts, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        memory_release = periodic(_release_memory, every_s=MEMORY_RELEASE_INTERVAL_S, clock=app_context.clock)
+        memory_release = periodic(_release_memory, every_s=MEMORY_RELEASE_INTERVAL_S, clock=parts.clock)
         background_tasks = [
             tasks.create_task(work)
-            for work in (
-                app_context.followed.run(),
-                app_context.retention.run(),
-                app_context.audit_log.run(),
-                memory_release,
-            )
+            for work in (parts.followed.run(), parts.retention.run(), parts.audit_log.run(), memory_release)
         ]
         async with serving_http(
-            create_app(app_context),
+            create_app(parts),
             listener,
             drain_s=SHUTDOWN_TIMEOUT_S,
             ws_max_size=1024,  # browsers send no messages
             ws="websockets-sansio",
             ws_per_message_deflate=False,
-            ssl_certfile=app_context.settings.tls_certificate,
-            ssl_keyfile=app_context.settings.tls_key,
+            ssl_certfile=parts.settings.tls_certificate,
+            ssl_keyfile=parts.settings.tls_key,
         ):
-            link = await app_context.accounts.sessions.first_link()
-            on_ready(f"{_address(app_context.settings, listener)}/login?token={link}")
-            await asyncio.to_thread(app_context.pages.compile_templates)
+            link = await parts.accounts.sessions.first_link()
+            on_ready(f"{_address(parts.settings, listener)}/login?token={link}")
+            await asyncio.to_thread(compile_templates)
             await stop.wait()
             log.info("web_stopping")
-            app_context.followed.close()
+            parts.followed.close()
         for task in background_tasks:
             task.cancel()
 

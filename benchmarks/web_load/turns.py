@@ -11,6 +11,7 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import grpc
@@ -26,13 +27,14 @@ from benchmarks.web_load.browsers import VIEWS
 from benchmarks.web_load.report_source import BEGIN, LargeRun
 from web.__main__ import GC_THRESHOLDS
 from web.components.header import header_texts, header_view
-from web.components.rendering import PageRenderer
+from web.components.rendering import PageRenderer, compile_templates
 from web.history.points import Point
 from web.history.samples import NodeBuckets, TimeShares
 from web.live.collector import Collector
 from web.live.followed_run import _region_renderer
 from web.live.frames import FrameBuilder
 from web.live.live_nodes import LiveNodes
+from web.process_settings import Settings
 from web.state.fleet_state import FleetState
 from web.state.run_state import RunState
 
@@ -107,7 +109,7 @@ async def longest_turns(stream: PreparedStream, reports: int) -> list[float]:
     """Returns the processor seconds of all turns after the first reports, the longest first."""
     clock = SystemClock()
     state, fleet, recorder = RunState(clock), FleetState(clock, is_absent=True), Recorder()
-    pages = PageRenderer(dataflow="", header=lambda: header_view(state.report, fleet), run=lambda: "")
+    pages = PageRenderer(Settings(directory=Path()), state, fleet, name=str)
     frames = FrameBuilder(
         state,
         render_regions=_region_renderer(pages, fleet, lambda: state.problems),
@@ -115,7 +117,7 @@ async def longest_turns(stream: PreparedStream, reports: int) -> list[float]:
         extra_texts=lambda: header_texts(header_view(state.report, fleet)),
     )
     nodes = LiveNodes(state, recorder, instance_source=None, clock=clock)
-    pages.compile_templates()
+    compile_templates()
     shown, seconds, received = dict.fromkeys(VIEWS, -1), list[float](), 0
     moved, has_all = asyncio.Event(), asyncio.Event()
 

@@ -12,6 +12,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import grpc
@@ -26,13 +27,14 @@ from benchmarks.web_load.browsers import VIEWS
 from benchmarks.web_load.report_source import BEGIN, MADE, LargeRun
 from web.__main__ import GC_THRESHOLDS
 from web.components.header import header_texts, header_view
-from web.components.rendering import PageRenderer
+from web.components.rendering import PageRenderer, compile_templates
 from web.history.report_checker import ReportChecker
 from web.history.samples import NodeBuckets
 from web.live.collector import NODES_PER_S
 from web.live.followed_run import _region_renderer
 from web.live.frames import FrameBuilder
 from web.live.live_nodes import LiveNodes
+from web.process_settings import Settings
 from web.state.fleet_state import FleetState
 from web.state.run_state import RunState
 
@@ -80,7 +82,7 @@ async def measure(reports: list[bytes], updates: int) -> dict[str, float]:
     """Returns processor seconds of all updates, by part."""
     watch, clock = Stopwatch(), SystemClock()
     state, fleet = RunState(clock), FleetState(clock, is_absent=True)
-    pages = PageRenderer(dataflow="", header=lambda: header_view(state.report, fleet), run=lambda: "")
+    pages = PageRenderer(Settings(directory=Path()), state, fleet, name=str)
     frames = FrameBuilder(
         state,
         render_regions=_region_renderer(pages, fleet, lambda: state.problems),
@@ -95,7 +97,7 @@ async def measure(reports: list[bytes], updates: int) -> dict[str, float]:
     client = ControlPlaneClient(cast("ServiceChannel", PreparedStream(reports, updates)))
     stream = client.watch_report(nodes_per_s=NODES_PER_S)
     shown = dict.fromkeys(VIEWS, -1)
-    pages.compile_templates()
+    compile_templates()
     for _ in range(updates):
         with watch.measuring("parse and decode"):
             report = await anext(stream)

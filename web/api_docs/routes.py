@@ -10,8 +10,7 @@ from fastapi.routing import APIRoute
 
 from web.api_docs.examples import add_examples
 from web.api_docs.views import api_view
-from web.components.layout import layout
-from web.requests.context import RequestContextDep
+from web.requests.dependencies import PagesDep, SettingsDep
 from web.rest.common import PREFIX
 from web.rest.contract_models import add_meanings
 from web.routers import API_ROUTERS
@@ -29,22 +28,16 @@ DESCRIPTION = (
 
 @router.get("/openapi.json")
 @needs(Permission.READ)
-async def openapi(context: RequestContextDep) -> Response:
+async def openapi(settings: SettingsDep) -> Response:
     """Returns the OpenAPI document."""
-    return JSONResponse(document() | {"servers": [{"url": context.settings.path_prefix or "/"}]})
+    return JSONResponse(document() | {"servers": [{"url": settings.path_prefix or "/"}]})
 
 
 @router.get("/docs")
 @needs(Permission.READ)
-async def docs(request: Request, context: RequestContextDep) -> Response:
+async def docs(request: Request, pages: PagesDep) -> Response:
     """Shows the API documentation page."""
-    return context.pages.page(
-        request,
-        "api_docs/page.html",
-        page="settings",
-        layout=layout(context.state, context.settings),
-        view=api_view(document()),
-    )
+    return pages.page(request, "api_docs/page.html", page="settings", view=api_view(document()))
 
 
 @cache

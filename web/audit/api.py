@@ -13,8 +13,7 @@ from web.audit import queries as audit_queries
 from web.audit import routes as page
 from web.audit.queries import AuditFilter, filter_from
 from web.database.tables import MAX_ID, AuditEntry
-from web.requests.context import RequestContextDep, ViewerDep
-from web.requests.fleet_commands import run_once_per_key
+from web.requests.dependencies import AuditLogDep, CommandsDep, DatabaseDep, RetentionDep, ViewerDep
 from web.rest.common import (
     BODY_ERRORS,
     PREFIX,
@@ -97,13 +96,13 @@ class RetentionResponse(ResponseModel):
 @router.get("/audit", response_model=AuditEntryList, responses=error_responses())
 @needs(Permission.AUDIT)
 async def entries(
-    context: RequestContextDep,
+    database: DatabaseDep,
     filters: FilterOf,
     before: Annotated[int | None, Query(ge=0, le=MAX_ID, description="`older` of the previous page.")] = None,
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Lists entries, newest first."""
-    page_entries = await context.database.read(
+    page_entries = await database.read(
         lambda session: audit_queries.page(session, filters, before=before, limit=limit + 1)
     )
     shown = page_entries[:limit]
@@ -113,9 +112,9 @@ async def entries(
 
 @router.get("/audit/verify", response_model=AuditVerificationResponse, responses=error_responses())
 @needs(Permission.AUDIT)
-async def verify(context: RequestContextDep) -> dict[str, Any]:
+async def verify(audit_log: AuditLogDep) -> dict[str, Any]:
     """Verifies the hash chain of all entries. Read only."""
-    verdict = await context.audit_log.verify()
+    verdict = await audit_log.verify()
     return AuditVerificationResponse.values_of(verdict, is_whole=not verdict.problem)
 
 
@@ -128,28 +127,28 @@ async def verify(context: RequestContextDep) -> dict[str, Any]:
     },
 )
 @needs(Permission.AUDIT)
-async def export(context: RequestContextDep, filters: FilterOf, ending: Literal["csv", "ndjson"]) -> Response:
+async def export(database: DatabaseDep, filters: FilterOf, ending: Literal["csv", "ndjson"]) -> Response:
     """Exports the entries that match the filter as CSV, or as one JSON object per line."""
-    return page.file_response(context, filters, ending)
+    return page.file_response(database, filters, ending)
 
 
 @router.get("/retention", response_model=RetentionResponse, responses=error_responses())
 @needs(Permission.AUDIT)
-async def retention(context: RequestContextDep) -> dict[str, Any]:
+async def retention(retention: RetentionDep) -> dict[str, Any]:
     """Returns the retention of the audit log."""
-    return {"days": await context.retention.days()}
+    return {"days": await retention.days()}
 
 
 @router.put("/retention", response_model=RetentionResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.ADMINISTER)
 async def set_retention(
-    context: RequestContextDep, viewer: ViewerDep, body: RetentionRequest, key: Key
+    commands: CommandsDep, retention: RetentionDep, viewer: ViewerDep, body: RetentionRequest, key: Key
 ) -> dict[str, Any]:
     """Sets the retention. Older entries are deleted within a day, which is itself recorded in the log."""
 
     async def command() -> str:
-        await context.retention.set_days(body.days, by=viewer.author, reason=body.reason)
+        await retention.set_days(body.days, by=viewer.author, reason=body.reason)
         return str(body.days)
 
     asked_for = json.dumps(["retention", body.model_dump()])
-    return {"days": int(await run_once_per_key(context, viewer, command, key=key, request_text=asked_for))}
+    return {"days": int(await commands.once(command, key=key, request_text=asked_for))}

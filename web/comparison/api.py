@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput, Unavailable
@@ -11,15 +11,13 @@ from web.comparison import views
 from web.comparison.queries import MAX_RUNS, MIN_RUNS, compared_runs, differences
 from web.comparison.views import ComparisonAxis
 from web.database.tables import MAX_ID
-from web.requests.context import RequestContextDep
-from web.requests.run_lookup import is_live, require_record, showing
+from web.requests.dependencies import RunIndexDep, ShownRunDep
 from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
-RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the run, from the list of runs.", examples=[1])]
 Chosen = Annotated[
     list[Annotated[int, Field(ge=1, le=MAX_ID)]],
     Query(
@@ -72,7 +70,7 @@ class EvaluationRoundList(ItemList[EvaluationRoundResponse]):
 @router.get("/comparison", response_model=RunComparisonResponse, responses=error_responses(404))
 @needs(Permission.READ)
 async def comparison(
-    context: RequestContextDep,
+    index: RunIndexDep,
     run: Chosen,
     policy: Annotated[
         str, Query(max_length=200, description="Policy to compare; empty for the first of each run.")
@@ -84,7 +82,7 @@ async def comparison(
         raise InvalidInput(
             "cannot compare runs: a run is named twice; send each id once", code="comparison.repeated_run"
         )
-    runs = await compared_runs(context, run, policy)
+    runs = await compared_runs(index, run, policy)
     sheet = views.sheet(runs, by=by)
     return {
         "runs": [
@@ -105,21 +103,19 @@ async def comparison(
 @router.get("/runs/{run_id}/evaluations", response_model=EvaluationRoundList, responses=error_responses(404))
 @needs(Permission.READ)
 async def evaluations(
-    context: RequestContextDep,
-    run_id: RunId,
+    shown: ShownRunDep,
     before: Annotated[
         int | None, Query(ge=1, le=MAX_EXACT_INTEGER, description="`older` of the previous page.")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of items.")] = 20,
 ) -> dict[str, Any]:
     """Lists evaluation rounds of a live run, newest first."""
-    context = showing(context, run_id)
-    record = await require_record(context, run_id)
-    if not is_live(context, run_id):
+    record = await shown.record()
+    if not shown.is_live:
         raise Unavailable(
             f"cannot list evaluations: run {record.name!r} is not connected; start or resume it",
             code="evaluation.run_not_connected",
         )
-    rounds = await context.control.evaluations(before=before, limit=limit)
+    rounds = await shown.run.control.evaluations(before=before, limit=limit)
     older = rounds[-1].round if len(rounds) == limit and rounds[-1].round > 0 else None
     return {"items": rounds, "older": older}

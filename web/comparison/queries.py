@@ -17,7 +17,7 @@ from web.history.points import VALUES
 from web.history.samples import policy_subject
 from web.history.series_queries import Row
 from web.history.training_steps import training_rows
-from web.requests.context import RequestContext
+from web.requests.run_lookup import RunIndex
 
 MIN_RUNS, MAX_RUNS = 2, 4
 ROWS = 400
@@ -43,26 +43,26 @@ class ComparedRun:
 
 
 async def compared_runs(
-    context: RequestContext, run_ids: Sequence[int], policy: str, *, training_at_most: int = ROWS
+    index: RunIndex, run_ids: Sequence[int], policy: str, *, training_at_most: int = ROWS
 ) -> list[ComparedRun]:
     """Returns the runs in the given order, without duplicates. Raises: HTTPException for a run without a record.
 
     training_at_most: maximum rows of the training metrics of a run.
     """
-    return [await _compared_run(context, run_id, policy, training_at_most) for run_id in dict.fromkeys(run_ids)]
+    return [await _compared_run(index, run_id, policy, training_at_most) for run_id in dict.fromkeys(run_ids)]
 
 
-async def _compared_run(context: RequestContext, run_id: int, policy: str, training_at_most: int) -> ComparedRun:
-    record = await context.database.read(lambda session: run_records.run(session, run_id))
+async def _compared_run(index: RunIndex, run_id: int, policy: str, training_at_most: int) -> ComparedRun:
+    record = await index.database.read(lambda session: run_records.run(session, run_id))
     if record is None:
         raise HTTPException(404, f"Run {run_id} not found.")
-    policies = await context.database.read(lambda session: series_queries.subjects(session, run_id, "policy"))
+    policies = await index.database.read(lambda session: series_queries.subjects(session, run_id, "policy"))
     shown_policy = policy if policy in policies else next(iter(policies), "")
     subject = policy_subject(shown_policy)
-    rows = await context.database.read(
+    rows = await index.database.read(
         lambda session: series_queries.rows(session, run_id, subject, VALUES, at_most=ROWS)
     )
-    training = await context.database.read(
+    training = await index.database.read(
         lambda session: training_rows(session, run_id, shown_policy, at_most=training_at_most)
     )
     return ComparedRun(
@@ -70,16 +70,16 @@ async def _compared_run(context: RequestContext, run_id: int, policy: str, train
         policy=shown_policy,
         rows=rows,
         training=training,
-        settings=await _recipe_settings(context, record.name),
+        settings=await _recipe_settings(index, record.name),
     )
 
 
-async def _recipe_settings(context: RequestContext, name: str) -> dict[str, str] | None:
+async def _recipe_settings(index: RunIndex, name: str) -> dict[str, str] | None:
     """Returns the settings of a run's snapshot, if it was launched from here or is in this user's runs folder."""
-    launched = await context.database.read(lambda session: session.get(LaunchedRun, name))
+    launched = await index.database.read(lambda session: session.get(LaunchedRun, name))
     if launched is not None:
         return _read(RunFolder(Path(launched.folder)).recipe_file)
-    followed = next((run for run in context.followed.all if run.name == name and run.folder is not None), None)
+    followed = next((run for run in index.followed.all if run.name == name and run.folder is not None), None)
     if followed is not None and followed.folder is not None:
         return _read(followed.folder.recipe_file)
     return _read(RunFolder(runs_folder() / name).recipe_file) if _RUN_NAME.fullmatch(name) else None

@@ -13,11 +13,11 @@ from web.comparison import views
 from web.comparison.queries import MAX_RUNS, MIN_RUNS, ComparedRun, compared_runs
 from web.comparison.views import Comparison, ComparisonAxis, comparison
 from web.components.downloads import FileFormat, sheet_response
-from web.components.layout import layout
 from web.database.tables import MAX_ID
 from web.history.report_json import report_from_json
-from web.requests.context import RequestContext, RequestContextDep
+from web.requests.dependencies import PagesDep, RunIndexDep
 from web.requests.redirects import redirect_with_flash
+from web.requests.run_lookup import RunIndex
 from web.runs.queries import MAX_STEPS
 from web.runs.training import SMALL_POINTS
 from web.runs.views import SHOWN_POINTS
@@ -33,43 +33,48 @@ ChartName = Annotated[str, Path(max_length=80)]
 @router.get("/runs/compare")
 @needs(Permission.READ)
 async def compare(
-    request: Request, context: RequestContextDep, run: Chosen = (), policy: str = "", by: ComparisonAxis = "step"
+    request: Request,
+    pages: PagesDep,
+    index: RunIndexDep,
+    run: Chosen = (),
+    policy: str = "",
+    by: ComparisonAxis = "step",
 ) -> Response:
     """Shows two to four runs side by side; with fewer, redirects to the list of runs."""
-    runs = await _compared_runs(context, run, policy, training_at_most=SMALL_POINTS)
+    runs = await _compared_runs(index, run, policy, training_at_most=SMALL_POINTS)
     if runs is None:
         return _too_few_runs(run)
-    return context.pages.page(
+    return pages.page(
         request,
         "comparison/page.html",
         page="runs",
-        **_view(context, runs, comparison(runs, by=by, policies=_policies(runs)), policy),
+        **_view(runs, comparison(runs, by=by, policies=_policies(runs)), policy),
     )
 
 
 @router.get("/runs/compare.{ending}")
 @needs(Permission.READ)
 async def export(
-    context: RequestContextDep, ending: FileFormat, run: Chosen = (), policy: str = "", by: ComparisonAxis = "step"
+    index: RunIndexDep, ending: FileFormat, run: Chosen = (), policy: str = "", by: ComparisonAxis = "step"
 ) -> Response:
     """Returns the series that the page plots, as a file."""
-    return sheet_response(views.sheet(await compared_runs(context, run[:MAX_RUNS], policy), by=by), ending)
+    return sheet_response(views.sheet(await compared_runs(index, run[:MAX_RUNS], policy), by=by), ending)
 
 
 @router.get("/runs/compare/training.{ending}")
 @needs(Permission.READ)
 async def export_training(
-    context: RequestContextDep, ending: FileFormat, run: Chosen = (), policy: str = "", by: ComparisonAxis = "step"
+    index: RunIndexDep, ending: FileFormat, run: Chosen = (), policy: str = "", by: ComparisonAxis = "step"
 ) -> Response:
     """Returns the training metrics of the runs, one row for each run and step, as a file."""
-    runs = await compared_runs(context, run[:MAX_RUNS], policy, training_at_most=MAX_STEPS)
+    runs = await compared_runs(index, run[:MAX_RUNS], policy, training_at_most=MAX_STEPS)
     return await asyncio.to_thread(lambda: sheet_response(views.training_sheet(runs, by=by), ending))
 
 
 @router.get("/runs/compare/charts/{name}.{ending}")
 @needs(Permission.READ)
 async def export_chart(
-    context: RequestContextDep,
+    index: RunIndexDep,
     name: ChartName,
     ending: FileFormat,
     run: Chosen = (),
@@ -77,7 +82,7 @@ async def export_chart(
     by: ComparisonAxis = "step",
 ) -> Response:
     """Returns the series of one chart, as a file."""
-    runs = await compared_runs(context, run[:MAX_RUNS], policy, training_at_most=MAX_STEPS)
+    runs = await compared_runs(index, run[:MAX_RUNS], policy, training_at_most=MAX_STEPS)
     _chart_label(runs, name)
     return sheet_response(views.chart_sheet(runs, name, by=by), ending)
 
@@ -86,24 +91,25 @@ async def export_chart(
 @needs(Permission.READ)
 async def show_item(
     request: Request,
-    context: RequestContextDep,
+    pages: PagesDep,
+    index: RunIndexDep,
     name: ChartName,
     run: Chosen = (),
     policy: str = "",
     by: ComparisonAxis = "step",
 ) -> Response:
     """Shows one chart in full width with its table."""
-    runs = await _compared_runs(context, run, policy, training_at_most=SHOWN_POINTS)
+    runs = await _compared_runs(index, run, policy, training_at_most=SHOWN_POINTS)
     if runs is None:
         return _too_few_runs(run)
     label = _chart_label(runs, name)
     view = comparison(runs, by=by, policies=_policies(runs), only=name)
     heads, rows = views.chart_table(runs, name, by=by)
-    return context.pages.page(
+    return pages.page(
         request,
         "comparison/chart.html",
         page="runs",
-        **_view(context, runs, view, policy),
+        **_view(runs, view, policy),
         name=name,
         label=label,
         heads=heads,
@@ -112,11 +118,11 @@ async def show_item(
 
 
 async def _compared_runs(
-    context: RequestContext, run: tuple[int, ...], policy: str, *, training_at_most: int
+    index: RunIndex, run: tuple[int, ...], policy: str, *, training_at_most: int
 ) -> list[ComparedRun] | None:
     if not MIN_RUNS <= len(set(run)) <= MAX_RUNS:
         return None
-    return await compared_runs(context, run, policy, training_at_most=training_at_most)
+    return await compared_runs(index, run, policy, training_at_most=training_at_most)
 
 
 def _too_few_runs(run: tuple[int, ...]) -> Response:
@@ -128,13 +134,12 @@ def _policies(runs: list[ComparedRun]) -> list[str]:
     return sorted({stream.policy for run in runs for stream in report_from_json(run.record.report_json).streams})
 
 
-def _view(context: RequestContext, runs: list[ComparedRun], view: Comparison, policy: str) -> dict[str, Any]:
+def _view(runs: list[ComparedRun], view: Comparison, policy: str) -> dict[str, Any]:
     query = urlencode([("run", run.record.id) for run in runs])
     full_query = urlencode(
         [("run", run.record.id) for run in runs] + [("by", view.by)] + ([("policy", policy)] if policy else [])
     )
     return {
-        "layout": layout(context.state, context.settings),
         "view": view,
         "policy": policy,
         "query": query,

@@ -16,14 +16,17 @@ from markupsafe import Markup, escape
 from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.components import formats
-from web.components.header import HeaderView
-from web.components.layout import NAVIGATION
+from web.components.header import header_view
+from web.components.layout import NAVIGATION, PageLayout, PageSelection, layout
 from web.components.live_texts import LiveText
 from web.components.texts import may_scroll, visible
+from web.process_settings import Settings
 from web.security.flash import read_flash
 from web.security.path_prefix import with_prefix
 from web.security.resources import Resource
 from web.security.roles import Permission
+from web.state.fleet_state import FleetState
+from web.state.run_state import RunState
 from web.state.sentences import event_sentence
 
 WEB_FOLDER = Path(__file__).parents[1]
@@ -35,30 +38,25 @@ THEME_COOKIE = "astraflow_theme"
 
 
 class PageRenderer:
-    """Renders templates. dataflow: address for the commands on pages. header: header of every page.
+    """Renders the templates of one run. name: returns the name of the run, on which roles apply."""
 
-    run: name of the run shown, on which roles apply. prefix: path below which browsers reach the page.
-    """
-
-    def __init__(
-        self, *, dataflow: str, header: Callable[[], HeaderView], run: Callable[[], str], prefix: str = ""
-    ) -> None:
+    def __init__(self, settings: Settings, state: RunState, fleet: FleetState, *, name: Callable[[], str]) -> None:
         self.build = build_stamp()
-        self._prefix = prefix
-        self._dataflow = dataflow
-        self._header = header
-        self._run = run
+        self._settings = settings
+        self._state = state
+        self._fleet = fleet
+        self._name = name
         self._environment = _environment()
-
-    def compile_templates(self) -> None:
-        """Compiles every template, so that the first request does not wait for it."""
-        for name in self._environment.list_templates(extensions=("html",)):
-            self._environment.get_template(name)
 
     def fragment(self, template: str, **context: Any) -> str:
         """Renders a fragment of a page."""
-        context |= {"dataflow_address": self._dataflow, "prefix": self._prefix}
-        return with_prefix(self._environment.get_template(template).render(context), self._prefix)
+        prefix = self._settings.path_prefix
+        context |= {"dataflow_address": self._settings.dataflow, "prefix": prefix}
+        return with_prefix(self._environment.get_template(template).render(context), prefix)
+
+    def layout(self, *, path: str = "", choice: PageSelection | None = None) -> PageLayout:
+        """Builds the frame of a page; with `path` and `choice` also links to its other ranges and policies."""
+        return layout(self._state, self._settings, path=path, choice=choice)
 
     def page(
         self,
@@ -69,11 +67,11 @@ class PageRenderer:
         status: int = 200,
         **context: Any,
     ) -> HTMLResponse:
-        """Renders a page, or the answer to a request for a fragment."""
+        """Renders a page, or the answer to a request for a fragment. Its `layout` is that without links by default."""
         flash = read_flash(request)
         theme = request.cookies.get(THEME_COOKIE, "system")
         viewer: Viewer | None = getattr(request.state, "viewer", None)
-        run = self._run()
+        run = self._name()
 
         def may(need: Permission, *, pool: str = "") -> bool:
             """True if the viewer has the permission on the shown run or one of its pools."""
@@ -96,13 +94,20 @@ class PageRenderer:
             next_theme=THEMES[(THEMES.index(theme if theme in THEMES else "system") + 1) % len(THEMES)],
             flash=flash,
             status=status,
-            top=self._header(),
-            **context,
+            top=header_view(self._state.report, self._fleet),
+            **{"layout": self.layout(), **context},
         )
         response = HTMLResponse(text, status)
         if flash is not None:
             flash.clear(response)
         return response
+
+
+def compile_templates() -> None:
+    """Compiles every template, so that the first request does not wait for it."""
+    environment = _environment()
+    for name in environment.list_templates(extensions=("html",)):
+        environment.get_template(name)
 
 
 def template_files() -> list[Path]:

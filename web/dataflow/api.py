@@ -6,15 +6,15 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PluginChange, PluginSpec
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
-from web.accounts.viewer import Viewer
 from web.dataflow import commands as flow_commands
 from web.dataflow.stream_cards import pressure
 from web.dataflow.views import finding
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests.commands import Commands
+from web.requests.dependencies import CommandsDep, ReportDep, StateDep, ViewerDep
 from web.rest.common import (
     BODY_ERRORS,
     NAME,
@@ -103,10 +103,9 @@ class SamplerRequest(RequestBody):
 
 @router.get("/flows", response_model=DataflowResponse, responses=error_responses())
 @needs(Permission.READ)
-async def flows(context: RequestContextDep) -> dict[str, Any]:
+async def flows(report: ReportDep, state: StateDep) -> dict[str, Any]:
     """Returns flows, streams, and the graph's edges with counts and rates."""
-    report = _report(context)
-    graph = build_graph(report.flows, report.streams, context.state.recent_counts.earliest, report.at)
+    graph = build_graph(report.flows, report.streams, state.recent_counts.earliest, report.at)
     return {
         "finding": finding(graph, "run"),
         "flows": report.flows,
@@ -114,32 +113,32 @@ async def flows(context: RequestContextDep) -> dict[str, Any]:
             StreamResponse.values_of(stream, back_pressure=pressure(report, stream)[0]) for stream in report.streams
         ],
         "arrows": graph.edges,
-        "age_s": context.state.age_s,
+        "age_s": state.age_s,
     }
 
 
 @router.post("/flows/{flow:path}/pause", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def pause(
-    context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: ReasonRequest, key: Key
+    commands: CommandsDep, report: ReportDep, flow: FlowName, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
     """Pauses a flow: no new group is issued; leased tasks finish and their results are kept."""
-    return await _set(context, viewer, flow, is_paused=True, key=key, reason=body.reason)
+    return await _set(commands, report, flow, is_paused=True, key=key, reason=body.reason)
 
 
 @router.post("/flows/{flow:path}/resume", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def resume(
-    context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: ReasonRequest, key: Key
+    commands: CommandsDep, report: ReportDep, flow: FlowName, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
     """Resumes a paused flow."""
-    return await _set(context, viewer, flow, is_paused=False, key=key, reason=body.reason)
+    return await _set(commands, report, flow, is_paused=False, key=key, reason=body.reason)
 
 
 @router.post("/flows/{flow:path}/plugins", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def flow_plugins(
-    context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: FlowPluginsRequest, key: Key
+    commands: CommandsDep, report: ReportDep, viewer: ViewerDep, flow: FlowName, body: FlowPluginsRequest, key: Key
 ) -> dict[str, Any]:
     """Replaces a flow's selector or filters from the next version on.
 
@@ -147,13 +146,13 @@ async def flow_plugins(
     empty change.
     """
     change = PluginChange(
-        flow=_flow(_report(context), flow).id,
+        flow=_flow(report, flow).id,
         selector=None if body.selector is None else body.selector.spec,
         filters=None if body.filters is None else tuple(filter_.spec for filter_ in body.filters),
         actor=viewer.name,
         reason=body.reason,
     )
-    return await _change(context, viewer, change, key)
+    return await _change(commands, change, key)
 
 
 @router.post(
@@ -161,37 +160,29 @@ async def flow_plugins(
 )
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def sampler(
-    context: RequestContextDep, viewer: ViewerDep, policy: PolicyName, body: SamplerRequest, key: Key
+    commands: CommandsDep, report: ReportDep, viewer: ViewerDep, policy: PolicyName, body: SamplerRequest, key: Key
 ) -> dict[str, Any]:
     """Replaces a policy's sampler from the next version on. Returns 409 as for a flow's plugins."""
-    policy_id = _stream(_report(context), policy).policy
+    policy_id = _stream(report, policy).policy
     change = PluginChange(policy=policy_id, sampler=body.sampler.spec, actor=viewer.name, reason=body.reason)
-    return await _change(context, viewer, change, key)
+    return await _change(commands, change, key)
 
 
 async def _set(
-    context: RequestContext, viewer: Viewer, name: str, *, is_paused: bool, key: str, reason: str
+    commands: Commands, report: Report, name: str, *, is_paused: bool, key: str, reason: str
 ) -> dict[str, Any]:
-    flow = _flow(_report(context), name).id
-    message = await flow_commands.pause_flow(context, viewer, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
+    flow = _flow(report, name).id
+    message = await flow_commands.pause_flow(commands, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
     return {"message": message}
 
 
-async def _change(context: RequestContext, viewer: Viewer, change: PluginChange, key: str) -> dict[str, Any]:
+async def _change(commands: Commands, change: PluginChange, key: str) -> dict[str, Any]:
     if not change.specs_by_slot():
         raise HTTPException(409, "cannot change plugins: the request names none; send a selector or filters")
     try:
-        return {"message": await flow_commands.change_plugins(context, viewer, change, key=key)}
+        return {"message": await flow_commands.change_plugins(commands, change, key=key)}
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
-
-
-def _report(context: RequestContext) -> Report:
-    if context.state.report is None:
-        raise Unavailable(
-            "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
-        )
-    return context.state.report
 
 
 def _flow(report: Report, name: str) -> FlowReport:

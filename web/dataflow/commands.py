@@ -6,53 +6,50 @@ from dataclasses import asdict, replace
 
 from astraflow.contract.ids import FlowId
 from astraflow.contract.plugins import PluginChange
-from web.accounts.viewer import Viewer
-from web.requests.context import RequestContext
-from web.requests.fleet_commands import run_audited_once
+from web.requests.commands import Commands
 from web.requests.redirects import reason_of
 from web.security.audit_log import AuditedCommand
+from web.state.run_state import RunState
 
 
-async def pause_flow(
-    context: RequestContext, viewer: Viewer, flow: FlowId, *, is_paused: bool, key: str, reason: str
-) -> str:
+async def pause_flow(commands: Commands, flow: FlowId, *, is_paused: bool, key: str, reason: str) -> str:
     """Pauses or resumes issuing; returns a sentence. Raises: InvalidInput for an unknown flow."""
     command = AuditedCommand(action="flow.pause" if is_paused else "flow.resume", target=flow, reason=reason)
 
     async def pause() -> str:
-        return await context.control.pause_flow(flow, is_paused=is_paused, actor=viewer.name, reason=reason_of(reason))
+        return await commands.run.control.pause_flow(
+            flow, is_paused=is_paused, actor=commands.viewer.name, reason=reason_of(reason)
+        )
 
-    return await run_audited_once(
-        context, viewer, command, pause, key=key, request_text=f"{command.action} {flow} {reason}"
-    )
+    return await commands.audited_once(command, pause, key=key, request_text=f"{command.action} {flow} {reason}")
 
 
-async def change_plugins(context: RequestContext, viewer: Viewer, change: PluginChange, *, key: str) -> str:
+async def change_plugins(commands: Commands, change: PluginChange, *, key: str) -> str:
     """Changes plug-ins from the next version on, with the viewer as actor; returns a sentence.
 
     Raises: InvalidInput for an unknown kind or option; UnknownPolicy.
     """
     reason = change.reason
-    change = replace(change, actor=viewer.name, reason=reason_of(reason))
+    change = replace(change, actor=commands.viewer.name, reason=reason_of(reason))
     request_text = json.dumps(asdict(change), default=str, sort_keys=True)
     command = AuditedCommand(
         action="plugins.change",
         target=str(change.flow or change.policy),
         reason=reason,
-        before=_current_plugins(context, change),
+        before=_current_plugins(commands.run.state, change),
         after={
             slot.value: json.dumps([dict(spec) for spec in specs]) for slot, specs in change.specs_by_slot().items()
         },
     )
 
     async def apply() -> str:
-        return await context.control.change_plugins(change)
+        return await commands.run.control.change_plugins(change)
 
-    return await run_audited_once(context, viewer, command, apply, key=key, request_text=request_text)
+    return await commands.audited_once(command, apply, key=key, request_text=request_text)
 
 
-def _current_plugins(context: RequestContext, change: PluginChange) -> Mapping[str, str]:
-    report = context.state.report
+def _current_plugins(state: RunState, change: PluginChange) -> Mapping[str, str]:
+    report = state.report
     flow = next((candidate for candidate in report.flows if candidate.id == change.flow), None) if report else None
     stream = (
         next((candidate for candidate in report.streams if candidate.policy == change.policy), None) if report else None

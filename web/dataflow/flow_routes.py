@@ -12,8 +12,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import FlowId
 from astraflow.contract.plugins import PluginChange, PluginKind, PluginSlot
 from astraflow.contract.reports.report import FlowReport, StreamReport
-from web.accounts.viewer import Viewer
-from web.components.layout import layout
+from web.components.rendering import PageRenderer
 from web.dataflow import commands as flow_commands
 from web.dataflow.plugin_form import (
     PluginForm,
@@ -23,11 +22,12 @@ from web.dataflow.plugin_form import (
     requested_plugin,
     sampler_form,
 )
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
-from web.requests.fleet_commands import form_key
+from web.requests.commands import Commands, form_key
+from web.requests.dependencies import CommandsDep, PagesDep, StateDep, ViewerDep
 from web.requests.redirects import DEFAULT_REASON, redirect_with_flash
 from web.security.flash import Flash, Undo
 from web.security.roles import Permission, ResourceKind, needs
+from web.state.run_state import RunState
 
 router = APIRouter()
 
@@ -39,13 +39,12 @@ MAX_FIELDS = 100
 
 @router.get("/flows/{flow:path}/pause")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def ask_pause(request: Request, context: RequestContextDep, flow: str, back: Back = "") -> Response:
+async def ask_pause(request: Request, pages: PagesDep, flow: str, back: Back = "") -> Response:
     """Shows the confirmation page for pausing a flow."""
-    return context.pages.page(
+    return pages.page(
         request,
         "confirm.html",
         page="dataflow",
-        layout=layout(context.state, context.settings),
         title=f"Pause flow {FlowId(flow)}?",
         sentence=(
             "No new group is issued; leased tasks finish and their results are kept. The trainer consumes the buffer, "
@@ -60,35 +59,33 @@ async def ask_pause(request: Request, context: RequestContextDep, flow: str, bac
 
 @router.post("/flows/{flow:path}/pause")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def pause(
-    context: RequestContextDep, viewer: ViewerDep, flow: str, back: Back = "", reason: str = Form("")
-) -> Response:
+async def pause(commands: CommandsDep, flow: str, back: Back = "", reason: str = Form("")) -> Response:
     """Pauses the flow: no new group is issued."""
-    return await _set(context, flow, is_paused=True, viewer=viewer, reason=reason, back=back)
+    return await _set(commands, flow, is_paused=True, reason=reason, back=back)
 
 
 @router.post("/flows/{flow:path}/resume")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def resume(
-    context: RequestContextDep, viewer: ViewerDep, flow: str, back: Back = "", reason: str = Form("")
-) -> Response:
+async def resume(commands: CommandsDep, flow: str, back: Back = "", reason: str = Form("")) -> Response:
     """Resumes the flow."""
-    return await _set(context, flow, is_paused=False, viewer=viewer, reason=reason, back=back)
+    return await _set(commands, flow, is_paused=False, reason=reason, back=back)
 
 
 @router.get("/flows/{flow:path}/plugins")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def ask_plugins(request: Request, context: RequestContextDep, flow: str) -> Response:
+async def ask_plugins(request: Request, pages: PagesDep, state: StateDep, flow: str) -> Response:
     """Shows the form with the active and the planned selector and filters."""
-    report = _flow(context, flow)
-    return _form_page(request, context, flow_form(report, _kinds(context), action=request.url.path))
+    report = _flow(state, flow)
+    return _form_page(request, pages, flow_form(report, _kinds(state), action=request.url.path))
 
 
 @router.post("/flows/{flow:path}/plugins")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def change_plugins(request: Request, context: RequestContextDep, viewer: ViewerDep, flow: str) -> Response:
+async def change_plugins(
+    request: Request, commands: CommandsDep, state: StateDep, viewer: ViewerDep, flow: str
+) -> Response:
     """Plans the selector and filters that differ from the active or planned ones."""
-    form, flow_report = await _fields(request), _flow(context, flow)
+    form, flow_report = await _fields(request), _flow(state, flow)
 
     def change() -> PluginChange:
         selector, filters = requested_plugin(form, PluginSlot.SELECTOR), requested_filters(form)
@@ -105,22 +102,24 @@ async def change_plugins(request: Request, context: RequestContextDep, viewer: V
             reason=_reason(form),
         )
 
-    return await _change(context, viewer, change)
+    return await _change(commands, change)
 
 
 @router.get("/policies/{policy:path}/sampler")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def ask_sampler(request: Request, context: RequestContextDep, policy: str) -> Response:
+async def ask_sampler(request: Request, pages: PagesDep, state: StateDep, policy: str) -> Response:
     """Shows the form with the sampler of a policy's stream."""
-    report = _stream(context, policy)
-    return _form_page(request, context, sampler_form(report, _kinds(context), action=request.url.path))
+    report = _stream(state, policy)
+    return _form_page(request, pages, sampler_form(report, _kinds(state), action=request.url.path))
 
 
 @router.post("/policies/{policy:path}/sampler")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def change_sampler(request: Request, context: RequestContextDep, viewer: ViewerDep, policy: str) -> Response:
+async def change_sampler(
+    request: Request, commands: CommandsDep, state: StateDep, viewer: ViewerDep, policy: str
+) -> Response:
     """Plans the sampler if it differs from the active or planned one."""
-    form, stream = await _fields(request), _stream(context, policy)
+    form, stream = await _fields(request), _stream(state, policy)
 
     def change() -> PluginChange:
         sampler = requested_plugin(form, PluginSlot.SAMPLER)
@@ -131,14 +130,12 @@ async def change_sampler(request: Request, context: RequestContextDep, viewer: V
             policy=stream.policy, sampler=sampler if has_other else None, actor=viewer.name, reason=_reason(form)
         )
 
-    return await _change(context, viewer, change)
+    return await _change(commands, change)
 
 
-async def _set(
-    context: RequestContext, flow: str, *, is_paused: bool, viewer: Viewer, reason: str, back: str
-) -> Response:
+async def _set(commands: Commands, flow: str, *, is_paused: bool, reason: str, back: str) -> Response:
     key = form_key(flow, is_paused, time.time_ns())
-    pause_call = flow_commands.pause_flow(context, viewer, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
+    pause_call = flow_commands.pause_flow(commands, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
     try:
         flash = Flash(text=await pause_call, tone="good", undo=Undo.RESUME if is_paused else None, of=flow)
     except AstraFlowError as problem:
@@ -146,7 +143,7 @@ async def _set(
     return redirect_with_flash(flash, page=f"/{back}")
 
 
-async def _change(context: RequestContext, viewer: Viewer, read: Callable[[], PluginChange]) -> Response:
+async def _change(commands: Commands, read: Callable[[], PluginChange]) -> Response:
     try:
         change = read()
         if not change.specs_by_slot():
@@ -154,20 +151,14 @@ async def _change(context: RequestContext, viewer: Viewer, read: Callable[[], Pl
                 "cannot change plugins: these are already active or planned; choose others",
                 code="plugin.nothing_to_change",
             )
-        message = await flow_commands.change_plugins(context, viewer, change, key=form_key(time.time_ns()))
+        message = await flow_commands.change_plugins(commands, change, key=form_key(time.time_ns()))
         return redirect_with_flash(Flash(text=message, tone="good"), page="/dataflow")
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("Nothing was changed", problem), page="/dataflow")
 
 
-def _form_page(request: Request, context: RequestContext, form: PluginForm) -> Response:
-    return context.pages.page(
-        request,
-        "dataflow/plugins.html",
-        page="dataflow",
-        layout=layout(context.state, context.settings),
-        form=form,
-    )
+def _form_page(request: Request, pages: PageRenderer, form: PluginForm) -> Response:
+    return pages.page(request, "dataflow/plugins.html", page="dataflow", form=form)
 
 
 async def _fields(request: Request) -> Mapping[str, Sequence[str]]:
@@ -179,20 +170,20 @@ def _reason(form: Mapping[str, Sequence[str]]) -> str:
     return "".join(form.get("reason", ())).strip()[:200] or DEFAULT_REASON
 
 
-def _kinds(context: RequestContext) -> Sequence[PluginKind]:
-    return context.state.report.plugin_kinds if context.state.report else ()
+def _kinds(state: RunState) -> Sequence[PluginKind]:
+    return state.report.plugin_kinds if state.report else ()
 
 
-def _flow(context: RequestContext, name: str) -> FlowReport:
-    report = context.state.report
+def _flow(state: RunState, name: str) -> FlowReport:
+    report = state.report
     flow_report = next((flow for flow in report.flows if flow.id == name), None) if report else None
     if flow_report is None:
         raise HTTPException(404, "The run has no such flow.")
     return flow_report
 
 
-def _stream(context: RequestContext, name: str) -> StreamReport:
-    report = context.state.report
+def _stream(state: RunState, name: str) -> StreamReport:
+    report = state.report
     stream_report = next((stream for stream in report.streams if stream.policy == name), None) if report else None
     if stream_report is None:
         raise HTTPException(404, "The run has no such policy.")

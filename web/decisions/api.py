@@ -14,7 +14,7 @@ from web.decisions.queries import (
     recommendation_at,
 )
 from web.decisions.schemas import DecisionDetail, DecisionList
-from web.requests.context import RequestContextDep
+from web.requests.dependencies import ControlDep, FleetDep, StateDep
 from web.rest.common import PREFIX, error_responses
 from web.security.roles import Permission, needs
 
@@ -26,7 +26,8 @@ Word = Annotated[str, Query(max_length=128)]
 @router.get("/decisions", response_model=DecisionList, responses=error_responses())
 @needs(Permission.READ)
 async def decisions(
-    context: RequestContextDep,
+    control: ControlDep,
+    fleet: FleetDep,
     pool: Word = "",
     kind: Word = "",
     actor: Word = "",
@@ -37,20 +38,23 @@ async def decisions(
 ) -> dict[str, Any]:
     """Lists decisions, newest first: pool changes, overrides, refusals, failed launches, and target changes."""
     filters = DecisionFilter(pool=pool, kind=kind, actor=actor, source=source, text=text)
-    page = await decision_page(context, filters, before=before or "", limit=limit)
+    page = await decision_page(control, fleet, filters, before=before or "", limit=limit)
     return {"items": page.entries, "older": page.older or None, "problems": page.problems}
 
 
 @router.get("/decisions/{decision_id}", response_model=DecisionDetail, responses=error_responses(404))
 @needs(Permission.READ)
 async def get_decision(
-    context: RequestContextDep, decision_id: Annotated[str, Path(pattern=ENTRY_ID_PATTERN, examples=["fleet-12"])]
+    state: StateDep,
+    control: ControlDep,
+    fleet: FleetDep,
+    decision_id: Annotated[str, Path(pattern=ENTRY_ID_PATTERN, examples=["fleet-12"])],
 ) -> dict[str, Any]:
     """Returns a decision with the sizing rule's recommendation at that time."""
-    entry = await decision(context, decision_id)
+    entry = await decision(control, fleet, decision_id)
     if entry is None:
         raise HTTPException(
             404,
             f"cannot find decision {decision_id!r}: it is not in its journal; list them with GET {PREFIX}/decisions",
         )
-    return DecisionDetail.values_of(entry, recommendation=await recommendation_at(context, entry))
+    return DecisionDetail.values_of(entry, recommendation=await recommendation_at(state, control, entry))

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.plans import Finding
@@ -15,7 +16,8 @@ from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Event
-from web.requests.context import RequestContext
+from web.live.followed_run import FollowedFleet
+from web.state.run_state import RunState
 
 FLEET: Final = "fleet"
 RULE: Final = "rule"
@@ -103,13 +105,18 @@ class DecisionPage:
 
 
 async def decision_page(
-    context: RequestContext, filters: DecisionFilter, *, before: str = "", limit: int = PAGE_ENTRIES
+    control: ControlPlaneClient,
+    fleet: FollowedFleet,
+    filters: DecisionFilter,
+    *,
+    before: str = "",
+    limit: int = PAGE_ENTRIES,
 ) -> DecisionPage:
     """Returns a page of matching decisions, newest first. An unreadable journal is reported; the other is shown."""
     fleet_before, rule_before = _cursor(before)
     journals = (
-        _Journal(FLEET, lambda at: _fleet_entries(context, filters.pool, at), fleet_before),
-        _Journal(RULE, lambda at: _rule_entries(context, filters.pool, at), rule_before),
+        _Journal(FLEET, lambda at: _fleet_entries(fleet, filters.pool, at), fleet_before),
+        _Journal(RULE, lambda at: _rule_entries(control, filters.pool, at), rule_before),
     )
     matching: list[DecisionEntry] = []
     for journal in journals:
@@ -136,29 +143,34 @@ def newest_cursor(entries: Sequence[DecisionEntry]) -> str:
     return f"f{ends[FLEET]}r{ends[RULE]}"
 
 
-async def newer_count(context: RequestContext, filters: DecisionFilter, than: str) -> int:
+async def newer_count(control: ControlPlaneClient, fleet: FollowedFleet, filters: DecisionFilter, than: str) -> int:
     """Returns how many entries of the newest page are newer than a `newest_cursor`. Raises: InvalidInput."""
-    fleet, rule = _cursor(than)
-    page = await decision_page(context, filters)
-    return sum(entry.ordinal > (fleet if entry.source == FLEET else rule) for entry in page.entries)
+    fleet_at, rule_at = _cursor(than)
+    page = await decision_page(control, fleet, filters)
+    return sum(entry.ordinal > (fleet_at if entry.source == FLEET else rule_at) for entry in page.entries)
 
 
-async def decision(context: RequestContext, entry_id: str) -> DecisionEntry | None:
+async def decision(control: ControlPlaneClient, fleet: FollowedFleet, entry_id: str) -> DecisionEntry | None:
     """Returns one decision; None when its journal does not contain it (any more). Raises: errors of reading it."""
     if not re.match(ENTRY_ID_PATTERN, entry_id):
         return None
     source, _, number = entry_id.partition("-")
     ordinal = int(number)
-    read = (_fleet_entries if source == FLEET else _rule_entries)(context, "", ordinal + 1, 1)
-    return next((entry for entry in await read if entry.ordinal == ordinal), None)
+    if source == FLEET:
+        entries = await _fleet_entries(fleet, "", ordinal + 1, 1)
+    else:
+        entries = await _rule_entries(control, "", ordinal + 1, 1)
+    return next((entry for entry in entries if entry.ordinal == ordinal), None)
 
 
-async def recommendation_at(context: RequestContext, entry: DecisionEntry) -> PoolRecommendation | None:
+async def recommendation_at(
+    state: RunState, control: ControlPlaneClient, entry: DecisionEntry
+) -> PoolRecommendation | None:
     """Returns the recommendation for the pool at the tick of a decision, or the nearest retained one.
 
     Raises: errors of the request to dataflow.
     """
-    newest = context.state.report
+    newest = state.report
     if newest is None or not entry.pool:
         return None
     recommendations = [recommendation for recommendation in newest.recommendations if recommendation.pool == entry.pool]
@@ -166,7 +178,7 @@ async def recommendation_at(context: RequestContext, entry: DecisionEntry) -> Po
     age_s = max(0.0, newest.at - entry.at)
     after = max(0, newest.sequence - round(age_s) - 2 * round(MINUTE_S))
     limit = min(5000, round(age_s / (MINUTE_S if is_old else 1.0)) + 4 * round(MINUTE_S))
-    past = await context.control.history(after_sequence=after, limit=limit, resolution_s=60 if is_old else 1)
+    past = await control.history(after_sequence=after, limit=limit, resolution_s=60 if is_old else 1)
     recommendations += [
         recommendation
         for report in past
@@ -217,23 +229,21 @@ class _Journal:
 
 
 async def _fleet_entries(
-    context: RequestContext, pool: str, before: int, limit: int = FETCH_ENTRIES
+    fleet: FollowedFleet, pool: str, before: int, limit: int = FETCH_ENTRIES
 ) -> list[DecisionEntry]:
-    if context.fleet is None:
+    if fleet.client is None:
         return []
     bound = None if before >= _FROM_NEWEST else before
     pool_id = PoolId.unchecked(pool) if pool else None
-    return [
-        fleet_entry(decision) for decision in await context.fleet.decisions(pool=pool_id, before=bound, limit=limit)
-    ]
+    return [fleet_entry(decision) for decision in await fleet.client.decisions(pool=pool_id, before=bound, limit=limit)]
 
 
 async def _rule_entries(
-    context: RequestContext, pool: str, before: int, limit: int = FETCH_ENTRIES
+    control: ControlPlaneClient, pool: str, before: int, limit: int = FETCH_ENTRIES
 ) -> list[DecisionEntry]:
     bound = None if before >= _FROM_NEWEST else before
     query = EventQuery(kinds=RULE_KINDS, subject=pool, before=bound, limit=limit)
-    return [_rule_entry(event) for event in (await context.control.events(query)).events if event.kind in RULE_KINDS]
+    return [_rule_entry(event) for event in (await control.events(query)).events if event.kind in RULE_KINDS]
 
 
 def fleet_entry(decision: Decision) -> DecisionEntry:

@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
 from web.components.downloads import FileFormat, sheet_response
-from web.components.layout import layout
 from web.decisions.queries import (
     CURSOR_PATTERN,
     PAGE_ENTRIES,
@@ -26,9 +25,10 @@ from web.decisions.queries import (
     recommendation_at,
 )
 from web.decisions.views import KINDS, decision_groups, decision_row, decision_sheet, decision_view
-from web.process_settings import web_command
+from web.live.followed_run import FollowedFleet
+from web.process_settings import Settings, web_command
 from web.requests import conditional_requests
-from web.requests.context import RequestContext, RequestContextDep
+from web.requests.dependencies import ControlDep, FleetDep, PagesDep, SettingsDep, StateDep
 from web.security.roles import Permission, needs
 
 router = APIRouter()
@@ -38,55 +38,59 @@ MAX_FILTER_LENGTH = 128
 
 @router.get("/decisions")
 @needs(Permission.READ)
-async def show(request: Request, context: RequestContextDep) -> Response:
+async def show(
+    request: Request, pages: PagesDep, control: ControlDep, fleet: FleetDep, settings: SettingsDep
+) -> Response:
     """Shows one page of the decisions that match the filter, newest first."""
     filters, before = _filter_from(request.query_params)
-    page = await decision_page(context, filters, before=before, limit=PAGE_ENTRIES)
-    return context.pages.page(request, "decisions/page.html", page="decisions", **_view(context, filters, before, page))
+    page = await decision_page(control, fleet, filters, before=before, limit=PAGE_ENTRIES)
+    return pages.page(request, "decisions/page.html", page="decisions", **_view(fleet, settings, filters, before, page))
 
 
 @router.get("/decisions/newer")
 @needs(Permission.READ)
 async def newer(
-    request: Request, context: RequestContextDep, than: Annotated[str, Query(max_length=MAX_FILTER_LENGTH)] = ""
+    request: Request,
+    pages: PagesDep,
+    control: ControlDep,
+    fleet: FleetDep,
+    than: Annotated[str, Query(max_length=MAX_FILTER_LENGTH)] = "",
 ) -> Response:
     """Returns the number of decisions newer than the cursor `than`, as a fragment."""
     filters, _ = _filter_from(request.query_params)
-    count = await newer_count(context, filters, than)
-    fragment = context.pages.page(request, "_newer.html", newer=count, most=PAGE_ENTRIES, newest=_newest(filters))
+    count = await newer_count(control, fleet, filters, than)
+    fragment = pages.page(request, "_newer.html", newer=count, most=PAGE_ENTRIES, newest=_newest(filters))
     return conditional_requests.with_etag(request, fragment)
 
 
 @router.get("/decisions.{ending}")
 @needs(Permission.READ)
-async def export(request: Request, context: RequestContextDep, ending: FileFormat) -> Response:
+async def export(request: Request, control: ControlDep, fleet: FleetDep, ending: FileFormat) -> Response:
     """Returns the decisions that the page with the same filter shows, as a file."""
     filters, before = _filter_from(request.query_params)
-    page = await decision_page(context, filters, before=before, limit=PAGE_ENTRIES)
+    page = await decision_page(control, fleet, filters, before=before, limit=PAGE_ENTRIES)
     return sheet_response(decision_sheet(page.entries), ending)
 
 
 @router.get("/decisions/{entry_id}")
 @needs(Permission.READ)
-async def show_item(request: Request, context: RequestContextDep, entry_id: str) -> Response:
+async def show_item(
+    request: Request, pages: PagesDep, state: StateDep, control: ControlDep, fleet: FleetDep, entry_id: str
+) -> Response:
     """Shows one decision with its figures, as a page or in the table's drawer."""
     try:
-        entry = await decision(context, entry_id)
+        entry = await decision(control, fleet, entry_id)
     except AstraFlowError as refused:
         raise HTTPException(503, f"The journal cannot be read now: {refused}") from refused
     if entry is None:
         raise HTTPException(404, "No decision with this id in its journal; older entries are removed.")
     recommendation, problem = None, ""
     try:
-        recommendation = await recommendation_at(context, entry)
+        recommendation = await recommendation_at(state, control, entry)
     except AstraFlowError as refused:
         problem = str(refused)
-    return context.pages.page(
-        request,
-        "decisions/decision.html",
-        page="decisions",
-        layout=layout(context.state, context.settings),
-        view=decision_view(entry, recommendation, problem=problem),
+    return pages.page(
+        request, "decisions/decision.html", page="decisions", view=decision_view(entry, recommendation, problem=problem)
     )
 
 
@@ -101,12 +105,13 @@ def _filter_from(query: QueryParams) -> tuple[DecisionFilter, str]:
     return DecisionFilter(**words), before if re.match(CURSOR_PATTERN, before) else ""
 
 
-def _view(context: RequestContext, filters: DecisionFilter, before: str, page: DecisionPage) -> dict[str, Any]:
+def _view(
+    fleet: FollowedFleet, settings: Settings, filters: DecisionFilter, before: str, page: DecisionPage
+) -> dict[str, Any]:
     query = _query(filters)
     shown = query | ({"before": before} if before else {})
-    status = context.fleet_state.status
+    status = fleet.state.status
     return {
-        "layout": layout(context.state, context.settings),
         "filters": filters,
         "groups": decision_groups([decision_row(entry) for entry in page.entries]),
         "pools": [pool.spec.id for pool in status.pools] if status else [],
@@ -114,8 +119,8 @@ def _view(context: RequestContext, filters: DecisionFilter, before: str, page: D
         "sources": {"fleet": "people, programs, the fleet", "rule": "the sizing rule"},
         "rule_kinds": RULE_KINDS,
         "problems": page.problems,
-        "has_fleet": context.fleet is not None,
-        "web_command": web_command(context.settings),
+        "has_fleet": fleet.client is not None,
+        "web_command": web_command(settings),
         "is_filtered": bool(query),
         "before": before,
         "newest": _newest(filters),

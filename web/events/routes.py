@@ -12,8 +12,7 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.reports.queries import EventPage, EventQuery
 from web.components.downloads import FileFormat, sheet_response
 from web.components.events import EVENT_TOPICS, KINDS, event_rows, event_sheet, kind_label, single_event_rows
-from web.components.layout import layout
-from web.requests.context import RequestContextDep
+from web.requests.dependencies import ControlDep, PagesDep
 from web.security.roles import Permission, needs
 
 router = APIRouter()
@@ -50,19 +49,18 @@ class EventFilter:
 
 @router.get("/events")
 @needs(Permission.READ)
-async def show(request: Request, context: RequestContextDep) -> Response:
+async def show(request: Request, pages: PagesDep, control: ControlDep) -> Response:
     """Shows one page of the events that match the filter, newest first."""
     filters = _filter_from(request.query_params)
     event_page, problem = EventPage(events=(), has_older=False), ""
     try:
-        event_page = await context.control.events(filters.filter)
+        event_page = await control.events(filters.filter)
     except AstraFlowError as refused:
         problem = str(refused)
-    return context.pages.page(
+    return pages.page(
         request,
         "events/page.html",
         page="overview",
-        layout=layout(context.state, context.settings),
         filters=filters,
         events=single_event_rows(event_page.events) if filters.kind else event_rows(event_page.events),
         abouts=[
@@ -77,10 +75,10 @@ async def show(request: Request, context: RequestContextDep) -> Response:
 
 @router.get("/events.{ending}")
 @needs(Permission.READ)
-async def export(request: Request, context: RequestContextDep, ending: FileFormat) -> Response:
+async def export(request: Request, control: ControlDep, ending: FileFormat) -> Response:
     """Returns the events of the page with the same filter, one row per event, as a file."""
     try:
-        page = await context.control.events(_filter_from(request.query_params).filter)
+        page = await control.events(_filter_from(request.query_params).filter)
     except AstraFlowError as refused:
         raise HTTPException(503, f"Events cannot be read now: {refused}") from refused
     return sheet_response(event_sheet(page.events), ending)

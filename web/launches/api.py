@@ -7,10 +7,10 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.launching import RecipeCard
-from web.accounts.viewer import Viewer
 from web.launcher.launcher import LAUNCH_LOG, Launch, LaunchState, UnknownRun, log_tail
 from web.launcher.options import LaunchOptions
-from web.launches import commands, launch_choice
+from web.launches import commands as launch_commands
+from web.launches import launch_choice
 from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
 from web.launches.schemas import (
     ClonePreviewRequest,
@@ -25,7 +25,9 @@ from web.launches.schemas import (
     RecipeResponse,
 )
 from web.launches.views import LAUNCHES_PATH, LaunchChoice
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests.commands import Commands
+from web.requests.dependencies import CommandsDep, LaunchesDep
+from web.requests.run_lookup import Launches
 from web.rest.common import BODY_ERRORS, PREFIX, Key, Limit, NumberedPage, PageNumber, ReasonRequest, error_responses
 from web.security.roles import Permission, ResourceKind, needs
 
@@ -33,39 +35,35 @@ router = APIRouter(prefix=PREFIX, tags=["launches"])
 
 RunName = Annotated[
     str,
-    Path(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
-        description="Name of the run.",
-        examples=["smoke-20260101"],
-    ),
+    Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="Name of the run.", examples=["smoke-20260101"]),
 ]
 
 
 @router.get("/launches", response_model=LaunchList, responses=error_responses())
 @needs(Permission.READ)
 async def launches(
-    context: RequestContextDep,
+    launches: LaunchesDep,
     state: Annotated[LaunchState | None, Query()] = None,
     page: PageNumber = 1,
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Lists launched runs, newest first."""
-    matching = [run for run in await context.launcher.launches() if state is None or run.state is state]
+    matching = [run for run in await launches.launcher.launches() if state is None or run.state is state]
     page_fields = NumberedPage.cut(matching, page, limit)
     return page_fields | {"items": [_to_response(run) for run in page_fields["items"]]}
 
 
 @router.get("/recipes", response_model=list[RecipeResponse], responses=error_responses())
 @needs(Permission.OPERATE)
-async def recipes(context: RequestContextDep) -> tuple[RecipeCard, ...]:
+async def recipes(launches: LaunchesDep) -> tuple[RecipeCard, ...]:
     """Lists the recipes that can be launched, with what each needs and why this machine cannot run it."""
-    return await context.catalogue.cards()
+    return await launches.catalogue.cards()
 
 
 @router.post("/launches", status_code=201, response_model=LaunchResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE)
 async def launch(
-    context: RequestContextDep, viewer: ViewerDep, body: LaunchRunRequest | CloneRunRequest, key: Key
+    launches: LaunchesDep, commands: CommandsDep, body: LaunchRunRequest | CloneRunRequest, key: Key
 ) -> dict[str, Any]:
     """Launches a run in its own process, which outlives the web process.
 
@@ -73,17 +71,17 @@ async def launch(
     that the recipe refuses.
     """
     try:
-        choice = await _chosen(context, viewer, body, Purpose.LAUNCH, key=key)
-        name = await commands.launch(context, viewer, choice, reason=body.reason, key=key)
+        choice = await _chosen(launches, commands, body, Purpose.LAUNCH, key=key)
+        name = await launch_commands.launch(launches, commands, choice, reason=body.reason, key=key)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
-    return _to_response(await context.launcher.launch(name))
+    return _to_response(await launches.launcher.launch(name))
 
 
 @router.post("/launch-preview", response_model=LaunchPreviewResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE)
 async def preview(
-    context: RequestContextDep, viewer: ViewerDep, body: LaunchPreviewRequest | ClonePreviewRequest
+    launches: LaunchesDep, commands: CommandsDep, body: LaunchPreviewRequest | ClonePreviewRequest
 ) -> dict[str, Any]:
     """Previews a launch: effective recipe, problems, preflight checks, instances and cost.
 
@@ -93,7 +91,7 @@ async def preview(
     that cannot be read.
     """
     try:
-        choice = await _chosen(context, viewer, body, Purpose.PREFLIGHT)
+        choice = await _chosen(launches, commands, body, Purpose.PREFLIGHT)
         if choice.refusals:
             raise NotPermitted(choice.refusal_text, code="launch.refused")
         return _preview(choice)
@@ -103,9 +101,9 @@ async def preview(
 
 @router.get("/launches/{name}", response_model=LaunchResponse, responses=error_responses(404))
 @needs(Permission.READ)
-async def get_launch(context: RequestContextDep, name: RunName) -> dict[str, Any]:
+async def get_launch(launches: LaunchesDep, name: RunName) -> dict[str, Any]:
     """Returns one launched run."""
-    return _to_response(await context.launcher.launch(name))
+    return _to_response(await launches.launcher.launch(name))
 
 
 @router.post(
@@ -116,11 +114,11 @@ async def get_launch(context: RequestContextDep, name: RunName) -> dict[str, Any
 )
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
 async def stop(
-    context: RequestContextDep, viewer: ViewerDep, name: RunName, body: ReasonRequest, key: Key
+    launches: LaunchesDep, commands: CommandsDep, name: RunName, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
     """Stops a run: its nodes return unfinished tasks, and it can be resumed. Returns 409 if it has ended."""
-    await commands.stop(context, viewer, name, reason=body.reason, key=key)
-    return _to_response(await context.launcher.launch(name))
+    await launch_commands.stop(launches, commands, name, reason=body.reason, key=key)
+    return _to_response(await launches.launcher.launch(name))
 
 
 @router.post(
@@ -131,28 +129,28 @@ async def stop(
 )
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
 async def resume(
-    context: RequestContextDep, viewer: ViewerDep, name: RunName, body: ReasonRequest, key: Key
+    launches: LaunchesDep, commands: CommandsDep, name: RunName, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
     """Resumes a stopped run. Returns 409 while it is running, or if it never started."""
     try:
-        await commands.resume(context, viewer, name, reason=body.reason, key=key)
+        await launch_commands.resume(launches, commands, name, reason=body.reason, key=key)
     except UnknownRun:
         raise
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
-    return _to_response(await context.launcher.launch(name))
+    return _to_response(await launches.launcher.launch(name))
 
 
 @router.get("/launches/{name}/log", response_model=LogResponse, responses=error_responses(404))
 @needs(Permission.READ)
 async def log(
-    context: RequestContextDep,
+    launches: LaunchesDep,
     name: RunName,
     program: Annotated[str, Query(max_length=128, description="Name of one of the run's `logs`.")] = LAUNCH_LOG,
     after: Annotated[int | None, Query(ge=0, le=2**53, description="`end` of the previous response.")] = None,
 ) -> dict[str, Any]:
     """Returns the end of a process's log (at most 64 KiB), or the text after the offset `after`."""
-    run = await context.launcher.launch(name)
+    run = await launches.launcher.launch(name)
     try:
         text, end = log_tail(run.folder, program, after=after)
     except InvalidInput as problem:
@@ -161,12 +159,12 @@ async def log(
 
 
 async def _chosen(
-    context: RequestContext, viewer: Viewer, body: LaunchSettings, purpose: Purpose, *, key: str = ""
+    launches: Launches, commands: Commands, body: LaunchSettings, purpose: Purpose, *, key: str = ""
 ) -> LaunchChoice:
     """Returns the requested launch. Raises: HTTPException for an unknown recipe or run, InvalidInput if unreadable."""
     recipe, of = getattr(body, "recipe", ""), getattr(body, "of", "")
     try:
-        source = await launch_source(context, recipe, of)
+        source = await launch_source(launches, recipe, of)
     except InvalidInput as problem:
         raise HTTPException(404, str(problem)) from problem
     launch_request = LaunchRequest(
@@ -176,7 +174,7 @@ async def _chosen(
         key=key,
         reason=getattr(body, "reason", ""),
     )
-    return await launch_choice.choose_launch(context, viewer, launch_request, purpose)
+    return await launch_choice.choose_launch(launches, commands, launch_request, purpose)
 
 
 def _options(body: LaunchSettings, usual: LaunchOptions) -> LaunchOptions:

@@ -7,16 +7,15 @@ import json
 from collections.abc import Awaitable, Callable
 
 from astraflow.contract.errors import Conflict
-from web.accounts.viewer import Viewer
 from web.launcher.options import with_join_address
 from web.launches.views import LaunchChoice
 from web.requests.cache import LaunchReply
-from web.requests.context import RequestContext
-from web.requests.fleet_commands import own_key
+from web.requests.commands import Commands
+from web.requests.run_lookup import Launches
 from web.security.audit_log import AuditedCommand, Facts
 
 
-async def launch(context: RequestContext, viewer: Viewer, choice: LaunchChoice, *, reason: str, key: str = "") -> str:
+async def launch(launches: Launches, commands: Commands, choice: LaunchChoice, *, reason: str, key: str = "") -> str:
     """Starts a run and returns its name.
 
     Raises: NotPermitted or InvalidInput for a choice that is not ready, Conflict for a key of another change.
@@ -28,51 +27,51 @@ async def launch(context: RequestContext, viewer: Viewer, choice: LaunchChoice, 
     request = ["launch", source.location, *options.arguments(), *overrides]
 
     async def start() -> str:
-        launched = await context.launcher.start(
+        launched = await launches.launcher.start(
             source.name,
             source.location,
             overrides,
             options,
-            actor=viewer.name,
+            actor=commands.viewer.name,
             needs_admin=choice.needs_admin,
-            key=own_key(viewer, key) if key else "",
+            key=commands.own_key(key) if key else "",
             request=json.dumps(request) if key else "",
         )
         return launched.name
 
-    return await _run_once_per_key(context, viewer, command, key, request, start)
+    return await _run_once_per_key(launches, commands, command, key, request, start)
 
 
-async def stop(context: RequestContext, viewer: Viewer, name: str, *, reason: str, key: str = "") -> str:
+async def stop(launches: Launches, commands: Commands, name: str, *, reason: str, key: str = "") -> str:
     """Stops a run gracefully and returns its name. Raises: UnknownRun, Conflict."""
 
     async def ask() -> str:
-        return (await context.launcher.stop(name)).name
+        return (await launches.launcher.stop(name)).name
 
     return await _run_once_per_key(
-        context, viewer, AuditedCommand(action="run.stop", target=name, reason=reason), key, ["stop", name], ask
+        launches, commands, AuditedCommand(action="run.stop", target=name, reason=reason), key, ["stop", name], ask
     )
 
 
-async def resume(context: RequestContext, viewer: Viewer, name: str, *, reason: str, key: str = "") -> str:
+async def resume(launches: Launches, commands: Commands, name: str, *, reason: str, key: str = "") -> str:
     """Resumes a run and returns its name. Raises: UnknownRun, Conflict, InvalidInput."""
 
     async def ask() -> str:
-        launched = await context.launcher.launch(name)
+        launched = await launches.launcher.launch(name)
         options = launched.options
         if launched.can_resume and options.has_fleet:  # the join address of this service may have changed
-            form = await context.catalogue.form(str(launched.folder.recipe_file))
-            options = with_join_address(options, form, context.settings)
-        return (await context.launcher.resume(name, options)).name
+            form = await launches.catalogue.form(str(launched.folder.recipe_file))
+            options = with_join_address(options, form, launches.settings)
+        return (await launches.launcher.resume(name, options)).name
 
     return await _run_once_per_key(
-        context, viewer, AuditedCommand(action="run.resume", target=name, reason=reason), key, ["resume", name], ask
+        launches, commands, AuditedCommand(action="run.resume", target=name, reason=reason), key, ["resume", name], ask
     )
 
 
 async def _run_once_per_key(
-    context: RequestContext,
-    viewer: Viewer,
+    launches: Launches,
+    commands: Commands,
     command: AuditedCommand,
     key: str,
     request: list[str],
@@ -82,9 +81,9 @@ async def _run_once_per_key(
 
     The reply is stored as soon as it is known: a repeated request acts no second time.
     """
-    own, text = own_key(viewer, key) if key else "", json.dumps(request)
-    async with context.cache.launch_lock:
-        reply = await _earlier_reply(context, own) if own else None
+    own, text = commands.own_key(key) if key else "", json.dumps(request)
+    async with commands.cache.launch_lock:
+        reply = await _earlier_reply(launches, commands, own) if own else None
         if reply is not None and reply.request != text:
             raise Conflict(
                 f"cannot run the command: the idempotency key {key!r} belongs to another change; use a new key",
@@ -95,17 +94,17 @@ async def _run_once_per_key(
             def facts(run: str) -> Facts:
                 return {**command.after, "run": run}
 
-            run = await context.audit_log.record(viewer.author, command, act, result_facts=facts)
+            run = await commands.audit_log.record(commands.viewer.author, command, act, result_facts=facts)
             reply = LaunchReply(request=text, run=run)
             if own:
-                context.cache.launches.put(own, reply)
+                commands.cache.launches.put(own, reply)
         return reply.run
 
 
-async def _earlier_reply(context: RequestContext, own: str) -> LaunchReply | None:
+async def _earlier_reply(launches: Launches, commands: Commands, own: str) -> LaunchReply | None:
     """Returns the reply to an earlier request with this key. Launches are also found after a restart."""
-    cached = context.cache.launches.get(own)
+    cached = commands.cache.launches.get(own)
     if cached is not None:
         return cached
-    stored = await context.launcher.launch_with_key(own)
+    stored = await launches.launcher.launch_with_key(own)
     return None if stored is None else LaunchReply(request=stored[0], run=stored[1])

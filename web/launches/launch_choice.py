@@ -16,7 +16,8 @@ from web.accounts.viewer import Viewer
 from web.launcher.catalogue import overrides_from
 from web.launcher.options import LaunchOptions, with_join_address
 from web.launches.views import LaunchChoice, LaunchSource
-from web.requests.context import RequestContext
+from web.requests.commands import Commands
+from web.requests.run_lookup import Launches
 from web.security.audit_log import AuditedCommand
 
 ONLY_ADMINS = FormProblem(
@@ -50,23 +51,23 @@ class LaunchRequest:
 
 
 async def choose_launch(
-    context: RequestContext, viewer: Viewer, request: LaunchRequest, purpose: Purpose
+    launches: Launches, commands: Commands, request: LaunchRequest, purpose: Purpose
 ) -> LaunchChoice:
     """Returns the choice with its problems and refusals; nothing refused is applied.
 
     Raises: InvalidInput for a recipe that cannot be read.
     """
-    choice = await _compose(context, viewer, request)
+    choice = await _compose(launches, commands.viewer, request)
     if choice.refusals or purpose is not Purpose.LAUNCH:  # an accepted launch is logged when it starts
-        await context.audit_log.write(viewer.author, _audit_command(choice, request, purpose))
+        await commands.audit_log.write(commands.viewer.author, _audit_command(choice, request, purpose))
     if purpose is Purpose.PREFLIGHT:
-        return await _with_preflight(context, choice)
+        return await _with_preflight(launches, choice)
     return choice
 
 
-async def default_choice(context: RequestContext, viewer: Viewer, source: LaunchSource) -> LaunchChoice:
+async def default_choice(launches: Launches, viewer: Viewer, source: LaunchSource) -> LaunchChoice:
     """Returns the choice of an unchanged recipe, for display: no provider is checked and nothing is logged."""
-    return await _compose(context, viewer, LaunchRequest(source=source, values={}, options_from=lambda usual: usual))
+    return await _compose(launches, viewer, LaunchRequest(source=source, values={}, options_from=lambda usual: usual))
 
 
 def field_text(value: object) -> str:
@@ -74,15 +75,15 @@ def field_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
-async def _compose(context: RequestContext, viewer: Viewer, request: LaunchRequest) -> LaunchChoice:
+async def _compose(launches: Launches, viewer: Viewer, request: LaunchRequest) -> LaunchChoice:
     source, role = request.source, viewer.effective_role(viewer.at).value
-    base_form = await context.catalogue.form(source.location)
-    defaults = await _default_options(context, base_form, source.earlier_run)
+    base_form = await launches.catalogue.form(source.location)
+    defaults = await _default_options(launches, base_form, source.earlier_run)
     form, options, problem = base_form, defaults, ""
     overrides: list[str] = []
     try:
-        form, overrides = await _apply_settings(context, source.location, base_form, request.values, role)
-        options = with_join_address(request.options_from(defaults), form, context.settings)
+        form, overrides = await _apply_settings(launches, source.location, base_form, request.values, role)
+        options = with_join_address(request.options_from(defaults), form, launches.settings)
     except AstraFlowError as error:
         problem = str(error)
     return LaunchChoice(
@@ -93,7 +94,7 @@ async def _compose(context: RequestContext, viewer: Viewer, request: LaunchReque
         problem=problem,
         refusals=(*form.refusals, *([ONLY_ADMINS] if source.needs_admin and role != "admin" else [])),
         role=role,
-        data_paths=context.settings.data,
+        data_paths=launches.settings.data,
         key=request.key or secrets.token_hex(12),
     )
 
@@ -109,26 +110,28 @@ def _audit_command(choice: LaunchChoice, request: LaunchRequest, purpose: Purpos
     )
 
 
-async def _with_preflight(context: RequestContext, choice: LaunchChoice) -> LaunchChoice:
+async def _with_preflight(launches: Launches, choice: LaunchChoice) -> LaunchChoice:
     """Returns the choice with the result of the preflight check, if it has providers."""
     if not choice.needs_preflight:
         return choice
     try:
-        preflight = await context.catalogue.preflight(choice.source.location, choice.overrides, role=choice.role)
+        preflight = await launches.catalogue.preflight(choice.source.location, choice.overrides, role=choice.role)
         return replace(choice, preflight=preflight)
     except AstraFlowError as error:
         return replace(choice, preflight_problem=str(error))
 
 
-async def _default_options(context: RequestContext, form: RecipeForm, earlier_run: str) -> LaunchOptions:
+async def _default_options(launches: Launches, form: RecipeForm, earlier_run: str) -> LaunchOptions:
     """Returns the start options of the earlier run, or else of the recipe."""
     return (
-        (await context.launcher.launch(earlier_run)).options if earlier_run else LaunchOptions(has_fleet=form.has_fleet)
+        (await launches.launcher.launch(earlier_run)).options
+        if earlier_run
+        else LaunchOptions(has_fleet=form.has_fleet)
     )
 
 
 async def _apply_settings(
-    context: RequestContext, name_or_path: str, unchanged_form: RecipeForm, values: Mapping[str, str], role: str
+    launches: Launches, name_or_path: str, unchanged_form: RecipeForm, values: Mapping[str, str], role: str
 ) -> tuple[RecipeForm, list[str]]:
     """Returns a recipe's form with settings applied, including its problems, and the `--set` arguments.
 
@@ -136,12 +139,12 @@ async def _apply_settings(
     """
     field_keys = {field.key for field in unchanged_form.fields}
     overrides = overrides_from({key: text for key, text in values.items() if key in field_keys}, unchanged_form)
-    form = await context.catalogue.form(name_or_path, overrides, role=role) if overrides else unchanged_form
+    form = await launches.catalogue.form(name_or_path, overrides, role=role) if overrides else unchanged_form
     if form.refusals:
         return form, overrides
     if others := overrides_from({key: text for key, text in values.items() if key not in field_keys}, form):
         overrides += others
-        form = await context.catalogue.form(name_or_path, overrides, role=role)
+        form = await launches.catalogue.form(name_or_path, overrides, role=role)
     return form, overrides
 
 
@@ -156,7 +159,7 @@ def _with_entered_values(form: RecipeForm, unchanged_form: RecipeForm, values: M
     return replace(form, fields=fields)
 
 
-async def launch_source(context: RequestContext, recipe: str, of: str) -> LaunchSource:
+async def launch_source(launches: Launches, recipe: str, of: str) -> LaunchSource:
     """Returns the source of a launch: a known recipe, or the snapshot of an earlier run.
 
     Raises: InvalidInput, UnknownRun.
@@ -167,7 +170,7 @@ async def launch_source(context: RequestContext, recipe: str, of: str) -> Launch
             code="launch.invalid_source",
         )
     if of:
-        launched = await context.launcher.launch(of)
+        launched = await launches.launcher.launch(of)
         if not launched.folder.recipe_file.exists():
             raise InvalidInput(
                 f"cannot launch a run like {of!r}: it has no recipe, because it never started; launch its recipe",
@@ -176,5 +179,5 @@ async def launch_source(context: RequestContext, recipe: str, of: str) -> Launch
         return LaunchSource(
             name=of, location=str(launched.folder.recipe_file), earlier_run=of, needs_admin=launched.needs_admin
         )
-    card = await context.catalogue.card(recipe)
+    card = await launches.catalogue.card(recipe)
     return LaunchSource(name=card.name, location=card.name_or_path, recipe=card.name)

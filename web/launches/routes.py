@@ -1,22 +1,33 @@
 """`/runs/new` and `/launches`: launches runs from recipes, and stops, resumes and shows launched runs."""
 
 from collections.abc import Iterable
+from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from web.accounts.viewer import Viewer
 from web.components.formats import exact
-from web.components.layout import PageLayout, layout
 from web.launcher.launcher import log_tail
 from web.launcher.options import LaunchOptions
-from web.launches import commands, launch_choice
+from web.launches import commands as launch_commands
+from web.launches import launch_choice
 from web.launches.launch_choice import LaunchRequest, Purpose, launch_source
 from web.launches.recipe_cards import recipe_list
 from web.launches.views import SETTING_PREFIX, LaunchChoice, launch_view
-from web.requests.context import RUN_COOKIE, RequestContext, RequestContextDep, ViewerDep
+from web.requests.commands import Commands
+from web.requests.dependencies import (
+    RUN_COOKIE,
+    AdminsDep,
+    CommandsDep,
+    FollowedRunsDep,
+    LaunchesDep,
+    PagesDep,
+    ViewerDep,
+)
 from web.requests.redirects import DEFAULT_REASON, redirect_with_flash
+from web.requests.run_lookup import Launches
+from web.security.addresses import local_path
 from web.security.flash import Flash
 from web.security.roles import Permission, ResourceKind, needs
 
@@ -27,7 +38,8 @@ router = APIRouter()
 @needs(Permission.OPERATE)
 async def new(
     request: Request,
-    context: RequestContextDep,
+    pages: PagesDep,
+    launches: LaunchesDep,
     viewer: ViewerDep,
     recipe: str = "",
     of: str = "",
@@ -35,57 +47,44 @@ async def new(
 ) -> Response:
     """Lists the recipes, with `here` those that this machine can run; with a recipe (or `of` an earlier run) shows its
     form. A link cannot preset settings."""
-    frame = layout(context.state, context.settings)
-    if not recipe and not of:
-        return await _list_recipes(request, context, frame, only_runnable=here)
-    choice = await launch_choice.default_choice(context, viewer, await launch_source(context, recipe, of))
-    return context.pages.page(request, "launches/new.html", page="runs", layout=frame, choice=choice)
-
-
-async def _list_recipes(
-    request: Request, context: RequestContext, frame: PageLayout, *, only_runnable: bool
-) -> Response:
-    template = "launches/recipes.html"
+    if recipe or of:
+        choice = await launch_choice.default_choice(launches, viewer, await launch_source(launches, recipe, of))
+        return pages.page(request, "launches/new.html", page="runs", choice=choice)
     try:
-        listed = recipe_list(await context.catalogue.cards(), only_runnable=only_runnable)
+        listed = recipe_list(await launches.catalogue.cards(), only_runnable=here)
     except AstraFlowError as problem:
-        return context.pages.page(request, template, page="runs", layout=frame, problem=str(problem), status=503)
-    return context.pages.page(request, template, page="runs", layout=frame, list=listed, problem="")
+        return pages.page(request, "launches/recipes.html", page="runs", problem=str(problem), status=503)
+    return pages.page(request, "launches/recipes.html", page="runs", list=listed, problem="")
 
 
 @router.post("/runs/new/preview")
 @needs(Permission.OPERATE)
-async def preview(request: Request, context: RequestContextDep, viewer: ViewerDep) -> Response:
+async def preview(request: Request, pages: PagesDep, launches: LaunchesDep, commands: CommandsDep) -> Response:
     """Returns the preview of the launch for the current form values, as a fragment."""
-    choice = await _chosen(request, context, viewer, Purpose.PREVIEW)
-    return context.pages.page(request, "launches/_preview.html", choice=choice, status=403 if choice.refusals else 200)
+    choice = await _chosen(request, launches, commands, Purpose.PREVIEW)
+    return pages.page(request, "launches/_preview.html", choice=choice, status=403 if choice.refusals else 200)
 
 
 @router.post("/runs/new/preflight")
 @needs(Permission.OPERATE)
-async def preflight(request: Request, context: RequestContextDep, viewer: ViewerDep) -> Response:
+async def preflight(request: Request, pages: PagesDep, launches: LaunchesDep, commands: CommandsDep) -> Response:
     """Runs the providers' preflight checks for the current form values. No instance is started."""
-    choice = await _chosen(request, context, viewer, Purpose.PREFLIGHT)
-    return context.pages.page(
-        request, "launches/_preflight.html", choice=choice, status=403 if choice.refusals else 200
-    )
+    choice = await _chosen(request, launches, commands, Purpose.PREFLIGHT)
+    return pages.page(request, "launches/_preflight.html", choice=choice, status=403 if choice.refusals else 200)
 
 
 @router.post("/runs/new")
 @needs(Permission.OPERATE)
-async def launch(request: Request, context: RequestContextDep, viewer: ViewerDep) -> Response:
+async def launch(request: Request, pages: PagesDep, launches: LaunchesDep, commands: CommandsDep) -> Response:
     """Launches the run and redirects to its page; with `check`, or with invalid settings, shows the form."""
     form_values = _form_values((await request.form()).multi_items())
     is_check = "check" in form_values
-    choice = await _chosen(request, context, viewer, Purpose.PREFLIGHT if is_check else Purpose.LAUNCH)
+    choice = await _chosen(request, launches, commands, Purpose.PREFLIGHT if is_check else Purpose.LAUNCH)
     if is_check or not choice.is_ready:
-        frame = layout(context.state, context.settings)
-        return context.pages.page(
-            request, "launches/new.html", page="runs", layout=frame, choice=choice, status=choice.status
-        )
+        return pages.page(request, "launches/new.html", page="runs", choice=choice, status=choice.status)
     try:
-        name = await commands.launch(
-            context, viewer, choice, reason=form_values.get("reason", ""), key=form_values.get("key", "")
+        name = await launch_commands.launch(
+            launches, commands, choice, reason=form_values.get("reason", ""), key=form_values.get("key", "")
         )
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("The run was not launched", problem), page="/runs/new")
@@ -94,50 +93,43 @@ async def launch(request: Request, context: RequestContextDep, viewer: ViewerDep
 
 @router.get("/launches/{name}")
 @needs(Permission.READ)
-async def show(request: Request, context: RequestContextDep, name: str, program: str = "") -> Response:
+async def show(
+    request: Request, pages: PagesDep, launches: LaunchesDep, admins: AdminsDep, name: str, program: str = ""
+) -> Response:
     """Shows the state and the logs of a launched run."""
-    view = launch_view(await context.launcher.launch(name), program)
-    return context.pages.page(
-        request,
-        "launches/launch.html",
-        page="runs",
-        layout=layout(context.state, context.settings),
-        view=view,
-        admins=await context.accounts.users.admins(),
-    )
+    view = launch_view(await launches.launcher.launch(name), program)
+    return pages.page(request, "launches/launch.html", page="runs", view=view, admins=admins)
 
 
 @router.get("/launches/{name}/state")
 @needs(Permission.READ)
-async def show_state(request: Request, context: RequestContextDep, name: str) -> Response:
+async def show_state(
+    request: Request, pages: PagesDep, launches: LaunchesDep, admins: AdminsDep, name: str
+) -> Response:
     """Returns the state of a launched run, as a fragment."""
-    return context.pages.page(
-        request,
-        "launches/_state.html",
-        view=launch_view(await context.launcher.launch(name), ""),
-        admins=await context.accounts.users.admins(),
+    return pages.page(
+        request, "launches/_state.html", view=launch_view(await launches.launcher.launch(name), ""), admins=admins
     )
 
 
 @router.get("/launches/{name}/log")
 @needs(Permission.READ)
-async def log(context: RequestContextDep, name: str, program: str = "launch", after: int | None = None) -> Response:
+async def log(launches: LaunchesDep, name: str, program: str = "launch", after: int | None = None) -> Response:
     """Returns the end of one process's log, or the text after the byte offset `after`."""
-    launched = await context.launcher.launch(name)
+    launched = await launches.launcher.launch(name)
     text, end = log_tail(launched.folder, program, after=after)
     return JSONResponse({"program": program, "text": text, "end": end})
 
 
 @router.get("/launches/{name}/stop")
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
-async def ask_stop(request: Request, context: RequestContextDep, name: str) -> Response:
+async def ask_stop(request: Request, pages: PagesDep, launches: LaunchesDep, name: str) -> Response:
     """Shows the confirmation page for stopping a run."""
-    launched = await context.launcher.launch(name)
-    return context.pages.page(
+    launched = await launches.launcher.launch(name)
+    return pages.page(
         request,
         "confirm.html",
         page="runs",
-        layout=layout(context.state, context.settings),
         title=f"Stop {launched.name}?",
         sentence=(
             "Its nodes return unfinished tasks, and all its processes end. Accepted results are kept: "
@@ -152,10 +144,10 @@ async def ask_stop(request: Request, context: RequestContextDep, name: str) -> R
 
 @router.post("/launches/{name}/stop")
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
-async def stop(context: RequestContextDep, viewer: ViewerDep, name: str, reason: str = Form("")) -> Response:
+async def stop(launches: LaunchesDep, commands: CommandsDep, name: str, reason: str = Form("")) -> Response:
     """Requests that the run stops."""
     try:
-        await commands.stop(context, viewer, name, reason=reason)
+        await launch_commands.stop(launches, commands, name, reason=reason)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("The run was not stopped", problem), page=f"/launches/{name}")
     return redirect_with_flash(Flash(text=f"{name} is stopping", tone="good"), page=f"/launches/{name}")
@@ -163,10 +155,10 @@ async def stop(context: RequestContextDep, viewer: ViewerDep, name: str, reason:
 
 @router.post("/launches/{name}/resume")
 @needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
-async def resume(context: RequestContextDep, viewer: ViewerDep, name: str) -> Response:
+async def resume(launches: LaunchesDep, commands: CommandsDep, name: str) -> Response:
     """Resumes the run from where it stopped."""
     try:
-        await commands.resume(context, viewer, name, reason=DEFAULT_REASON)
+        await launch_commands.resume(launches, commands, name, reason=DEFAULT_REASON)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("The run was not resumed", problem), page=f"/launches/{name}")
     return redirect_with_flash(Flash(text=f"{name} is resuming", tone="good"), page=f"/launches/{name}")
@@ -174,14 +166,19 @@ async def resume(context: RequestContextDep, viewer: ViewerDep, name: str) -> Re
 
 @router.post("/runs/watch")
 @needs(Permission.READ)
-async def watch(context: RequestContextDep, name: str = Form(max_length=200), next: str = Form("/")) -> Response:  # noqa: A002 (the field's name)
+async def watch(
+    launches: LaunchesDep,
+    followed: FollowedRunsDep,
+    name: Annotated[str, Form(max_length=200)],
+    next_path: Annotated[str, Form(alias="next")] = "/",
+) -> Response:
     """Selects, for this browser, which of the followed runs the pages show."""
-    if context.followed.by_name(name).name != name:
+    if followed.by_name(name).name != name:
         return redirect_with_flash(
             Flash(text=f"The run {name} is not followed: it has ended or has not started", tone="bad"), page="/runs"
         )
-    response = RedirectResponse(next if next.startswith("/") and not next.startswith("//") else "/", 303)
-    response.set_cookie(RUN_COOKIE, name, httponly=True, samesite="lax", secure=context.settings.is_https, path="/")
+    response = RedirectResponse(local_path(next_path), 303)
+    response.set_cookie(RUN_COOKIE, name, httponly=True, samesite="lax", secure=launches.settings.is_https, path="/")
     return response
 
 
@@ -193,11 +190,11 @@ def _form_values(items: Iterable[tuple[str, object]]) -> dict[str, str]:
     return {key: values[0] if len(values) == 1 else ", ".join(filter(None, values)) for key, values in texts.items()}
 
 
-async def _chosen(request: Request, context: RequestContext, viewer: Viewer, purpose: Purpose) -> LaunchChoice:
+async def _chosen(request: Request, launches: Launches, commands: Commands, purpose: Purpose) -> LaunchChoice:
     """Returns the launch form of a recipe or an earlier run with the submitted values."""
     form_values = _form_values((await request.form()).multi_items())
     launch_request = LaunchRequest(
-        source=await launch_source(context, form_values.get("recipe", ""), form_values.get("of", "")),
+        source=await launch_source(launches, form_values.get("recipe", ""), form_values.get("of", "")),
         values={
             key.removeprefix(SETTING_PREFIX): value
             for key, value in form_values.items()
@@ -207,7 +204,7 @@ async def _chosen(request: Request, context: RequestContext, viewer: Viewer, pur
         key=form_values.get("key", "")[:100],
         reason=form_values.get("reason", ""),
     )
-    return await launch_choice.choose_launch(context, viewer, launch_request, purpose)
+    return await launch_choice.choose_launch(launches, commands, launch_request, purpose)
 
 
 def _options(form_values: dict[str, str], usual: LaunchOptions) -> LaunchOptions:

@@ -49,6 +49,32 @@ UNREACHABLE_ADDRESS = "127.0.0.1:1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedFleet:
+    """Fleet service of a followed run: its client and its newest state."""
+
+    settings: Settings
+    client: FleetPlaneClient | None
+    """None for a run without a fleet service."""
+    state: FleetState
+    poller: FleetPoller | None
+    """None for a run without a fleet service."""
+
+    def require_client(self) -> FleetPlaneClient:
+        """Returns the client of the fleet plane. Raises: Unavailable for a run without a fleet service."""
+        if self.client is None:
+            raise Unavailable(
+                "cannot reach a fleet service: none is configured; start one, and the page with --fleet HOST:PORT",
+                code="fleet.not_configured",
+            )
+        return self.client
+
+    @property
+    def now(self) -> float:
+        """Unix seconds."""
+        return self.state.clock.wall()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedRun:
     """One followed run: its clients, its state, and the live updates of its pages."""
 
@@ -56,10 +82,7 @@ class FollowedRun:
     """Settings of this process, with the addresses and the recipe of the run."""
     control: ControlPlaneClient
     state: RunState
-    fleet: FleetPlaneClient | None
-    """None for a run without a fleet service."""
-    fleet_state: FleetState
-    fleet_poller: FleetPoller | None
+    fleet: FollowedFleet
     maintainer: MaintainerCache
     frames: FrameBuilder
     hub: Hub
@@ -80,8 +103,8 @@ class FollowedRun:
             tasks.create_task(self._collector().run())
             tasks.create_task(self.recorder.run())
             tasks.create_task(self._send_heartbeats())
-            if self.fleet_poller is not None:
-                tasks.create_task(self.fleet_poller.run())
+            if self.fleet.poller is not None:
+                tasks.create_task(self.fleet.poller.run())
 
     def _collector(self) -> Collector:
         def on_points(report: Report, points: list[Point]) -> None:
@@ -223,12 +246,7 @@ async def followed_run(
     """Yields the parts that follow the run in the settings; clients are connected, tasks are not started."""
     async with connected_planes(settings) as (control, fleet):
         state, fleet_state = RunState(clock), FleetState(clock, is_absent=fleet is None)
-        pages = PageRenderer(
-            dataflow=settings.dataflow,
-            header=lambda: header_view(state.report, fleet_state),
-            run=lambda: _name(state, folder),
-            prefix=settings.path_prefix,
-        )
+        pages = PageRenderer(settings, state, fleet_state, name=lambda: _name(state, folder))
         frames = FrameBuilder(
             state,
             render_regions=_region_renderer(pages, fleet_state, lambda: state.problems),
@@ -246,9 +264,12 @@ async def followed_run(
             settings=settings,
             control=control,
             state=state,
-            fleet=fleet,
-            fleet_state=fleet_state,
-            fleet_poller=FleetPoller(fleet, fleet_state, clock=clock) if fleet is not None else None,
+            fleet=FollowedFleet(
+                settings=settings,
+                client=fleet,
+                state=fleet_state,
+                poller=FleetPoller(fleet, fleet_state, clock=clock) if fleet is not None else None,
+            ),
             maintainer=MaintainerCache(fleet, clock=clock),
             frames=frames,
             hub=Hub(frames.snapshot),

@@ -11,7 +11,8 @@ from astraflow.contract.fleet.plans import PlanId
 from web.database.tables import MAX_ID
 from web.decisions.queries import DecisionEntry, fleet_entry
 from web.decisions.schemas import DecisionResponse
-from web.live.maintainer_cache import MaintainerSnapshot
+from web.live.followed_run import FollowedFleet
+from web.live.maintainer_cache import MaintainerCache, MaintainerSnapshot
 from web.maintainer import commands as maintainer_commands
 from web.maintainer.schemas import (
     MaintainerModeRequest,
@@ -22,8 +23,7 @@ from web.maintainer.schemas import (
     proposal_response,
     transcript_response,
 )
-from web.requests import fleet_commands
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests.dependencies import CommandsDep, FleetDep, MaintainerDep
 from web.rest.common import BODY_ERRORS, NAME, PREFIX, Key, ReasonRequest, error_responses
 from web.rest.fleet_schemas import AppliedPlanResponse, applied_plan_response
 from web.security.roles import Permission, ResourceKind, needs
@@ -37,38 +37,35 @@ PlanName = Annotated[
 
 @router.get("", response_model=MaintainerResponse, responses=error_responses())
 @needs(Permission.READ)
-async def maintainer(context: RequestContextDep) -> Maintainer:
+async def maintainer(fleet: FleetDep, maintainer: MaintainerDep) -> Maintainer:
     """Returns the mode that people set, and the reported status: model, state, budgets, counters, problems."""
-    snapshot = await _snapshot(context)
+    snapshot = await _snapshot(fleet, maintainer)
     assert snapshot.maintainer is not None  # noqa: S101 (`_snapshot` raises without one)
     return snapshot.maintainer
 
 
 @router.put("/mode", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.APPROVE, on=ResourceKind.RUN)
-async def set_mode(
-    context: RequestContextDep, viewer: ViewerDep, body: MaintainerModeRequest, key: Key
-) -> DecisionEntry:
+async def set_mode(commands: CommandsDep, body: MaintainerModeRequest, key: Key) -> DecisionEntry:
     """Sets the maintainer's mode, which it applies within a second; `off` also ends a running wake."""
-    return fleet_entry(await maintainer_commands.set_mode(context, viewer, body.mode, key=key, reason=body.reason))
+    return fleet_entry(await maintainer_commands.set_mode(commands, body.mode, key=key, reason=body.reason))
 
 
 @router.get("/proposals", response_model=ProposalList, responses=error_responses())
 @needs(Permission.READ)
-async def proposals(context: RequestContextDep) -> dict[str, Any]:
+async def proposals(fleet: FleetDep, maintainer: MaintainerDep) -> dict[str, Any]:
     """Lists waiting proposals, then the latest decided ones; at most twenty of each."""
-    return {"items": [proposal_response(item) for item in (await _snapshot(context)).proposals]}
+    return {"items": [proposal_response(item) for item in (await _snapshot(fleet, maintainer)).proposals]}
 
 
 @router.get("/proposals/{plan}", response_model=ProposalResponse, responses=error_responses(404))
 @needs(Permission.READ)
-async def proposal(context: RequestContextDep, plan: PlanName) -> dict[str, Any]:
+async def proposal(fleet: FleetDep, maintainer: MaintainerDep, plan: PlanName) -> dict[str, Any]:
     """Returns a proposal with its plan."""
-    item = (await _snapshot(context)).proposal(PlanId.unchecked(plan))
+    item = (await _snapshot(fleet, maintainer)).proposal(PlanId.unchecked(plan))
     if item is None:
         raise HTTPException(
-            404,
-            f"cannot find proposal {plan!r}: only the latest are stored; see GET {PREFIX}/maintainer/proposals",
+            404, f"cannot find proposal {plan!r}: only the latest are stored; see GET {PREFIX}/maintainer/proposals"
         )
     return proposal_response(item)
 
@@ -76,27 +73,25 @@ async def proposal(context: RequestContextDep, plan: PlanName) -> dict[str, Any]
 @router.post("/proposals/{plan}/approve", response_model=AppliedPlanResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.APPROVE, on=ResourceKind.PLAN)
 async def approve(
-    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
+    commands: CommandsDep, fleet: FleetDep, maintainer: MaintainerDep, plan: PlanName, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
     """Approves a proposal and applies its plan. Instances start and end after the response.
 
     Returns 409 if the proposal is not waiting, or the pool has changed since.
     """
-    await _snapshot(context)
-    return applied_plan_response(
-        await maintainer_commands.approve(context, viewer, PlanId(plan), key=key, reason=body.reason)
-    )
+    await _snapshot(fleet, maintainer)
+    return applied_plan_response(await maintainer_commands.approve(commands, PlanId(plan), key=key, reason=body.reason))
 
 
 @router.post("/proposals/{plan}/reject", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.APPROVE, on=ResourceKind.PLAN)
 async def reject(
-    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
+    commands: CommandsDep, fleet: FleetDep, maintainer: MaintainerDep, plan: PlanName, body: ReasonRequest, key: Key
 ) -> DecisionEntry:
     """Rejects a proposal, which can then not be applied. Returns 409 if it is not waiting."""
-    await _snapshot(context)
+    await _snapshot(fleet, maintainer)
     try:
-        done = await maintainer_commands.reject(context, viewer, PlanId(plan), key=key, reason=body.reason)
+        done = await maintainer_commands.reject(commands, PlanId(plan), key=key, reason=body.reason)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
     return fleet_entry(done)
@@ -105,7 +100,7 @@ async def reject(
 @router.get("/transcript", response_model=TranscriptResponse, responses=error_responses())
 @needs(Permission.READ)
 async def transcript(
-    context: RequestContextDep,
+    fleet: FleetDep,
     chain: Annotated[
         str,
         Query(pattern=r"^[0-9a-f]{0,64}$", description="Hash that identifies the transcript; empty for the latest."),
@@ -115,14 +110,14 @@ async def transcript(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> dict[str, Any]:
     """Lists transcript entries (input, instructions, tool calls, results), newest first, linked by hashes."""
-    page = await fleet_commands.fleet_of(context).transcript(chain=chain, wake=wake, before=before, limit=limit)
+    page = await fleet.require_client().transcript(chain=chain, wake=wake, before=before, limit=limit)
     return transcript_response(page, wake=wake)
 
 
-async def _snapshot(context: RequestContext) -> MaintainerSnapshot:
+async def _snapshot(fleet: FollowedFleet, maintainer: MaintainerCache) -> MaintainerSnapshot:
     """Returns the newest snapshot. Raises: Unavailable without one."""
-    fleet_commands.fleet_of(context)
-    snapshot = await context.maintainer.snapshot()
+    fleet.require_client()
+    snapshot = await maintainer.snapshot()
     if snapshot.maintainer is None:
         raise Unavailable(
             snapshot.problem or "cannot show the maintainer: the fleet service has not answered yet; try again",

@@ -7,53 +7,49 @@ from astraflow.contract.errors import Conflict
 from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal, ProposalState
 from astraflow.contract.fleet.plans import AppliedPlan, PlanId
-from web.accounts.viewer import Viewer
-from web.requests import fleet_commands
-from web.requests.context import RequestContext
+from web.requests.commands import Commands
 from web.security.audit_log import AuditedCommand
 
 
-async def approve(context: RequestContext, viewer: Viewer, plan: PlanId, *, key: str, reason: str) -> AppliedPlan:
+async def approve(commands: Commands, plan: PlanId, *, key: str, reason: str) -> AppliedPlan:
     """Applies a proposal. Raises: Conflict if it no longer waits; as the fleet plane's `apply`."""
-    proposal = (await context.maintainer.snapshot()).proposal(plan)
+    proposal = (await commands.run.maintainer.snapshot()).proposal(plan)
     if proposal is not None:
-        context.cache.plans.put((context.run, plan), proposal.plan)
-    elif context.cache.plans.get((context.run, plan)) is None:
+        commands.cache_plan(proposal.plan)
+    elif commands.known_plan(plan) is None:
         raise Conflict(
             f"cannot approve plan {plan!r}: it no longer waits for a decision; see the newest proposals",
             code="proposal.not_waiting",
         )
     try:
-        return await fleet_commands.apply_plan(
-            context, viewer, plan, key=key, reason=reason, action="maintainer.approve"
-        )
+        return await commands.apply_plan(plan, key=key, reason=reason, action="maintainer.approve")
     finally:
-        context.maintainer.invalidate()
+        commands.run.maintainer.invalidate()
 
 
-async def reject(context: RequestContext, viewer: Viewer, plan: PlanId, *, key: str, reason: str) -> Decision:
+async def reject(commands: Commands, plan: PlanId, *, key: str, reason: str) -> Decision:
     """Rejects a proposal. Raises: as the fleet plane's `reject`."""
-    proposal = (await context.maintainer.snapshot()).proposal(plan)
+    proposal = (await commands.run.maintainer.snapshot()).proposal(plan)
     command = AuditedCommand(
         action="maintainer.reject", target=_target(proposal, plan), reason=reason, after={"plan": plan}
     )
 
     async def send() -> Decision:
         pool = proposal.plan.request.pool if proposal is not None else ""
-        actor = fleet_commands.actor_of(context, viewer, pool=pool)
-        return await fleet_commands.fleet_of(context).reject(
-            plan, actor=actor, key=fleet_commands.own_key(viewer, key), reason=reason
+        actor = commands.actor(pool=pool)
+        return await commands.run.fleet.require_client().reject(
+            plan, actor=actor, key=commands.own_key(key), reason=reason
         )
 
     try:
-        return await fleet_commands.run_audited(context, viewer, command, send)
+        return await commands.audited(command, send)
     finally:
-        context.maintainer.invalidate()
+        commands.run.maintainer.invalidate()
 
 
-async def set_mode(context: RequestContext, viewer: Viewer, mode: MaintainerMode, *, key: str, reason: str) -> Decision:
+async def set_mode(commands: Commands, mode: MaintainerMode, *, key: str, reason: str) -> Decision:
     """Sets the mode of the maintainer. Raises: as the fleet plane's `set_maintainer_mode`."""
-    current = (await context.maintainer.snapshot()).maintainer
+    current = (await commands.run.maintainer.snapshot()).maintainer
     command = AuditedCommand(
         action="maintainer.mode",
         target="maintainer",
@@ -63,14 +59,14 @@ async def set_mode(context: RequestContext, viewer: Viewer, mode: MaintainerMode
     )
 
     async def send() -> Decision:
-        return await fleet_commands.fleet_of(context).set_maintainer_mode(
-            mode, actor=fleet_commands.actor_of(context, viewer), key=fleet_commands.own_key(viewer, key), reason=reason
+        return await commands.run.fleet.require_client().set_maintainer_mode(
+            mode, actor=commands.actor(), key=commands.own_key(key), reason=reason
         )
 
     try:
-        return await fleet_commands.run_audited(context, viewer, command, send)
+        return await commands.audited(command, send)
     finally:
-        context.maintainer.invalidate()
+        commands.run.maintainer.invalidate()
 
 
 def waits(proposal: Proposal) -> bool:

@@ -3,7 +3,7 @@
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Path, Query, Request
+from fastapi import APIRouter, Depends, Form, Path, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
@@ -11,15 +11,16 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.maintainer import MaintainerMode, TranscriptPage
 from astraflow.contract.fleet.plans import PlanId
 from web.components.downloads import FileFormat, sheet_response
-from web.components.layout import layout
 from web.database.tables import MAX_ID
+from web.live.followed_run import FollowedFleet
 from web.maintainer import commands as maintainer_commands
 from web.maintainer.transcript import transcript_sheet, transcript_view
 from web.maintainer.views import MODE_TEXTS, maintainer_view, note_rows, proposal_row
 from web.pools.pool_form import MOST_TEXT
 from web.pools.views import fleet_view
-from web.requests import conditional_requests, fleet_commands
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests import conditional_requests
+from web.requests.commands import form_key
+from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, MaintainerDep, PagesDep
 from web.requests.redirects import redirect_with_flash
 from web.security.flash import Flash
 from web.security.roles import Permission, ResourceKind, needs
@@ -40,117 +41,145 @@ Newest = Annotated[int, Query(ge=-1, le=MAX_ID)]
 Before = Annotated[int | None, Query(ge=0, le=MAX_ID)]
 
 
+async def _now(fleet: FleetDep, maintainer: MaintainerDep) -> dict[str, Any]:
+    now = fleet.now
+    snapshot = await maintainer.snapshot()
+    return {
+        "now": now,
+        "fleet": fleet_view(fleet),
+        "view": maintainer_view(snapshot, fleet.state.status, fleet.settings),
+    }
+
+
+async def _notes(fleet: FleetDep) -> tuple[tuple[Any, ...], str]:
+    if fleet.client is None:
+        return (), ""
+    try:
+        return note_rows(await fleet.client.decisions(limit=SEARCHED_DECISIONS)), ""
+    except AstraFlowError as problem:
+        return (), str(problem)
+
+
+async def _transcript(fleet: FollowedFleet, **query: Any) -> tuple[TranscriptPage, str]:
+    nothing = TranscriptPage(chain=query.get("chain", ""), entries=(), has_older=False)
+    if fleet.client is None:
+        return nothing, ""
+    try:
+        return await fleet.client.transcript(**query), ""
+    except AstraFlowError as problem:
+        return nothing, str(problem)
+
+
+NowDep = Annotated[dict[str, Any], Depends(_now)]
+NotesDep = Annotated[tuple[tuple[Any, ...], str], Depends(_notes)]
+
+
 @router.get("/maintainer")
 @needs(Permission.READ)
-async def show(request: Request, context: RequestContextDep) -> Response:
+async def show(
+    request: Request, pages: PagesDep, fleet: FleetDep, now: NowDep, noted: NotesDep, admins: AdminsDep
+) -> Response:
     """Shows status, proposals, notes, and the latest transcript entries."""
-    notes, notes_problem = await _notes(context)
-    page, problem = await _transcript(context, limit=SHOWN_ENTRIES)
-    return context.pages.page(
+    notes, notes_problem = noted
+    page, problem = await _transcript(fleet, limit=SHOWN_ENTRIES)
+    return pages.page(
         request,
         "maintainer/page.html",
         page="maintainer",
-        **await _now(context),
+        **now,
         notes=notes,
         notes_problem=notes_problem,
         transcript=transcript_view(page),
         transcript_problem=problem,
         modes=[(mode.value, MODE_TEXTS[mode][1]) for mode in MaintainerMode],
-        admins=await context.accounts.users.admins(),
-        key=fleet_commands.form_key("maintainer", time.time_ns()),
+        admins=admins,
+        key=form_key("maintainer", time.time_ns()),
     )
 
 
 @router.get("/maintainer/state")
 @needs(Permission.READ)
-async def state(request: Request, context: RequestContextDep) -> Response:
+async def state(request: Request, pages: PagesDep, now: NowDep) -> Response:
     """Returns the status as a fragment, for the live page."""
-    return conditional_requests.with_etag(
-        request, context.pages.page(request, "maintainer/_state.html", **await _now(context))
-    )
+    return conditional_requests.with_etag(request, pages.page(request, "maintainer/_state.html", **now))
 
 
 @router.get("/maintainer/recent")
 @needs(Permission.READ)
-async def recent(request: Request, context: RequestContextDep) -> Response:
+async def recent(request: Request, pages: PagesDep, now: NowDep, noted: NotesDep) -> Response:
     """Returns recent decisions and notes as a fragment, for the live page."""
-    notes, problem = await _notes(context)
-    now = await _now(context)
-    part = context.pages.page(request, "maintainer/_recent.html", **now, notes=notes, notes_problem=problem)
+    notes, problem = noted
+    part = pages.page(request, "maintainer/_recent.html", **now, notes=notes, notes_problem=problem)
     return conditional_requests.with_etag(request, part)
 
 
 @router.get("/maintainer/newer")
 @needs(Permission.READ)
-async def newer(request: Request, context: RequestContextDep, chain: Chain = "", than: Newest = -1) -> Response:
+async def newer(request: Request, pages: PagesDep, fleet: FleetDep, chain: Chain = "", than: Newest = -1) -> Response:
     """Returns the number of transcript entries newer than ordinal `than`, as a fragment."""
-    page, _ = await _transcript(context, limit=1)
+    page, _ = await _transcript(fleet, limit=1)
     ordinal = page.entries[0].ordinal if page.entries else -1
     count = ordinal - than if page.chain == chain else ordinal + 1
-    return conditional_requests.with_etag(
-        request, context.pages.page(request, "maintainer/_newer.html", newer=max(0, count))
-    )
+    return conditional_requests.with_etag(request, pages.page(request, "maintainer/_newer.html", newer=max(0, count)))
 
 
 @router.get("/maintainer/transcript")
 @needs(Permission.READ)
 async def transcript(
-    request: Request, context: RequestContextDep, chain: Chain = "", wake: Wake = "", before: Before = None
+    request: Request, pages: PagesDep, fleet: FleetDep, chain: Chain = "", wake: Wake = "", before: Before = None
 ) -> Response:
     """Shows one page of a transcript, or one wake of it."""
-    page, problem = await _transcript(context, chain=chain, wake=wake, before=before, limit=PAGE_ENTRIES)
-    return context.pages.page(
+    page, problem = await _transcript(fleet, chain=chain, wake=wake, before=before, limit=PAGE_ENTRIES)
+    return pages.page(
         request,
         "maintainer/transcript.html",
         page="maintainer",
-        layout=layout(context.state, context.settings),
-        fleet=fleet_view(context.fleet_state, context.settings, now=context.clock.wall()),
+        fleet=fleet_view(fleet),
         transcript=transcript_view(page, wake=wake),
         transcript_problem=problem,
         before=before,
-        now=context.clock.wall(),
+        now=fleet.now,
     )
 
 
 @router.get("/maintainer/transcript.{ending}")
 @needs(Permission.READ)
 async def export(
-    context: RequestContextDep, ending: FileFormat, chain: Chain = "", wake: Wake = "", before: Before = None
+    fleet: FleetDep, ending: FileFormat, chain: Chain = "", wake: Wake = "", before: Before = None
 ) -> Response:
     """Returns the same page of the transcript as a file."""
-    page = await fleet_commands.fleet_of(context).transcript(chain=chain, wake=wake, before=before, limit=PAGE_ENTRIES)
+    page = await fleet.require_client().transcript(chain=chain, wake=wake, before=before, limit=PAGE_ENTRIES)
     return sheet_response(transcript_sheet(page), ending)
 
 
 @router.get("/maintainer/proposals/{plan}")
 @needs(Permission.READ)
-async def show_proposal(request: Request, context: RequestContextDep, plan: PlanName) -> Response:
+async def show_proposal(
+    request: Request, pages: PagesDep, fleet: FleetDep, maintainer: MaintainerDep, admins: AdminsDep, plan: PlanName
+) -> Response:
     """Shows what a proposal would change, with buttons to approve or reject it."""
-    proposal = (await context.maintainer.snapshot()).proposal(PlanId.unchecked(plan))
+    proposal = (await maintainer.snapshot()).proposal(PlanId.unchecked(plan))
     if proposal is None:
         raise HTTPException(404, "No proposal with this id. Only the latest proposals are stored.")
-    return context.pages.page(
+    return pages.page(
         request,
         "maintainer/proposal.html",
         page="maintainer",
-        layout=layout(context.state, context.settings),
-        row=proposal_row(proposal, context.fleet_state.status),
-        admins=await context.accounts.users.admins(),
-        key=fleet_commands.form_key("decide", plan),
-        now=context.clock.wall(),
+        row=proposal_row(proposal, fleet.state.status),
+        admins=admins,
+        key=form_key("decide", plan),
+        now=fleet.now,
     )
 
 
 @router.post("/maintainer/proposals/{plan}/approve")
 @needs(Permission.APPROVE, on=ResourceKind.PLAN)
-async def approve(
-    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, key: Key = "", reason: Reason = ""
-) -> Response:
+async def approve(commands: CommandsDep, plan: PlanName, key: Key = "", reason: Reason = "") -> Response:
     """Approves a proposal, which applies its plan."""
 
     async def command() -> str:
         why = reason.strip() or "approved on the page"
-        done = await maintainer_commands.approve(context, viewer, PlanId.unchecked(plan), key=key, reason=why)
+        done = await maintainer_commands.approve(commands, PlanId.unchecked(plan), key=key, reason=why)
         return f"Approved: {done.message or 'no change'}"
 
     return await _message_response(command(), if_failed="The proposal was not approved")
@@ -158,9 +187,7 @@ async def approve(
 
 @router.post("/maintainer/proposals/{plan}/reject")
 @needs(Permission.APPROVE, on=ResourceKind.PLAN)
-async def reject(
-    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, key: Key = "", reason: Reason = ""
-) -> Response:
+async def reject(commands: CommandsDep, plan: PlanName, key: Key = "", reason: Reason = "") -> Response:
     """Rejects a proposal, with a reason."""
 
     async def command() -> str:
@@ -168,7 +195,7 @@ async def reject(
             raise InvalidInput(
                 "cannot reject a proposal: the reason is missing; enter one", code="maintainer.reason_missing"
             )
-        done = await maintainer_commands.reject(context, viewer, PlanId.unchecked(plan), key=key, reason=reason.strip())
+        done = await maintainer_commands.reject(commands, PlanId.unchecked(plan), key=key, reason=reason.strip())
         return f"Rejected: {done.message}"
 
     return await _message_response(command(), if_failed="The proposal was not rejected")
@@ -177,11 +204,7 @@ async def reject(
 @router.post("/maintainer/mode")
 @needs(Permission.APPROVE, on=ResourceKind.RUN)
 async def set_mode(
-    context: RequestContextDep,
-    viewer: ViewerDep,
-    mode: Annotated[str, Form(max_length=20)] = "",
-    key: Key = "",
-    reason: Reason = "",
+    commands: CommandsDep, mode: Annotated[str, Form(max_length=20)] = "", key: Key = "", reason: Reason = ""
 ) -> Response:
     """Sets the maintainer's mode."""
 
@@ -192,40 +215,10 @@ async def set_mode(
                 f"cannot set the mode: unknown mode {mode!r}; use {known_modes}", code="maintainer.unknown_mode"
             )
         why = reason.strip() or "set on the page"
-        done = await maintainer_commands.set_mode(context, viewer, MaintainerMode(mode), key=key, reason=why)
+        done = await maintainer_commands.set_mode(commands, MaintainerMode(mode), key=key, reason=why)
         return done.message[:1].upper() + done.message[1:]
 
     return await _message_response(command(), if_failed="The mode was not changed")
-
-
-async def _now(context: RequestContext) -> dict[str, Any]:
-    now = context.clock.wall()
-    snapshot = await context.maintainer.snapshot()
-    return {
-        "now": now,
-        "layout": layout(context.state, context.settings),
-        "fleet": fleet_view(context.fleet_state, context.settings, now=now),
-        "view": maintainer_view(snapshot, context.fleet_state.status, context.settings),
-    }
-
-
-async def _notes(context: RequestContext) -> tuple[tuple[Any, ...], str]:
-    if context.fleet is None:
-        return (), ""
-    try:
-        return note_rows(await context.fleet.decisions(limit=SEARCHED_DECISIONS)), ""
-    except AstraFlowError as problem:
-        return (), str(problem)
-
-
-async def _transcript(context: RequestContext, **query: Any) -> tuple[TranscriptPage, str]:
-    nothing = TranscriptPage(chain=query.get("chain", ""), entries=(), has_older=False)
-    if context.fleet is None:
-        return nothing, ""
-    try:
-        return await context.fleet.transcript(**query), ""
-    except AstraFlowError as problem:
-        return nothing, str(problem)
 
 
 async def _message_response(command: Any, *, if_failed: str) -> Response:

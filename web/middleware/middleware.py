@@ -52,7 +52,7 @@ TYPED_COOKIE, TYPED_S = "astraflow_typed", 3600
 """Cookie for `typed.js`: a form was refused because its session has ended. Seconds."""
 
 RUN_FIELD = "run"
-"""Form field with the run: see `web.requests.context.get_request_context`."""
+"""Form field with the run: see `web.requests.dependencies.get_run`."""
 
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 16 * 1024

@@ -11,7 +11,7 @@ from starlette.types import Scope
 from astraflow.contract.fleet.plans import PlanId
 from astraflow.contract.ids import NodeId
 from web.live.followed_run import FollowedRun
-from web.requests.context import AppContext, get_followed_run
+from web.requests.dependencies import ProcessParts, get_followed_run
 from web.security.request_bodies import Fields
 from web.security.resources import EVERYWHERE, Resource
 from web.security.roles import RequiredPermission, ResourceKind
@@ -23,8 +23,8 @@ NODE_FIELD = "node"
 class RequestResources:
     """Finds the resources of requests. One per process."""
 
-    def __init__(self, app_context: AppContext) -> None:
-        self._app_context = app_context
+    def __init__(self, parts: ProcessParts) -> None:
+        self._parts = parts
 
     async def resources_of(self, scope: Scope, required: RequiredPermission, fields: Fields) -> Sequence[Resource]:
         """All resources of a request, at least one. fields: of its form."""
@@ -33,7 +33,7 @@ class RequestResources:
         if required.on is ResourceKind.LAUNCH:
             return (Resource(run=required.params["name"]),)
         connection = HTTPConnection(scope)
-        _, followed_run = get_followed_run(self._app_context, connection)
+        _, followed_run = get_followed_run(self._parts, connection)
         match required.on:
             case ResourceKind.POOL:
                 pools = [required.params["pool"]]
@@ -50,7 +50,7 @@ class RequestResources:
 
     async def _pool_of_plan(self, followed_run: FollowedRun, plan: str) -> str:
         """Pool of a plan when it was made or proposed; empty if the plan is unknown."""
-        known_plan = self._app_context.cache.plans.get((followed_run.name, PlanId.unchecked(plan)))
+        known_plan = self._parts.cache.plans.get((followed_run.name, PlanId.unchecked(plan)))
         if known_plan is None:
             proposal = (await followed_run.maintainer.snapshot()).proposal(PlanId.unchecked(plan))
             known_plan = proposal.plan if proposal is not None else None

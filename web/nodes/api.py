@@ -7,11 +7,9 @@ from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import NodeId
 from astraflow.contract.reports.report import NodeReport, NodeState, Report
-from web.requests import fleet_commands
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests.dependencies import CommandsDep, ControlDep, ReportDep, StateDep, ViewerDep
 from web.rest.common import (
     BODY_ERRORS,
     NAME,
@@ -28,6 +26,7 @@ from web.rest.common import (
     error_responses,
 )
 from web.rest.contract_models import fields_of
+from web.security.audit_log import AuditedCommand
 from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter(prefix=PREFIX, tags=["nodes"])
@@ -82,7 +81,8 @@ class DrainRequest(RequestBody):
 @router.get("/nodes", response_model=NodeList, responses=error_responses())
 @needs(Permission.READ)
 async def nodes(
-    context: RequestContextDep,
+    report: ReportDep,
+    run_state: StateDep,
     pool: Annotated[str | None, Query(pattern=NAME)] = None,
     state: Annotated[NodeState | None, Query()] = None,
     text: Annotated[str, Query(max_length=200, description="Part of the name, region, engine or hardware.")] = "",
@@ -92,45 +92,44 @@ async def nodes(
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Lists nodes, filtered, sorted and paged."""
-    report = _report(context)
     matching = [node for node in report.nodes if _matches(node, pool, state, text)]
     matching.sort(key=lambda node: (_SORTS[sort](node), node.id), reverse=order == "down")
     page_fields = NumberedPage.cut(matching, page, limit)
     items = [NodeResponse.values_of(node, lag=report.lag(node)) for node in page_fields["items"]]
-    return page_fields | {"items": items, "age_s": context.state.age_s}
+    return page_fields | {"items": items, "age_s": run_state.age_s}
 
 
 @router.post("/nodes/{node:path}/drain", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.NODE)
 async def drain(
-    context: RequestContextDep, viewer: ViewerDep, node: NodeName, body: DrainRequest, key: Key
+    commands: CommandsDep,
+    report: ReportDep,
+    control: ControlDep,
+    viewer: ViewerDep,
+    node: NodeName,
+    body: DrainRequest,
+    key: Key,
 ) -> dict[str, Any]:
     """Drains a node: it finishes its tasks and leaves the run. No result is lost.
 
     The fleet service replaces an instance that it started: to have fewer nodes, plan a change of the pool.
     """
-    _node(_report(context), node)
-    message = await fleet_commands.drain_node(
-        context, viewer, NodeId(node), deadline_s=body.deadline_s, key=key, reason=body.reason
-    )
-    return {"message": message}
+    _node(report, node)
+
+    async def command() -> str:
+        return await control.drain_node(NodeId(node), actor=viewer.name, reason=body.reason, deadline_s=body.deadline_s)
+
+    audited = AuditedCommand(action="node.drain", target=node, reason=body.reason)
+    request_text = f"drain {node} {body.deadline_s} {body.reason}"
+    return {"message": await commands.audited_once(audited, command, key=key, request_text=request_text)}
 
 
 @router.get("/nodes/{node:resource}", response_model=NodeDetail, responses=error_responses(404))
 @needs(Permission.READ)
-async def get_node(context: RequestContextDep, node: NodeName) -> dict[str, Any]:
+async def get_node(report: ReportDep, node: NodeName) -> dict[str, Any]:
     """Returns a node with all its metrics."""
-    report = _report(context)
     node_report = _node(report, node)
     return NodeDetail.values_of(node_report, lag=report.lag(node_report))
-
-
-def _report(context: RequestContext) -> Report:
-    if context.state.report is None:
-        raise Unavailable(
-            "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
-        )
-    return context.state.report
 
 
 def _node(report: Report, name: str) -> NodeReport:

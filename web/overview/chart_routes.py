@@ -1,6 +1,6 @@
 """`/charts/{name}`: one chart with its values as a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -12,40 +12,45 @@ from web.charts.chart_data import chart_data, rows_of
 from web.charts.scales import span_of
 from web.charts.series import as_table
 from web.charts.version_lag import lag_table
-from web.components.layout import PageSelection, layout, page_selection
+from web.components.layout import PageSelection, page_selection
+from web.components.live_texts import LiveText
+from web.components.rendering import PageRenderer
 from web.history.points import Point
 from web.overview.balance import balance, published_versions
 from web.overview.views import chart_titles, draw_chart, overview
-from web.requests.context import RequestContext, RequestContextDep
+from web.requests.dependencies import HistoryDep, LiveTextsDep, PagesDep, StateDep
 from web.requests.range_points import points_in_range
 from web.security.roles import Permission, needs
+from web.state.run_state import RunState
 
 router = APIRouter()
 
 
 @router.get("/charts/{name}")
 @needs(Permission.READ)
-async def show(request: Request, context: RequestContextDep, name: str) -> Response:
+async def show(
+    request: Request, pages: PagesDep, state: StateDep, history: HistoryDep, live_texts: LiveTextsDep, name: str
+) -> Response:
     """Shows the chart in full width with its table."""
-    report, choice = context.state.report, page_selection(context.state, request.query_params)
+    report, choice = state.report, page_selection(state, request.query_params)
     spec = charts.ALL_CHARTS.get(name)
     if spec is None and name != charts.VERSION_LAG:
         raise HTTPException(404)
-    frame = layout(context.state, context.settings, path=f"/charts/{name}", choice=choice)
+    frame = pages.layout(path=f"/charts/{name}", choice=choice)
     if report is None or choice.policy is None:
-        return context.pages.page(request, "overview/waiting.html", page="overview", layout=frame)
-    points = await points_in_range(context, choice)
+        return pages.page(request, "overview/waiting.html", page="overview", layout=frame)
+    points = await points_in_range(history, choice)
     if spec is None:
-        return _version_lag_page(request, context, report, points, choice)
-    rows, annotations = rows_of(points, choice.policy), context.state.annotation_log.annotations
+        return _version_lag_page(request, pages, state, live_texts, report, points, choice)
+    rows, annotations = rows_of(points, choice.policy), state.annotation_log.annotations
     heads, body = as_table(spec, rows)
     window = span_of([at for at, _ in rows], choice.span)
-    return context.pages.page(
+    return pages.page(
         request,
         "overview/chart.html",
         page="overview",
         layout=frame,
-        live_texts={**context.frames.live_texts, **chart_titles(report, points, choice)},
+        live_texts={**live_texts, **chart_titles(report, points, choice)},
         spec=spec,
         choice=choice,
         points=chart_data(
@@ -71,18 +76,24 @@ async def show(request: Request, context: RequestContextDep, name: str) -> Respo
 
 
 def _version_lag_page(
-    request: Request, context: RequestContext, report: Report, points: Sequence[Point], choice: PageSelection
+    request: Request,
+    pages: PageRenderer,
+    state: RunState,
+    live_texts: Mapping[str, LiveText],
+    report: Report,
+    points: Sequence[Point],
+    choice: PageSelection,
 ) -> Response:
     """Shows the version lag chart: the version that each node served over time."""
     heads, body = lag_table(points, choice.policy or "")
-    return context.pages.page(
+    return pages.page(
         request,
         "overview/versions.html",
         page="overview",
-        layout=layout(context.state, context.settings, path=f"/charts/{charts.VERSION_LAG}", choice=choice),
-        live_texts={**context.frames.live_texts, **chart_titles(report, points, choice)},
+        layout=pages.layout(path=f"/charts/{charts.VERSION_LAG}", choice=choice),
+        live_texts={**live_texts, **chart_titles(report, points, choice)},
         choice=choice,
-        view=overview(report, points, choice, context.state.annotation_log.annotations),
+        view=overview(report, points, choice, state.annotation_log.annotations),
         heads=heads,
         rows=body,
     )

@@ -12,6 +12,7 @@ from astraflow.contract.fleet.pools import FleetStatus, Pool
 from astraflow.contract.ids import PoolId
 from web.decisions.queries import DecisionEntry, fleet_entry
 from web.decisions.schemas import DecisionResponse, FaultInjectionResponse
+from web.live.followed_run import FollowedFleet
 from web.pools.requests import (
     FaultInjectionRequest,
     KillSwitchRequest,
@@ -22,9 +23,7 @@ from web.pools.requests import (
     WhatIfBoundsRequest,
 )
 from web.pools.what_if import BoundsComparison, compare_bounds, figures
-from web.requests import fleet_commands
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
-from web.requests.fleet_commands import fleet_of
+from web.requests.dependencies import CommandsDep, ControlDep, FleetDep
 from web.rest.common import BODY_ERRORS, NAME, PREFIX, Key, Limit, PoolName, ReasonRequest, error_responses
 from web.rest.fleet_schemas import (
     AppliedPlanResponse,
@@ -46,17 +45,17 @@ PlanName = Annotated[str, Path(pattern=NAME, description="Id of the plan.", exam
 
 @router.get("/fleet", response_model=FleetResponse, responses=error_responses())
 @needs(Permission.READ)
-async def fleet(context: RequestContextDep) -> dict[str, Any]:
+async def fleet(fleet: FleetDep) -> dict[str, Any]:
     """Returns the fleet service's status: cost, kill switch, and problems that need attention."""
-    status = _status(context)
-    return FleetResponse.values_of(status, pools=len(status.pools), age_s=context.fleet_state.age_s)
+    status = _status(fleet)
+    return FleetResponse.values_of(status, pools=len(status.pools), age_s=fleet.state.age_s)
 
 
 @router.get("/pools", response_model=PoolList, responses=error_responses())
 @needs(Permission.READ)
-async def pools(context: RequestContextDep) -> dict[str, Any]:
+async def pools(fleet: FleetDep) -> dict[str, Any]:
     """Lists pools with spec, size, cost and recommendation."""
-    return {"items": _status(context).pools, "age_s": context.fleet_state.age_s}
+    return {"items": _status(fleet).pools, "age_s": fleet.state.age_s}
 
 
 @router.post(
@@ -67,24 +66,24 @@ async def pools(context: RequestContextDep) -> dict[str, Any]:
 )
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
 async def plan(
-    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: ResizeRequest | RetireRequest
+    commands: CommandsDep, fleet: FleetDep, pool: PoolName, body: ResizeRequest | RetireRequest
 ) -> dict[str, Any]:
     """Plans a change without applying it: launches, removed instances, duration, cost, and the guard's findings.
 
     A plan is valid for five minutes. Send a `target`, or the instances to `retire`. Returns 409 if the change cannot be
     planned: an instance of another pool, or a spec that the provider refuses.
     """
-    pool_id = _pool(context, pool).spec.id
+    pool_id = _pool(fleet, pool).spec.id
     request = PlanRequest(
         pool=pool_id,
-        actor=fleet_commands.actor_of(context, viewer, pool=pool_id),
+        actor=commands.actor(pool=pool_id),
         reason=body.reason,
         target=body.target if isinstance(body, ResizeRequest) else None,
         retire=tuple(LaunchId(launch) for launch in body.retire) if isinstance(body, RetireRequest) else (),
         is_kill=body.is_kill,
     )
     try:
-        return plan_response(await fleet_commands.plan_change(context, request))
+        return plan_response(await commands.plan_change(request))
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
 
@@ -94,13 +93,11 @@ async def plan(
 )
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
 async def set_override(
-    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: OverrideRequest, key: Key
+    commands: CommandsDep, fleet: FleetDep, pool: PoolName, body: OverrideRequest, key: Key
 ) -> DecisionEntry:
     """Sets a manual override, during which no node of the pool is removed; 0 minutes ends it."""
-    pool_id = _pool(context, pool).spec.id
-    done = await fleet_commands.set_pool_override(
-        context, viewer, pool_id, minutes=body.minutes, key=key, reason=body.reason
-    )
+    pool_id = _pool(fleet, pool).spec.id
+    done = await commands.set_pool_override(pool_id, minutes=body.minutes, key=key, reason=body.reason)
     return fleet_entry(done)
 
 
@@ -111,17 +108,15 @@ async def set_override(
 )
 @needs(Permission.ADMINISTER, on=ResourceKind.POOL)
 async def inject_fault(
-    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: FaultInjectionRequest, key: Key
+    commands: CommandsDep, fleet: FleetDep, pool: PoolName, body: FaultInjectionRequest, key: Key
 ) -> dict[str, Any]:
     """Injects a fault: terminates a share of the pool's nodes at once, as if their instances had failed.
 
     Returns 409 if the provider does not support fault injection, or no node is ready.
     """
-    pool_id = _pool(context, pool).spec.id
+    pool_id = _pool(fleet, pool).spec.id
     try:
-        done = await fleet_commands.inject_fault(
-            context, viewer, pool_id, share=body.share, key=key, reason=body.reason
-        )
+        done = await commands.inject_fault(pool_id, share=body.share, key=key, reason=body.reason)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
     return {"lost": done.lost, "decision": fleet_entry(done.decision)}
@@ -131,12 +126,12 @@ async def inject_fault(
     "/pools/{pool:path}/what-if", response_model=WhatIfComparison, responses=error_responses(404, *BODY_ERRORS)
 )
 @needs(Permission.READ)
-async def what_if(context: RequestContextDep, pool: PoolName, body: WhatIfBoundsRequest) -> dict[str, Any]:
+async def what_if(control: ControlDep, fleet: FleetDep, pool: PoolName, body: WhatIfBoundsRequest) -> dict[str, Any]:
     """Replays the recorded reports under other bounds and returns the recommendations. Changes nothing.
 
     Returns 409 without recorded reports, and if the minimum exceeds the maximum.
     """
-    stored_pool = _pool(context, pool)
+    stored_pool = _pool(fleet, pool)
     changed_fields = body.model_dump(mode="json", exclude={"hours", "headroom"}, exclude_none=True)
     bounds = {"min_nodes": stored_pool.spec.min_nodes, "max_nodes": stored_pool.spec.max_nodes} | changed_fields
     if bounds["min_nodes"] > bounds["max_nodes"]:
@@ -145,64 +140,58 @@ async def what_if(context: RequestContextDep, pool: PoolName, body: WhatIfBounds
         )
     options = {} if body.headroom is None else {"headroom": body.headroom}
     try:
-        return _what_if(await compare_bounds(context, stored_pool.spec.id, bounds, options=options, hours=body.hours))
+        return _what_if(await compare_bounds(control, stored_pool, bounds, options=options, hours=body.hours))
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
 
 
 @router.get("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(404))
 @needs(Permission.READ)
-async def pool(context: RequestContextDep, pool: PoolName) -> Pool:
+async def pool(fleet: FleetDep, pool: PoolName) -> Pool:
     """Returns a pool."""
-    return _pool(context, pool)
+    return _pool(fleet, pool)
 
 
 @router.put("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.ADMINISTER, on=ResourceKind.POOL)
-async def put_pool(context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: PoolChange, key: Key) -> Pool:
+async def put_pool(commands: CommandsDep, pool: PoolName, body: PoolChange, key: Key) -> Pool:
     """Creates a pool or changes its bounds, mode or spec. Returns 409 if `observed_version` is outdated."""
-    return await fleet_commands.put_pool(
-        context, viewer, body.spec(pool), observed_version=body.observed_version, key=key, reason=body.reason
-    )
+    return await commands.put_pool(body.spec(pool), observed_version=body.observed_version, key=key, reason=body.reason)
 
 
 @router.post("/plans/{plan}/apply", response_model=AppliedPlanResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.PLAN)
-async def apply(
-    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
-) -> dict[str, Any]:
+async def apply(commands: CommandsDep, plan: PlanName, body: ReasonRequest, key: Key) -> dict[str, Any]:
     """Applies a plan. Instances start and end after the response; `/api/v1/instances` lists them.
 
     Returns 409 if the pool has changed since, or the plan is unknown or expired: plan again.
     """
-    done = await fleet_commands.apply_plan(context, viewer, PlanId(plan), key=key, reason=body.reason)
+    done = await commands.apply_plan(PlanId(plan), key=key, reason=body.reason)
     return applied_plan_response(done)
 
 
 @router.put("/kill-switch", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def kill_switch(
-    context: RequestContextDep, viewer: ViewerDep, body: KillSwitchRequest, key: Key
-) -> DecisionEntry:
+async def kill_switch(commands: CommandsDep, body: KillSwitchRequest, key: Key) -> DecisionEntry:
     """Sets the kill switch, which blocks changes of pools by agents or all actors. Only admins may relax it."""
-    done = await fleet_commands.set_kill_switch(context, viewer, body.scope, key=key, reason=body.reason)
+    done = await commands.set_kill_switch(body.scope, key=key, reason=body.reason)
     return fleet_entry(done)
 
 
-def _status(context: RequestContext) -> FleetStatus:
+def _status(fleet: FollowedFleet) -> FleetStatus:
     """Returns the newest status. Raises: Unavailable without one."""
-    if context.fleet_state.status is None:
-        fleet_commands.fleet_of(context)
+    if fleet.state.status is None:
+        fleet.require_client()
         raise Unavailable(
-            context.fleet_state.problem or "cannot show the fleet: the fleet service has not answered yet; try again",
+            fleet.state.problem or "cannot show the fleet: the fleet service has not answered yet; try again",
             code="fleet.no_status",
         )
-    return context.fleet_state.status
+    return fleet.state.status
 
 
-def _pool(context: RequestContext, name: str) -> Pool:
-    status = _status(context)
-    found_pool = context.fleet_state.pool(PoolId(name))
+def _pool(fleet: FollowedFleet, name: str) -> Pool:
+    status = _status(fleet)
+    found_pool = fleet.state.pool(PoolId(name))
     if found_pool is None:
         pool_names = ", ".join(pool.spec.id for pool in status.pools) or "none yet"
         raise HTTPException(404, f"cannot find pool {name!r}: it does not exist; use one of {pool_names}")
@@ -227,7 +216,7 @@ def _what_if(answers: BoundsComparison) -> dict[str, Any]:
 @router.get("/instances", response_model=InstanceList, responses=error_responses())
 @needs(Permission.READ)
 async def instances(
-    context: RequestContextDep,
+    fleet: FleetDep,
     pool: Annotated[str | None, Query(pattern=NAME, description="Only instances of this pool.")] = None,
     gone: Annotated[
         Literal["without", "with"], Query(description="Whether terminated instances are included.")
@@ -236,7 +225,7 @@ async def instances(
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """Lists instances, newest first."""
-    page = await fleet_of(context).instances(
+    page = await fleet.require_client().instances(
         pool=PoolId(pool) if pool else None,
         with_gone=gone == "with",
         before=LaunchId(before) if before else None,

@@ -3,20 +3,20 @@
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
+from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.pools import Pool, PoolSpec
 from web.components.downloads import FileFormat, sheet_response
 from web.middleware.middleware import FORM_TOKEN
 from web.pools.instances import launch_delay_sheet, launch_delays
 from web.pools.pool_form import bounds_from, number_from
-from web.pools.queries import DEFAULT_HOURS, MAX_MEASURED_INSTANCES, pool_page_response, require_pool
+from web.pools.queries import DEFAULT_HOURS, MAX_MEASURED_INSTANCES, PoolDep, PoolPageDep
 from web.pools.what_if import BoundsComparison, compare_bounds
 from web.pools.what_if_view import what_if_sheet, what_if_view
-from web.requests import fleet_commands
-from web.requests.context import RequestContext, RequestContextDep
+from web.requests.dependencies import ControlDep, FleetDep
 from web.security.roles import Permission, needs
 
 router = APIRouter()
@@ -26,73 +26,52 @@ Word = Annotated[str, Query(max_length=40)]
 
 @router.get("/pools/{pool:path}/launches.{ending}")
 @needs(Permission.READ)
-async def export_launches(context: RequestContextDep, pool: str, ending: FileFormat) -> Response:
+async def export_launches(fleet: FleetDep, pool: PoolDep, ending: FileFormat) -> Response:
     """Returns the launch delay histogram as a file."""
-    stored_pool = require_pool(context, pool)
-    measured = await fleet_commands.fleet_of(context).instances(
-        pool=stored_pool.spec.id, with_gone=True, limit=MAX_MEASURED_INSTANCES
-    )
-    return sheet_response(launch_delay_sheet(stored_pool, launch_delays(measured, stored_pool)), ending)
+    measured = await fleet.require_client().instances(pool=pool.spec.id, with_gone=True, limit=MAX_MEASURED_INSTANCES)
+    return sheet_response(launch_delay_sheet(pool, launch_delays(measured, pool)), ending)
+
+
+async def _query(mode: Word = "", min_nodes: Word = "", max_nodes: Word = "", hours: Word = "") -> dict[str, str]:
+    return {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
+
+
+QueryDep = Annotated[dict[str, str], Depends(_query)]
 
 
 @router.get("/pools/{pool:path}/what-if.{ending}")
 @needs(Permission.READ)
-async def export_what_if(
-    context: RequestContextDep,
-    pool: str,
-    ending: FileFormat,
-    mode: Word = "",
-    min_nodes: Word = "",
-    max_nodes: Word = "",
-    hours: Word = "",
-) -> Response:
+async def export_what_if(control: ControlDep, pool: PoolDep, ending: FileFormat, query: QueryDep) -> Response:
     """Returns the series that the what-if page with the same query draws, as a file."""
-    query = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
-    answers, _ = await _what_if_answers(context, require_pool(context, pool), query)
+    answers, _ = await _what_if_answers(control, pool, query)
     return sheet_response(what_if_sheet(answers), ending)
 
 
 @router.get("/pools/{pool:path}/what-if")
 @needs(Permission.READ)
-async def what_if(
-    request: Request,
-    context: RequestContextDep,
-    pool: str,
-    mode: Word = "",
-    min_nodes: Word = "",
-    max_nodes: Word = "",
-    hours: Word = "",
-) -> Response:
+async def what_if(request: Request, control: ControlDep, pool_page: PoolPageDep, query: QueryDep) -> Response:
     """Shows the pool's page with the what-if result for other bounds."""
-    stored_pool = require_pool(context, pool)
-    query = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
     if FORM_TOKEN in request.query_params:  # sent with the other fields; a secret must not stay in an address
         return RedirectResponse(f"{request.url.path}?{urlencode(query)}", 303)
-    problem, code, what_if_result = "", "", None
+    problem, code, result = "", "", None
     try:
-        answers, bounds = await _what_if_answers(context, stored_pool, query)
-        what_if_result = what_if_view(answers, max_nodes=bounds.max_nodes)
+        answers, bounds = await _what_if_answers(control, pool_page.pool, query)
+        result = what_if_view(answers, max_nodes=bounds.max_nodes)
     except AstraFlowError as refused:
         problem, code = str(refused), refused.code
-    return await pool_page_response(
-        request,
-        context,
-        stored_pool,
-        form_values=query,
-        what_if=what_if_result,
-        what_if_problem=problem,
-        what_if_code=code,
+    return await pool_page.response(
+        request, form_values=query, what_if=result, what_if_problem=problem, what_if_code=code
     )
 
 
 async def _what_if_answers(
-    context: RequestContext, pool: Pool, query: dict[str, str]
+    control: ControlPlaneClient, pool: Pool, query: dict[str, str]
 ) -> tuple[BoundsComparison, PoolSpec]:
     """Returns the comparison and the requested bounds. Raises: InvalidInput for invalid bounds; as `compare_bounds`."""
     bounds = bounds_from(pool.spec, query)
     answers = await compare_bounds(
-        context,
-        pool.spec.id,
+        control,
+        pool,
         {"mode": bounds.mode.value, "min_nodes": bounds.min_nodes, "max_nodes": bounds.max_nodes},
         options={},
         hours=number_from(query["hours"] or DEFAULT_HOURS, low=0.1, high=168.0, what="hours"),

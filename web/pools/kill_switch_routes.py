@@ -8,10 +8,9 @@ from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.pools import KillScope
-from web.components.layout import layout
 from web.pools.views import fleet_view
-from web.requests import fleet_commands
-from web.requests.context import RequestContextDep, ViewerDep
+from web.requests.commands import form_key
+from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, PagesDep, ViewerDep
 from web.requests.redirects import redirect_with_flash
 from web.security.flash import Flash
 from web.security.roles import Permission, ResourceKind, needs
@@ -24,23 +23,22 @@ HOLD_BUTTON_REASON = "button held on the page"
 
 @router.get("/kill")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def ask(request: Request, context: RequestContextDep) -> Response:
+async def ask(request: Request, pages: PagesDep, fleet: FleetDep, admins: AdminsDep) -> Response:
     """Shows the confirmation page, for browsers without scripts and for a short press of the hold button."""
-    return context.pages.page(
+    return pages.page(
         request,
         "pools/kill_switch.html",
         page="pools",
-        layout=layout(context.state, context.settings),
-        fleet=fleet_view(context.fleet_state, context.settings, now=context.clock.wall()),
-        admins=await context.accounts.users.admins(),
-        key=fleet_commands.form_key("kill", time.time_ns()),
+        fleet=fleet_view(fleet),
+        admins=admins,
+        key=form_key("kill", time.time_ns()),
     )
 
 
 @router.post("/kill")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
 async def switch(
-    context: RequestContextDep,
+    commands: CommandsDep,
     viewer: ViewerDep,
     scope: Annotated[str, Form(max_length=20)] = "",
     reason: Annotated[str, Form(max_length=2000)] = "",
@@ -53,10 +51,8 @@ async def switch(
                 f"cannot set the kill switch: unknown scope {scope!r}; use none, agents or all",
                 code="kill_switch.unknown_scope",
             )
-        key = key or fleet_commands.form_key("kill", viewer.name, time.time_ns())
-        done = await fleet_commands.set_kill_switch(
-            context, viewer, KillScope(scope), key=key, reason=reason.strip() or HOLD_BUTTON_REASON
-        )
+        key = key or form_key("kill", viewer.name, time.time_ns())
+        done = await commands.set_kill_switch(KillScope(scope), key=key, reason=reason.strip() or HOLD_BUTTON_REASON)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("The kill switch was not changed", problem), page="/kill")
     return redirect_with_flash(Flash(text=done.message, tone="good" if scope == "none" else "bad"), page="/pools")

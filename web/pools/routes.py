@@ -12,15 +12,14 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet.plans import Plan, PlanId, PlanRequest, Role
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.ids import PoolId
-from web.accounts.viewer import Viewer
 from web.components.downloads import FileFormat, sheet_response
-from web.components.layout import layout
 from web.pools.plans import plan_view
 from web.pools.pool_form import MOST_TEXT, number_from, spec_from
-from web.pools.queries import pool_context, pool_page_response, require_pool, source_tag
+from web.pools.queries import PoolDep, PoolPageDep
 from web.pools.views import fleet_view, pool_row, pool_sheet
-from web.requests import conditional_requests, fleet_commands
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.requests import conditional_requests
+from web.requests.commands import Commands, form_key
+from web.requests.dependencies import AdminsDep, CommandsDep, FleetDep, PagesDep
 from web.requests.redirects import redirect_with_flash
 from web.security.flash import Flash, Undo
 from web.security.roles import Permission, ResourceKind, needs
@@ -32,48 +31,50 @@ Reason = Annotated[str, Form(max_length=MOST_TEXT)]
 
 @router.get("/pools")
 @needs(Permission.READ)
-async def show(request: Request, context: RequestContextDep) -> Response:
+async def show(request: Request, pages: PagesDep, fleet: FleetDep) -> Response:
     """Shows all pools."""
-    return context.pages.page(request, "pools/page.html", page="pools", **_fleet(context))
+    return pages.page(request, "pools/page.html", page="pools", fleet=fleet_view(fleet), scopes=KillScope)
 
 
 @router.get("/pools/table")
 @needs(Permission.READ)
-async def table(request: Request, context: RequestContextDep) -> Response:
+async def table(request: Request, pages: PagesDep, fleet: FleetDep) -> Response:
     """Returns the figures and the table as a fragment, for the live page."""
-    return conditional_requests.with_etag(request, context.pages.page(request, "pools/_fleet.html", **_fleet(context)))
+    return conditional_requests.with_etag(
+        request, pages.page(request, "pools/_fleet.html", fleet=fleet_view(fleet), scopes=KillScope)
+    )
 
 
 @router.get("/pools.{ending}")
 @needs(Permission.READ)
-async def export(context: RequestContextDep, ending: FileFormat) -> Response:
+async def export(fleet: FleetDep, ending: FileFormat) -> Response:
     """Returns the table as a file."""
-    status = context.fleet_state.status
-    return sheet_response(pool_sheet(status.pools if status else (), now=context.clock.wall()), ending)
+    status = fleet.state.status
+    return sheet_response(pool_sheet(status.pools if status else (), now=fleet.now), ending)
 
 
 @router.get("/pools/{pool:path}/plans/{plan}")
 @needs(Permission.OPERATE, on=ResourceKind.PLAN)
-async def show_plan(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str, plan: str) -> Response:
+async def show_plan(
+    request: Request, pages: PagesDep, commands: CommandsDep, fleet: FleetDep, admins: AdminsDep, pool: str, plan: str
+) -> Response:
     """Shows the changes of a plan and the button that applies it."""
-    stored_plan = _plan(context, pool, plan)
-    return context.pages.page(
+    stored_plan = _plan(commands, pool, plan)
+    return pages.page(
         request,
         "pools/plan.html",
         page="pools",
-        layout=layout(context.state, context.settings),
-        view=plan_view(stored_plan, context.fleet_state.pool(pool)),
-        may_apply=_may_apply(context, viewer, stored_plan),
-        admins=await context.accounts.users.admins(),
-        key=fleet_commands.form_key("apply", plan),
+        view=plan_view(stored_plan, fleet.state.pool(pool)),
+        may_apply=_may_apply(commands, stored_plan),
+        admins=admins,
+        key=form_key("apply", plan),
     )
 
 
 @router.post("/pools/{pool:path}/plans/{plan}/apply")
 @needs(Permission.OPERATE, on=ResourceKind.PLAN)
 async def apply(
-    context: RequestContextDep,
-    viewer: ViewerDep,
+    commands: CommandsDep,
     pool: str,
     plan: str,
     key: Annotated[str, Form(max_length=100)] = "",
@@ -81,7 +82,7 @@ async def apply(
     reason: Reason = "",
 ) -> Response:
     """Applies a plan."""
-    stored_plan = _plan(context, pool, plan)
+    stored_plan = _plan(commands, pool, plan)
     if plan_view(stored_plan, None).requires_pool_name and name.strip() != stored_plan.request.pool:
         problem = InvalidInput(
             f"cannot confirm the plan: the name does not match; type the name of the pool, {stored_plan.request.pool}",
@@ -92,7 +93,7 @@ async def apply(
     reason = reason.strip() or stored_plan.request.reason
 
     async def command() -> str:
-        done = await fleet_commands.apply_plan(context, viewer, PlanId(plan), key=key, reason=reason)
+        done = await commands.apply_plan(PlanId(plan), key=key, reason=reason)
         return f"Pool {pool}: {done.message or 'no change'}"
 
     return await _message_response(command(), if_failed="The plan was not applied", back=_path(pool))
@@ -101,8 +102,7 @@ async def apply(
 @router.post("/pools/{pool:path}/plans")
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
 async def plan(
-    context: RequestContextDep,
-    viewer: ViewerDep,
+    commands: CommandsDep,
     pool: str,
     target: Annotated[int, Form(ge=0, le=1_000_000)] = 0,
     is_kill: Annotated[bool, Form()] = False,
@@ -111,13 +111,9 @@ async def plan(
     """Plans a target size and redirects to the plan's page."""
     try:
         request = PlanRequest(
-            pool=PoolId(pool),
-            actor=fleet_commands.actor_of(context, viewer, pool=pool),
-            reason=reason,
-            target=target,
-            is_kill=is_kill,
+            pool=PoolId(pool), actor=commands.actor(pool=pool), reason=reason, target=target, is_kill=is_kill
         )
-        new_plan = await fleet_commands.plan_change(context, request)
+        new_plan = await commands.plan_change(request)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("Nothing was planned", problem), page=_path(pool))
     return RedirectResponse(f"{_path(pool)}/plans/{new_plan.id}", 303)
@@ -125,44 +121,41 @@ async def plan(
 
 @router.get("/pools/{pool:path}/drain-all")
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
-async def ask_drain_all(request: Request, context: RequestContextDep, pool: str) -> Response:
+async def ask_drain_all(
+    request: Request, pages: PagesDep, fleet: FleetDep, admins: AdminsDep, stored_pool: PoolDep
+) -> Response:
     """Shows the confirmation page for draining a whole pool."""
-    stored_pool = require_pool(context, pool)
-    return context.pages.page(
+    return pages.page(
         request,
         "pools/drain_all.html",
         page="pools",
-        layout=layout(context.state, context.settings),
         pool=stored_pool.spec,
-        row=pool_row(stored_pool, now=context.clock.wall()),
-        admins=await context.accounts.users.admins(),
+        row=pool_row(stored_pool, now=fleet.now),
+        admins=admins,
     )
 
 
 @router.get("/pools/{pool:path}/inject-fault")
 @needs(Permission.ADMINISTER, on=ResourceKind.POOL)
 async def ask_fault(
-    request: Request, context: RequestContextDep, pool: str, back: Literal["", "overview"] = ""
+    request: Request, pages: PagesDep, fleet: FleetDep, stored_pool: PoolDep, back: Literal["", "overview"] = ""
 ) -> Response:
     """Shows the confirmation page for fault injection."""
-    stored_pool = require_pool(context, pool)
-    return context.pages.page(
+    return pages.page(
         request,
         "pools/inject_fault.html",
         page="pools",
-        layout=layout(context.state, context.settings),
         pool=stored_pool.spec,
-        row=pool_row(stored_pool, now=context.clock.wall()),
+        row=pool_row(stored_pool, now=fleet.now),
         back=back,
-        key=fleet_commands.form_key("inject-fault", pool, time.time_ns()),
+        key=form_key("inject-fault", stored_pool.spec.id, time.time_ns()),
     )
 
 
 @router.post("/pools/{pool:path}/inject-fault")
 @needs(Permission.ADMINISTER, on=ResourceKind.POOL)
 async def inject_fault(
-    context: RequestContextDep,
-    viewer: ViewerDep,
+    commands: CommandsDep,
     pool: str,
     percent: Annotated[float, Form(gt=0, le=100)] = 30.0,
     back: Annotated[Literal["", "overview"], Form()] = "",
@@ -172,8 +165,8 @@ async def inject_fault(
     """Injects a fault: terminates this percentage of the ready nodes."""
 
     async def command() -> str:
-        done = await fleet_commands.inject_fault(
-            context, viewer, PoolId(pool), share=percent / 100, key=key, reason=reason.strip() or "fault injection test"
+        done = await commands.inject_fault(
+            PoolId(pool), share=percent / 100, key=key, reason=reason.strip() or "fault injection test"
         )
         return f"Pool {pool}, {done.decision.message}; the rule's recommendation follows within 30 seconds"
 
@@ -183,8 +176,7 @@ async def inject_fault(
 @router.post("/pools/{pool:path}/override")
 @needs(Permission.OPERATE, on=ResourceKind.POOL)
 async def set_override(
-    context: RequestContextDep,
-    viewer: ViewerDep,
+    commands: CommandsDep,
     pool: str,
     minutes: Annotated[float, Form(ge=0, le=60)] = 30.0,
     reason: Reason = "",
@@ -194,9 +186,7 @@ async def set_override(
 
     async def command() -> str:
         why = reason.strip() or ("override set on the page" if minutes else "override ended on the page")
-        return (
-            await fleet_commands.set_pool_override(context, viewer, PoolId(pool), minutes=minutes, key=key, reason=why)
-        ).message
+        return (await commands.set_pool_override(PoolId(pool), minutes=minutes, key=key, reason=why)).message
 
     undo = Undo.RELEASE if minutes else None
     return await _message_response(
@@ -206,24 +196,20 @@ async def set_override(
 
 @router.post("/pools/{pool:path}/spec")
 @needs(Permission.ADMINISTER, on=ResourceKind.POOL)
-async def change(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str) -> Response:
+async def change(request: Request, commands: CommandsDep, stored_pool: PoolDep, pool: str) -> Response:
     """Changes bounds, mode or spec; with `undo`, restores the previous ones."""
     form = {name: str(value) for name, value in (await request.form(max_fields=40)).items()}
 
     async def command() -> str:
-        stored_pool = require_pool(context, pool)
         observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
-        before = context.cache.previous_specs.get((context.run, pool, observed)) if "undo" in form else None
+        before = commands.previous_spec(pool, observed) if "undo" in form else None
         if "undo" in form and before is None:
             raise InvalidInput(
-                "cannot undo: the previous bounds are no longer stored; set them in the form",
-                code="pool.undo_expired",
+                "cannot undo: the previous bounds are no longer stored; set them in the form", code="pool.undo_expired"
             )
         spec = before or spec_from(stored_pool.spec, form)
         reason = form.get("reason", "").strip()[:MOST_TEXT] or ("undone on the page" if before else "")
-        done = await fleet_commands.put_pool(
-            context, viewer, spec, observed_version=observed, key=form.get("key", ""), reason=reason
-        )
+        done = await commands.put_pool(spec, observed_version=observed, key=form.get("key", ""), reason=reason)
         bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
         return f"Pool {pool} is {'again ' if before else ''}{bounds} (version {done.version})"
 
@@ -232,35 +218,19 @@ async def change(request: Request, context: RequestContextDep, viewer: ViewerDep
 
 @router.get("/pools/{pool:path}/now")
 @needs(Permission.READ)
-async def show_now(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str) -> Response:
+async def show_now(request: Request, pages: PagesDep, pool_page: PoolPageDep) -> Response:
     """Returns the live parts of the pool's page. Reads instances and journal only when the source tag has changed."""
-    stored_pool = require_pool(context, pool)
-    tag = source_tag(context, viewer, stored_pool)
+    tag = pool_page.source_tag
     return conditional_requests.not_modified(request, tag) or conditional_requests.with_etag(
-        request,
-        context.pages.page(
-            request,
-            "pools/_live.html",
-            live_texts=context.frames.live_texts,
-            **await pool_context(context, stored_pool),
-        ),
-        source=tag,
+        request, pages.page(request, "pools/_live.html", **await pool_page.context()), source=tag
     )
 
 
 @router.get("/pools/{pool:path}")
 @needs(Permission.READ)
-async def show_pool(request: Request, context: RequestContextDep, pool: str) -> Response:
+async def show_pool(request: Request, pool_page: PoolPageDep) -> Response:
     """Shows a pool's page."""
-    return await pool_page_response(request, context, require_pool(context, pool))
-
-
-def _fleet(context: RequestContext) -> dict[str, Any]:
-    return {
-        "layout": layout(context.state, context.settings),
-        "fleet": fleet_view(context.fleet_state, context.settings, now=context.clock.wall()),
-        "scopes": KillScope,
-    }
+    return await pool_page.response(request)
 
 
 def _path(pool: str) -> str:
@@ -277,20 +247,20 @@ async def _message_response(
         return redirect_with_flash(Flash.failure(if_failed, problem), page=back)
 
 
-def _plan(context: RequestContext, pool: str, plan: str) -> Plan:
+def _plan(commands: Commands, pool: str, plan: str) -> Plan:
     """Returns a plan of the pool. Raises: HTTPException for an unknown plan or a plan of another pool."""
-    stored_plan = context.cache.plans.get((context.run, PlanId.unchecked(plan)))
+    stored_plan = commands.known_plan(PlanId.unchecked(plan))
     if stored_plan is None or stored_plan.request.pool != pool:
         raise HTTPException(404, "No plan with this id. Plans expire after five minutes: plan again.")
     return stored_plan
 
 
-def _may_apply(context: RequestContext, viewer: Viewer, plan: Plan) -> bool:
+def _may_apply(commands: Commands, plan: Plan) -> bool:
     """Predicts the fleet service's answer; it only selects what the page offers."""
-    pool = plan.request.pool
-    is_admin = viewer.may(Permission.ADMINISTER, run=context.run, pool=pool)
+    viewer, run, pool = commands.viewer, commands.run.name, plan.request.pool
+    is_admin = viewer.may(Permission.ADMINISTER, run=run, pool=pool)
     if plan.request.is_kill:
         return is_admin
     is_from_program = plan.request.actor.role in (Role.AGENT, Role.RULE)
-    may_approve = viewer.may(Permission.APPROVE, run=context.run, pool=pool) and is_from_program
+    may_approve = viewer.may(Permission.APPROVE, run=run, pool=pool) and is_from_program
     return not plan.needs_approval or is_admin or may_approve

@@ -10,8 +10,9 @@ from web.components import formats
 from web.components.causes import cause_counts
 from web.components.downloads import Sheet
 from web.components.formats import usd
-from web.process_settings import Settings, start_command, web_command
-from web.state.fleet_state import FleetConnection, FleetState
+from web.live.followed_run import FollowedFleet
+from web.process_settings import start_command, web_command
+from web.state.fleet_state import FleetConnection
 
 PENDING = (InstanceState.INTENDED, InstanceState.PENDING, InstanceState.RUNNING)
 TERMINATING = (InstanceState.DRAINING, InstanceState.RETIRING)
@@ -106,8 +107,9 @@ class FleetView:
         return bool(self.cluster)
 
 
-def fleet_view(state: FleetState, settings: Settings, *, now: float) -> FleetView:
-    """Builds the view. now: Unix seconds."""
+def fleet_view(fleet: FollowedFleet) -> FleetView:
+    """Builds the view."""
+    state, settings, now = fleet.state, fleet.settings, fleet.now
     status, age_s = state.status, state.age_s
     connection_view = FleetView(
         connection=state.connection.value,

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.contract.fleet.pools import Pool
 from astraflow.contract.fleet.recommendations import PoolRecommendation, WhatIfAnswer, WhatIfQuestion
-from web.requests.context import RequestContext
 
 MIN_MINUTE_POINTS = 5
 """Minimum points by the minute; shorter records are replayed by the second."""
@@ -26,35 +27,27 @@ class BoundsComparison:
 
 
 async def compare_bounds(
-    context: RequestContext, pool: str, bounds: Mapping[str, Any], *, options: Mapping[str, Any], hours: float
+    control: ControlPlaneClient, pool: Pool, bounds: Mapping[str, Any], *, options: Mapping[str, Any], hours: float
 ) -> BoundsComparison:
     """Runs both replays. bounds: of the pool, as in `dataflow.pools`. Raises: as the control plane's `what_if`."""
-    pool_state = context.fleet_state.pool(pool)
-    current_bounds: dict[str, Any] = (
-        {
-            "mode": pool_state.spec.mode.value,
-            "min_nodes": pool_state.spec.min_nodes,
-            "max_nodes": pool_state.spec.max_nodes,
-        }
-        if pool_state
-        else {}
-    )
+    spec = pool.spec
+    current_bounds: dict[str, Any] = {"mode": spec.mode.value, "min_nodes": spec.min_nodes, "max_nodes": spec.max_nodes}
     limit = max(2, min(20_000, round(hours * 60)))
     questions = (
-        WhatIfQuestion(pools={pool: current_bounds} if current_bounds else {}, limit=limit),
-        WhatIfQuestion(options=options, pools={pool: current_bounds | dict(bounds)}, limit=limit),
+        WhatIfQuestion(pools={spec.id: current_bounds}, limit=limit),
+        WhatIfQuestion(options=options, pools={spec.id: current_bounds | dict(bounds)}, limit=limit),
     )
-    current, changed = await asyncio.gather(*(_answer(context, question) for question in questions))
-    return BoundsComparison(pool=pool, current=current, changed=changed)
+    current, changed = await asyncio.gather(*(_answer(control, question) for question in questions))
+    return BoundsComparison(pool=spec.id, current=current, changed=changed)
 
 
-async def _answer(context: RequestContext, question: WhatIfQuestion) -> WhatIfAnswer:
+async def _answer(control: ControlPlaneClient, question: WhatIfQuestion) -> WhatIfAnswer:
     """Replays the whole run by the minute; a run with too few points by the second."""
-    answer = await context.control.what_if(question)
+    answer = await control.what_if(question)
     if answer.reports >= MIN_MINUTE_POINTS:
         return answer
     seconds = WhatIfQuestion(options=question.options, pools=question.pools, resolution_s=1, limit=900)
-    return await context.control.what_if(seconds)
+    return await control.what_if(seconds)
 
 
 def figures(answers: BoundsComparison, of: str) -> Sequence[float]:

@@ -11,7 +11,6 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from web.accounts.viewer import Viewer
-from web.requests.context import RequestContext
 
 _TIME_TEXT = re.compile(rb'(<time data-behavior="[a-z]+"[^>]*>)[^<]*')
 """Relative times change by themselves, in the browser too, so their text is not part of the digest."""
@@ -19,9 +18,9 @@ _TIME_TEXT = re.compile(rb'(<time data-behavior="[a-z]+"[^>]*>)[^<]*')
 _TAG = re.compile(r'^W/"([0-9a-f]*)\.([0-9a-f]*)"$')
 
 
-def source_tag(context: RequestContext, viewer: Viewer, *what: object) -> str:
+def source_tag(run: str, viewer: Viewer, *what: object) -> str:
     """Returns the first half of a tag; it is equal while the same viewer's region has the same source data."""
-    return _digest(repr((context.run, viewer.user_id, viewer.role, viewer.scope, viewer.grants, what)).encode())
+    return _digest(repr((run, viewer.user_id, viewer.role, viewer.scope, viewer.grants, what)).encode())
 
 
 def not_modified(request: Request, source: str) -> Response | None:

@@ -1,32 +1,44 @@
 """Points of any time range: by the second from memory, older ones from the recorded history."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlmodel import Session
 
 from astraflow.contract.ids import PolicyId
 from web.components.layout import PageSelection
+from web.database.db import Database
 from web.history import series_queries
 from web.history.capacity import FLEET_VALUES, FleetPoint
 from web.history.points import VALUES, Point, PolicyPoint
+from web.history.recorder import Recorder
 from web.history.samples import FLEET_SUBJECT, policy_subject
-from web.requests.context import RequestContext
+from web.state.run_state import RunState
 
 MAX_PAGE_POINTS = 450
 """Maximum points of a page; of more, only every second, third, ... is sent."""
 
 
-async def points_in_range(context: RequestContext, choice: PageSelection) -> list[Point]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySource:
+    """Recent points of a run in memory, and its recorded history."""
+
+    state: RunState
+    recorder: Recorder
+    database: Database
+
+
+async def points_in_range(history: HistorySource, choice: PageSelection) -> list[Point]:
     """Points of the requested range and policy, oldest first."""
-    recent = context.state.series.window(float("inf"))
-    run_id, policy, span = context.recorder.run_id, choice.policy, choice.span
+    recent = history.state.series.window(float("inf"))
+    run_id, policy, span = history.recorder.run_id, choice.policy, choice.span
     if not recent or policy is None:
         return []
     first, end = recent[0], recent[-1].at if span.end is None else span.end
     start = end - span.duration_s
     older: list[Point] = []
     if start < first.at and first.sequence > 1 and run_id is not None:
-        older = await context.database.read(
+        older = await history.database.read(
             lambda session: _recorded_points(session, run_id, policy, start, before=first)
         )
     return thinned([point for point in (*older, *recent) if start <= point.at <= end])

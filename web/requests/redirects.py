@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable
 from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError
-from web.accounts.viewer import Viewer
-from web.requests.context import RequestContext
+from web.requests.commands import Commands
 from web.security.audit_log import SECRET_PATTERN, AuditedCommand
 from web.security.flash import Flash
 
@@ -20,8 +19,7 @@ def reason_of(text: str) -> str:
 
 
 async def run_and_redirect(
-    context: RequestContext,
-    viewer: Viewer,
+    commands: Commands,
     command: AuditedCommand,
     operation: Callable[[], Awaitable[str]],
     *,
@@ -33,7 +31,7 @@ async def run_and_redirect(
     A failure is shown there after `failure_prefix`.
     """
     try:
-        flash = Flash(text=await context.audit_log.record(viewer.author, command, operation), tone="good")
+        flash = Flash(text=await commands.audited(command, operation), tone="good")
     except AstraFlowError as problem:
         flash = Flash.failure(failure_prefix, problem)
     return redirect_with_flash(flash, page=page)

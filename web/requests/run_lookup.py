@@ -1,4 +1,4 @@
-"""Lookup of the run in a page's address, and the header of its pages."""
+"""Recorded, launched and followed runs, and the run in a page's address."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,20 +7,27 @@ from typing import Annotated
 from fastapi import Path
 from starlette.exceptions import HTTPException
 
+from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from web.database import run_records
+from web.database.db import Database
 from web.database.tables import MAX_ID, RunRecord
 from web.history.report_json import report_from_json
-from web.requests.context import RequestContext
+from web.history.run_summary import RunSummary
+from web.launcher.catalogue import Catalogue
+from web.launcher.launcher import Launcher
+from web.live.followed_run import FollowedRun, FollowedRuns
+from web.process_settings import Settings
+from web.requests.cache import BoundedCache
 from web.state.annotations import ANNOTATION_KINDS, Annotation
+from web.state.run_state import RunState
 
 MAX_ANNOTATION_EVENTS = 200
 """Maximum number of past events that become annotations."""
 
-RunNumber = Annotated[int, Path(le=MAX_ID)]
-"""Id of a run."""
+RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the run, from the list of runs.", examples=[1])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,40 +43,74 @@ class RunHeader:
     """Possible outcomes of a sampled group in this run."""
 
 
-def is_live(context: RequestContext, run_id: int | None) -> bool:
-    """Returns whether the record belongs to a connected run."""
-    return run_id is not None and context.followed.by_record(run_id) is not None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIndex:
+    """Recorded, launched and followed runs."""
+
+    database: Database
+    followed: FollowedRuns
+    requested: FollowedRun
+    """Run that the pages of the request follow."""
+    launcher: Launcher
+    summaries: BoundedCache[tuple[int, int], RunSummary]
+    """Summary by run record and sequence of its last report."""
+
+    def is_live(self, run_id: int | None) -> bool:
+        """Returns whether the record belongs to a connected run."""
+        return run_id is not None and self.followed.by_record(run_id) is not None
+
+    def shown(self, run_id: int) -> "ShownRun":
+        """Returns the run of a record."""
+        live = self.followed.by_record(run_id)
+        run = live or self.requested
+        return ShownRun(id=run_id, run=run, is_live=live is not None, database=self.database)
 
 
-def showing(context: RequestContext, run_id: int) -> RequestContext:
-    """Returns the context of that run if it is live, else the given context."""
-    live_run = context.followed.by_record(run_id)
-    return context if live_run is None else context.context_of_run(live_run)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """Recipes and launched runs."""
+
+    launcher: Launcher
+    catalogue: Catalogue
+    settings: Settings
 
 
-async def require_record(context: RequestContext, run_id: int) -> RunRecord:
-    """Returns the record of a run. Raises: HTTPException for an unknown run."""
-    record = await context.database.read(lambda session: run_records.run(session, run_id))
-    if record is None:
-        raise HTTPException(404, f"Run {run_id} not found.")
-    return record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRun:
+    """Run in a page's address."""
+
+    id: int
+    run: FollowedRun
+    """The run itself if it is connected, else the one that the page follows."""
+    is_live: bool
+    database: Database
+
+    @property
+    def report(self) -> Report | None:
+        """Newest report of a connected run; None for a past one."""
+        return self.run.state.report if self.is_live else None
+
+    async def record(self) -> RunRecord:
+        """Returns the record of the run. Raises: HTTPException for an unknown run."""
+        record = await self.database.read(lambda session: run_records.run(session, self.id))
+        if record is None:
+            raise HTTPException(404, f"Run {self.id} not found.")
+        return record
+
+    async def header(self) -> RunHeader:
+        """Returns the header of the pages of the run. Raises: HTTPException."""
+        return run_header(await self.record(), live=self.report)
 
 
-async def load_run_header(context: RequestContext, run_id: int) -> RunHeader:
-    """Returns the header of the pages of a run. Raises: HTTPException."""
-    record = await require_record(context, run_id)
-    return run_header(record, live=context.state.report if is_live(context, run_id) else None)
-
-
-async def annotations_of(context: RequestContext) -> list[Annotation]:
+async def annotations_of(state: RunState, control: ControlPlaneClient) -> list[Annotation]:
     """Returns the annotations of the run as far back as dataflow stores events; while it is offline, those seen."""
-    if not context.state.is_stale:
+    if not state.is_stale:
         query = EventQuery(kinds=tuple(ANNOTATION_KINDS), limit=MAX_ANNOTATION_EVENTS)
         try:
-            context.state.annotation_log.add_events((await context.control.events(query)).events)
+            state.annotation_log.add_events((await control.events(query)).events)
         except AstraFlowError:
-            return context.state.annotation_log.annotations  # the connection badge of the page shows the failure
-    return context.state.annotation_log.annotations
+            return state.annotation_log.annotations  # the connection badge of the page shows the failure
+    return state.annotation_log.annotations
 
 
 def run_header(record: RunRecord, *, live: Report | None) -> RunHeader:

@@ -9,10 +9,9 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.training_metrics import training_metric
 from web.components.downloads import FileFormat, sheet_response
-from web.components.layout import layout
 from web.requests import conditional_requests
-from web.requests.context import RequestContext, RequestContextDep
-from web.requests.run_lookup import RunNumber, showing
+from web.requests.dependencies import ShownRunDep
+from web.requests.run_lookup import ShownRun
 from web.runs.queries import MAX_STEPS, load_run_view_and_history, time_range_from
 from web.runs.sheets import LABELS, has_chart, recorded_metric, run_sheet, run_table
 from web.runs.training import SMALL_POINTS, TRAINING, large_chart, metric_finding, run_line, training_view
@@ -27,64 +26,48 @@ ChartName = Annotated[str, Path(max_length=80)]
 @router.get("/runs/{run_id}/charts/{name}.{ending}")
 @needs(Permission.READ)
 async def export(
-    request: Request,
-    context: RequestContextDep,
-    run_id: RunNumber,
-    name: ChartName,
-    ending: FileFormat,
-    policy: str = "",
+    request: Request, shown: ShownRunDep, name: ChartName, ending: FileFormat, policy: str = ""
 ) -> Response:
     """Returns the chart's series for the time range in the address, by default the whole run, as a file."""
-    view, past = await _load_chart(request, showing(context, run_id), run_id, name, policy, training_at_most=MAX_STEPS)
+    view, past = await _load_chart(request, shown, name, policy, training_at_most=MAX_STEPS)
     return sheet_response(run_sheet(view, past, name), ending)
 
 
 @router.get("/runs/{run_id}/training.{ending}")
 @needs(Permission.READ)
-async def export_training(
-    request: Request, context: RequestContextDep, run_id: RunNumber, ending: FileFormat, policy: str = ""
-) -> Response:
+async def export_training(request: Request, shown: ShownRunDep, ending: FileFormat, policy: str = "") -> Response:
     """Returns all training metrics for the time range in the address, one row for each step, as a file."""
     view, past = await load_run_view_and_history(
-        showing(context, run_id),
-        run_id,
-        policy,
-        span=time_range_from(request.query_params),
-        training_at_most=MAX_STEPS,
+        shown, policy, span=time_range_from(request.query_params), training_at_most=MAX_STEPS
     )
     return await asyncio.to_thread(lambda: sheet_response(run_sheet(view, past, TRAINING), ending))
 
 
 @router.get("/runs/{run_id}/training")
 @needs(Permission.READ)
-async def show_training(request: Request, context: RequestContextDep, run_id: RunNumber, policy: str = "") -> Response:
+async def show_training(request: Request, shown: ShownRunDep, policy: str = "") -> Response:
     """Returns the small multiples of the training metrics as a fragment, for the live page."""
-    context = showing(context, run_id)
     span = time_range_from(request.query_params)
-    view, past = await load_run_view_and_history(context, run_id, policy, span=span, training_at_most=SMALL_POINTS)
+    view, past = await load_run_view_and_history(shown, policy, span=span, training_at_most=SMALL_POINTS)
     training = training_view(past.training)
     return conditional_requests.with_etag(
-        request, context.pages.page(request, "runs/_training.html", view=view, training=training)
+        request, shown.run.pages.page(request, "runs/_training.html", view=view, training=training)
     )
 
 
 @router.get("/runs/{run_id}/charts/{name}")
 @needs(Permission.READ)
-async def show(
-    request: Request, context: RequestContextDep, run_id: RunNumber, name: ChartName, policy: str = ""
-) -> Response:
+async def show(request: Request, shown: ShownRunDep, name: ChartName, policy: str = "") -> Response:
     """Shows the chart in full width with its table."""
-    context = showing(context, run_id)
-    view, past = await _load_chart(request, context, run_id, name, policy, training_at_most=SHOWN_POINTS)
+    view, past = await _load_chart(request, shown, name, policy, training_at_most=SHOWN_POINTS)
     heads, body = run_table(view, past, name)
     metric = recorded_metric(past, name)
     line = None if metric is None else run_line(metric, past.training)
-    return context.pages.page(
+    return shown.run.pages.page(
         request,
         "runs/chart.html",
         page="runs",
-        layout=layout(context.state, context.settings),
-        live_texts=context.frames.live_texts if view.is_live else {},
+        live_texts=shown.run.frames.live_texts if view.is_live else {},
         view=view,
         name=name,
         label=LABELS.get(name, name),
@@ -97,12 +80,11 @@ async def show(
 
 
 async def _load_chart(
-    request: Request, context: RequestContext, run_id: int, name: str, policy: str, *, training_at_most: int
+    request: Request, shown: ShownRun, name: str, policy: str, *, training_at_most: int
 ) -> tuple[RunView, RunHistory]:
     """Returns the run with the figures of a chart. Raises: HTTPException for an unknown run or chart."""
     view, past = await load_run_view_and_history(
-        context,
-        run_id,
+        shown,
         policy,
         span=time_range_from(request.query_params),
         training_at_most=training_at_most if training_metric(name) is not None else 0,

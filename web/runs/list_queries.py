@@ -10,8 +10,7 @@ from sqlmodel import Session, col, select
 from web.database.tables import RunRecord
 from web.history.run_summary import EMPTY_SUMMARY, PolicyFigures, RunSummary, summary
 from web.launcher.launcher import Launch, LaunchState
-from web.requests.context import RequestContext
-from web.requests.run_lookup import is_live
+from web.requests.run_lookup import RunIndex
 
 RUNS_PER_PAGE = 50
 MAX_FILTER_CHARS = 120
@@ -109,9 +108,9 @@ def run_list_query(query: Mapping[str, str]) -> RunListQuery:
     )
 
 
-async def runs_page(context: RequestContext, list_query: RunListQuery) -> RunsPage:
+async def runs_page(index: RunIndex, list_query: RunListQuery) -> RunsPage:
     """Returns the requested page; a page number beyond the last returns the last."""
-    all_runs = await entries(context)
+    all_runs = await entries(index)
     matching = [entry for entry in all_runs if _matches(entry, list_query)]
     measured = [entry for entry in matching if SORTS[list_query.sort](entry) is not None]
     measured.sort(key=lambda entry: (SORTS[list_query.sort](entry), entry.began_at), reverse=list_query.order == "down")
@@ -128,25 +127,25 @@ async def runs_page(context: RequestContext, list_query: RunListQuery) -> RunsPa
     )
 
 
-async def entries(context: RequestContext) -> list[RunEntry]:
+async def entries(index: RunIndex) -> list[RunEntry]:
     """Returns every run, the newest first. A run name that was started again has a record for each start."""
-    launches = {launch.name: launch for launch in await context.launcher.launches()}
-    records = await context.database.read(_records)
-    summaries = await _summaries(context, records)
+    launches = {launch.name: launch for launch in await index.launcher.launches()}
+    records = await index.database.read(_records)
+    summaries = await _summaries(index, records)
     run_entries = [
-        _entry(record, launches.pop(record.name, None), summaries[record.id or 0], is_heard=is_live(context, record.id))
+        _entry(record, launches.pop(record.name, None), summaries[record.id or 0], is_heard=index.is_live(record.id))
         for record in records
     ]
     run_entries += [_entry(None, launch, EMPTY_SUMMARY, is_heard=False) for launch in launches.values()]
     return sorted(run_entries, key=lambda entry: -entry.began_at)
 
 
-async def _summaries(context: RequestContext, records: Sequence[RunRecord]) -> dict[int, RunSummary]:
+async def _summaries(index: RunIndex, records: Sequence[RunRecord]) -> dict[int, RunSummary]:
     """Returns the summaries by record id; the summary of an unchanged record is cached."""
-    cached = context.cache.summaries
+    cached = index.summaries
     fresh = [record for record in records if cached.get((record.id or 0, record.last_sequence)) is None]
     if fresh:
-        read = await context.database.read(lambda session: [summary(session, record) for record in fresh])
+        read = await index.database.read(lambda session: [summary(session, record) for record in fresh])
         for record, result in zip(fresh, read, strict=True):
             cached.put((record.id or 0, record.last_sequence), result)
     return {record.id or 0: cached.get((record.id or 0, record.last_sequence)) or EMPTY_SUMMARY for record in records}

@@ -13,8 +13,7 @@ from web.history.samples import node_subject, policy_subject
 from web.history.series_queries import Row
 from web.history.time_ranges import TimeRange, range_from
 from web.history.training_steps import STEP, step_values, training_rows
-from web.requests.context import RequestContext
-from web.requests.run_lookup import annotations_of, is_live, require_record
+from web.requests.run_lookup import ShownRun, annotations_of
 from web.runs.views import SHOWN_POINTS, RunHistory, RunView, run_view
 from web.state.annotations import Annotation, annotation_of
 
@@ -23,15 +22,14 @@ MAX_STEPS = 20_000
 
 
 async def load_run_view(
-    context: RequestContext, run_id: int, policy: str, *, span: TimeRange | None = None, at_most: int = SHOWN_POINTS
+    shown: ShownRun, policy: str, *, span: TimeRange | None = None, at_most: int = SHOWN_POINTS
 ) -> RunView:
     """Returns the view model of the page. Raises: HTTPException for an unknown run."""
-    return (await load_run_view_and_history(context, run_id, policy, span=span, at_most=at_most))[0]
+    return (await load_run_view_and_history(shown, policy, span=span, at_most=at_most))[0]
 
 
 async def load_run_view_and_history(
-    context: RequestContext,
-    run_id: int,
+    shown: ShownRun,
     policy: str,
     *,
     span: TimeRange | None = None,
@@ -43,26 +41,25 @@ async def load_run_view_and_history(
     at_most, training_at_most: maximum rows of the charts over time, and of training metrics.
     """
     record, shown_policy, past = await _load_history(
-        context, run_id, policy, span=span, at_most=at_most, training_at_most=training_at_most
+        shown, policy, span=span, at_most=at_most, training_at_most=training_at_most
     )
-    live = context.state.report if is_live(context, run_id) else None
-    return run_view(record, past, policy=shown_policy, live=live, dataflow=record.dataflow), past
+    return run_view(record, past, policy=shown_policy, live=shown.report, dataflow=record.dataflow), past
 
 
 async def _load_history(
-    context: RequestContext, run_id: int, policy: str, *, span: TimeRange | None, at_most: int, training_at_most: int
+    shown: ShownRun, policy: str, *, span: TimeRange | None, at_most: int, training_at_most: int
 ) -> tuple[RunRecord, str, RunHistory]:
     """Returns the record, the shown policy, and the figures. Raises: as `load_run_view`."""
-    record = await require_record(context, run_id)
-    live = context.state.report if is_live(context, run_id) else None
+    record = await shown.record()
+    live, run_id = shown.report, shown.id
     end = record.last_at if span is None or span.end is None else span.end
     since = None if span is None else end - span.duration_s
-    shown_policy, rows, lags = await context.database.read(
+    shown_policy, rows, lags = await shown.database.read(
         lambda session: _read_history(session, run_id, policy, since=since, until=end + 1.0, at_most=at_most)
     )
     training: list[Row] = []
     if training_at_most:
-        training = await context.database.read(
+        training = await shown.database.read(
             lambda session: training_rows(
                 session, run_id, shown_policy, since=since, until=end + 1.0, at_most=training_at_most
             )
@@ -70,7 +67,7 @@ async def _load_history(
         if live is not None and (span is None or span.is_moving):
             training = _with_latest_step(training, live, shown_policy)
     if live is not None and at_most > 1:
-        annotations: Sequence[Annotation] = await annotations_of(context)
+        annotations: Sequence[Annotation] = await annotations_of(shown.run.state, shown.run.control)
     else:
         events = report_from_json(record.report_json).events
         annotations = [annotation for event in events if (annotation := annotation_of(event)) is not None]

@@ -19,9 +19,9 @@ from web.components.layout import page_selection
 from web.database.tables import MAX_ID
 from web.history.capacity import FLEET_VALUES
 from web.history.points import VALUES
-from web.requests.context import RequestContext, RequestContextDep
+from web.requests.dependencies import ControlDep, HistoryDep, ReportDep, RunIndexDep, StateDep
 from web.requests.range_points import points_in_range
-from web.requests.run_lookup import showing
+from web.requests.run_lookup import ShownRun
 from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
 from web.runs.queries import MAX_STEPS, load_run_view_and_history, time_range_from
@@ -54,11 +54,7 @@ Begin = Annotated[
 ]
 RunFilter = Annotated[
     int | None,
-    Query(
-        ge=1,
-        le=MAX_ID,
-        description="Id of a recorded run, whole without a range; default: the live run.",
-    ),
+    Query(ge=1, le=MAX_ID, description="Id of a recorded run, whole without a range; default: the live run."),
 ]
 End = Annotated[str, Query(alias="to", max_length=40, description="End of the range; send both or neither.")]
 
@@ -86,19 +82,15 @@ class LoginStatusResponse(ResponseModel):
 
 @router.get("/report", response_model=NewestReport, responses=error_responses())
 @needs(Permission.READ)
-async def report(context: RequestContextDep) -> dict[str, Any]:
+async def report(report: ReportDep, state: StateDep) -> dict[str, Any]:
     """Returns the newest report and its age."""
-    if context.state.report is None:
-        raise Unavailable(
-            "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
-        )
-    return NewestReport.values_of(context.state.report, age_s=context.state.age_s)
+    return NewestReport.values_of(report, age_s=state.age_s)
 
 
 @router.get("/reports", response_model=ReportList, responses=error_responses())
 @needs(Permission.READ)
 async def reports(
-    context: RequestContextDep,
+    control: ControlDep,
     after_sequence: Annotated[int, Query(ge=0, le=MAX_EXACT_INTEGER, description="Only newer reports.")] = 0,
     resolution_s: Annotated[
         Literal["1", "60"], Query(description="1: each second of the last 15 minutes; 60: each minute.")
@@ -106,11 +98,7 @@ async def reports(
     limit: Annotated[int, Query(ge=1, le=MAX_REPORTS, description="Maximum number; the latest are returned.")] = 60,
 ) -> dict[str, Any]:
     """Lists recorded reports, oldest first, without node errors and events."""
-    return {
-        "items": await context.control.history(
-            after_sequence=after_sequence, limit=limit, resolution_s=int(resolution_s)
-        )
-    }
+    return {"items": await control.history(after_sequence=after_sequence, limit=limit, resolution_s=int(resolution_s))}
 
 
 @router.get("/session", response_model=LoginStatusResponse, responses=error_responses())
@@ -136,7 +124,9 @@ async def session() -> Response:
 @needs(Permission.READ)
 async def series(
     request: Request,
-    context: RequestContextDep,
+    index: RunIndexDep,
+    state: StateDep,
+    history: HistoryDep,
     ending: FileFormat,
     chart: Chart = "",
     policy: Policy = "",
@@ -147,19 +137,19 @@ async def series(
 ) -> Response:
     """Returns a chart's series, or all series, as CSV or JSON with one row per time or step."""
     if run_id is not None:
-        return await _of_run(request, context, run_id, policy, chart, ending)
+        return await _of_run(request, index.shown(run_id), policy, chart, ending)
     live_charts = (*charts.ALL_CHARTS, charts.VERSION_LAG)
     if chart and chart not in live_charts:
         names = ", ".join(live_charts)
         raise HTTPException(
             404, f"cannot return chart {chart!r}: without a run there are {names}; send run_id, from GET {PREFIX}/runs"
         )
-    choice = page_selection(context.state, request.query_params)
+    choice = page_selection(state, request.query_params)
     if choice.policy is None:
         raise Unavailable(
             "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
         )
-    points = await points_in_range(context, choice)
+    points = await points_in_range(history, choice)
     if chart == charts.VERSION_LAG:
         return sheet_response(lag_sheet(points, choice.policy), ending)
     values = tuple(line.value for line in charts.ALL_CHARTS[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
@@ -167,13 +157,10 @@ async def series(
     return sheet_response(as_sheet(name, rows_of(points, choice.policy), values), ending)
 
 
-async def _of_run(
-    request: Request, context: RequestContext, run_id: int, policy: str, chart: str, ending: FileFormat
-) -> Response:
+async def _of_run(request: Request, shown: ShownRun, policy: str, chart: str, ending: FileFormat) -> Response:
     """Returns a recorded run's series. Raises: HTTPException for an unknown chart or run."""
     view, past = await load_run_view_and_history(
-        showing(context, run_id),
-        run_id,
+        shown,
         policy,
         span=time_range_from(request.query_params),
         training_at_most=MAX_STEPS if training_metric(chart) is not None else 0,
@@ -182,5 +169,5 @@ async def _of_run(
         names = ", ".join((*LABELS, TRAINING))
         raise HTTPException(404, f"cannot return chart {chart!r}: the run does not have it; use one of {names}")
     if not chart:
-        return sheet_response(as_sheet(f"astraflow-run-{run_id}", past.rows, VALUES), ending)
+        return sheet_response(as_sheet(f"astraflow-run-{shown.id}", past.rows, VALUES), ending)
     return await asyncio.to_thread(lambda: sheet_response(run_sheet(view, past, chart), ending))

@@ -8,11 +8,10 @@ from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from web.components.downloads import FileFormat, sheet_response
-from web.components.layout import layout
-from web.launcher.launcher import UnknownRun
+from web.launcher.launcher import Launcher, UnknownRun
 from web.requests import conditional_requests
-from web.requests.context import RequestContext, RequestContextDep
-from web.requests.run_lookup import RunNumber, showing
+from web.requests.dependencies import AdminsDep, LauncherDep, PagesDep, RunIndexDep, ShownRunDep
+from web.requests.run_lookup import RunIndex, ShownRun
 from web.runs import list_view
 from web.runs.evaluations import EvaluationTable, evaluation_tables
 from web.runs.list_queries import STATES, run_list_query, runs_page
@@ -46,98 +45,81 @@ class RoundPage:
 
 @router.get("/runs")
 @needs(Permission.READ)
-async def show(request: Request, context: RequestContextDep) -> Response:
+async def show(request: Request, pages: PagesDep, index: RunIndexDep, admins: AdminsDep) -> Response:
     """Shows the list of runs."""
-    return context.pages.page(
-        request,
-        "runs/page.html",
-        page="runs",
-        layout=layout(context.state, context.settings),
-        states=STATES,
-        admins=await context.accounts.users.admins(),
-        **await _listed(request, context),
+    return pages.page(
+        request, "runs/page.html", page="runs", states=STATES, admins=admins, **await _listed(request, index)
     )
 
 
 @router.get("/runs/table")
 @needs(Permission.READ)
-async def show_table(request: Request, context: RequestContextDep) -> Response:
+async def show_table(request: Request, pages: PagesDep, index: RunIndexDep) -> Response:
     """Returns the table as a fragment, for the live page."""
     return conditional_requests.with_etag(
-        request, context.pages.page(request, "runs/_table.html", **await _listed(request, context))
+        request, pages.page(request, "runs/_table.html", **await _listed(request, index))
     )
 
 
 @router.get("/runs.{ending}")
 @needs(Permission.READ)
-async def export(request: Request, context: RequestContextDep, ending: FileFormat) -> Response:
+async def export(request: Request, index: RunIndexDep, ending: FileFormat) -> Response:
     """Returns the rows that the page with the same query shows, as a file."""
-    return sheet_response(list_view.sheet(await runs_page(context, run_list_query(request.query_params))), ending)
+    return sheet_response(list_view.sheet(await runs_page(index, run_list_query(request.query_params))), ending)
 
 
 @router.get("/runs/{run_id}")
 @needs(Permission.READ)
 async def show_run(
-    request: Request,
-    context: RequestContextDep,
-    run_id: RunNumber,
-    policy: str = "",
-    rounds_before: RoundNumber = None,
+    request: Request, shown: ShownRunDep, launcher: LauncherDep, policy: str = "", rounds_before: RoundNumber = None
 ) -> Response:
     """Shows a run's page: counts, charts, evaluations and trajectories."""
-    context = showing(context, run_id)
     span = time_range_from(request.query_params)
-    view, past = await load_run_view_and_history(context, run_id, policy, span=span, training_at_most=SMALL_POINTS)
-    samples = await _sample_source(context, run_id)
-    return context.pages.page(
+    view, past = await load_run_view_and_history(shown, policy, span=span, training_at_most=SMALL_POINTS)
+    samples = await _sample_source(shown)
+    return shown.run.pages.page(
         request,
         "runs/run.html",
         page="runs",
-        layout=layout(context.state, context.settings),
-        live_texts=context.frames.live_texts if view.is_live else {},
+        live_texts=shown.run.frames.live_texts if view.is_live else {},
         view=view,
         training=training_view(past.training),
         spread=await _reward_histogram(samples, view),
         rounds=await _rounds(samples, rounds_before),
-        launch=await _launch(context, view.row.name),
+        launch=await _launch(launcher, view.row.name),
     )
 
 
 @router.get("/runs/{run_id}/progress")
 @needs(Permission.READ)
-async def show_progress(request: Request, context: RequestContextDep, run_id: RunNumber, policy: str = "") -> Response:
+async def show_progress(request: Request, shown: ShownRunDep, policy: str = "") -> Response:
     """Returns the server-rendered charts (trainer time, versions, timeline) as a fragment, for the live page."""
-    context = showing(context, run_id)
-    view = await load_run_view(context, run_id, policy, span=time_range_from(request.query_params))
-    return conditional_requests.with_etag(request, context.pages.page(request, "runs/_progress_live.html", view=view))
+    view = await load_run_view(shown, policy, span=time_range_from(request.query_params))
+    return conditional_requests.with_etag(request, shown.run.pages.page(request, "runs/_progress_live.html", view=view))
 
 
 @router.get("/runs/{run_id}/accounting")
 @needs(Permission.READ)
-async def show_accounting(
-    request: Request, context: RequestContextDep, run_id: RunNumber, policy: str = ""
-) -> Response:
+async def show_accounting(request: Request, shown: ShownRunDep, policy: str = "") -> Response:
     """Returns the accounting tables as a fragment, for the live page."""
-    context = showing(context, run_id)
-    view = await load_run_view(context, run_id, policy, at_most=1)
-    return conditional_requests.with_etag(request, context.pages.page(request, "_accounting.html", view=view))
+    view = await load_run_view(shown, policy, at_most=1)
+    return conditional_requests.with_etag(request, shown.run.pages.page(request, "_accounting.html", view=view))
 
 
 @router.get("/runs/{run_id}/evaluations")
 @needs(Permission.READ)
-async def show_evaluations(request: Request, context: RequestContextDep, run_id: RunNumber) -> Response:
+async def show_evaluations(request: Request, shown: ShownRunDep) -> Response:
     """Returns the newest evaluation rounds as a fragment, for the live page."""
-    context = showing(context, run_id)
-    view = await load_run_view(context, run_id, "", at_most=1)
-    rounds = await _rounds(await _sample_source(context, run_id), None)
+    view = await load_run_view(shown, "", at_most=1)
+    rounds = await _rounds(await _sample_source(shown), None)
     return conditional_requests.with_etag(
-        request, context.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds)
+        request, shown.run.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds)
     )
 
 
-async def _listed(request: Request, context: RequestContext) -> dict[str, Any]:
+async def _listed(request: Request, index: RunIndex) -> dict[str, Any]:
     query = run_list_query(request.query_params)
-    runs_list = await runs_page(context, query)
+    runs_list = await runs_page(index, query)
     number = min(query.page, runs_list.pages)
     return {
         "list": runs_list,
@@ -150,18 +132,18 @@ async def _listed(request: Request, context: RequestContext) -> dict[str, Any]:
     }
 
 
-async def _launch(context: RequestContext, name: str) -> str:
+async def _launch(launcher: Launcher, name: str) -> str:
     """Returns the launch's name if the run was launched from here; else empty."""
     try:
-        return (await context.launcher.launch(name)).name
+        return (await launcher.launch(name)).name
     except UnknownRun:
         return ""
 
 
-async def _sample_source(context: RequestContext, run_id: int) -> RunSamples | Unavailable:
+async def _sample_source(shown: ShownRun) -> RunSamples | Unavailable:
     """Returns the source of the run's samples and evaluations, or the error when there is none."""
     try:
-        return await samples_of_run(context, run_id)
+        return await samples_of_run(shown)
     except Unavailable as problem:
         return problem
 

@@ -9,8 +9,7 @@ from starlette.exceptions import HTTPException
 
 from web.accounts.saved_views import MAX_ADDRESS_CHARS, MAX_NAME_CHARS
 from web.database.tables import MAX_ID, SavedView
-from web.requests.context import RequestContextDep, ViewerDep
-from web.requests.fleet_commands import run_once_per_key
+from web.requests.dependencies import CommandsDep, ViewerDep, ViewsDep
 from web.rest.common import (
     BODY_ERRORS,
     PREFIX,
@@ -64,23 +63,21 @@ class ViewList(ItemList[ViewResponse]):
 
 @router.get("/views", response_model=ViewList, responses=error_responses())
 @needs(Permission.READ)
-async def views(context: RequestContextDep, viewer: ViewerDep) -> dict[str, Any]:
+async def views(views: ViewsDep, viewer: ViewerDep) -> dict[str, Any]:
     """Lists the caller's saved views by name."""
-    return {"items": await context.views.of(viewer.user_id)}
+    return {"items": await views.of(viewer.user_id)}
 
 
 @router.post("/views", status_code=201, response_model=ViewResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.OWN)
-async def save(context: RequestContextDep, viewer: ViewerDep, body: ViewRequest, key: Key) -> SavedView:
+async def save(commands: CommandsDep, views: ViewsDep, viewer: ViewerDep, body: ViewRequest, key: Key) -> SavedView:
     """Saves a view, replacing the caller's view of the same name."""
 
     async def command() -> str:
-        return await context.views.save(viewer, body.name, body.address, reason=body.reason)
+        return await views.save(viewer, body.name, body.address, reason=body.reason)
 
-    name = await run_once_per_key(
-        context, viewer, command, key=key, request_text=json.dumps(["view", body.model_dump()])
-    )
-    saved_view = next((view for view in await context.views.of(viewer.user_id) if view.name == name), None)
+    name = await commands.once(command, key=key, request_text=json.dumps(["view", body.model_dump()]))
+    saved_view = next((view for view in await views.of(viewer.user_id) if view.name == name), None)
     if saved_view is None:
         raise HTTPException(
             409, f"cannot return view {name!r}: it has been deleted; repeat the request with a new Idempotency-Key"
@@ -91,16 +88,16 @@ async def save(context: RequestContextDep, viewer: ViewerDep, body: ViewRequest,
 @router.post("/views/{view_id}/delete", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OWN)
 async def delete(
-    context: RequestContextDep, viewer: ViewerDep, view_id: ViewNumber, body: ReasonRequest, key: Key
+    commands: CommandsDep, views: ViewsDep, viewer: ViewerDep, view_id: ViewNumber, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
     """Deletes one of the caller's views."""
 
     async def command() -> str:
-        if not any(view.id == view_id for view in await context.views.of(viewer.user_id)):
+        if not any(view.id == view_id for view in await views.of(viewer.user_id)):
             raise HTTPException(
                 404, f"cannot delete view {view_id}: you have no view with this id; list them with GET {PREFIX}/views"
             )
-        return f"view {await context.views.delete(viewer, view_id, reason=body.reason)} deleted"
+        return f"view {await views.delete(viewer, view_id, reason=body.reason)} deleted"
 
     asked_for = json.dumps(["delete view", view_id, body.reason])
-    return {"message": await run_once_per_key(context, viewer, command, key=key, request_text=asked_for)}
+    return {"message": await commands.once(command, key=key, request_text=asked_for)}

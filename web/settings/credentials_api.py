@@ -9,8 +9,7 @@ from starlette.exceptions import HTTPException
 
 from web.accounts.tokens import MAX_DAYS, MAX_NAME_LETTERS
 from web.database.tables import MAX_ID, ApiToken, BrowserSession, User
-from web.requests.context import RequestContextDep, ViewerDep
-from web.requests.fleet_commands import run_once_per_key
+from web.requests.dependencies import AccountsDep, CommandsDep, ViewerDep
 from web.rest.common import (
     BODY_ERRORS,
     PREFIX,
@@ -100,29 +99,29 @@ class SessionList(ItemList[SessionResponse]):
 
 @router.get("/tokens", response_model=TokenList, responses=error_responses())
 @needs(Permission.OWN)
-async def tokens(context: RequestContextDep, viewer: ViewerDep) -> dict[str, Any]:
+async def tokens(accounts: AccountsDep, viewer: ViewerDep) -> dict[str, Any]:
     """Lists the caller's valid tokens; for admins all users'."""
-    rows = await context.accounts.tokens.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
+    rows = await accounts.tokens.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
     return {"items": [_token(row, user) for row, user in rows]}
 
 
 @router.post("/tokens", status_code=201, response_model=CreatedTokenResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.OWN)
-async def create_token(context: RequestContextDep, viewer: ViewerDep, body: TokenRequest, key: Key) -> dict[str, Any]:
+async def create_token(
+    commands: CommandsDep, accounts: AccountsDep, viewer: ViewerDep, body: TokenRequest, key: Key
+) -> dict[str, Any]:
     """Creates a token of the caller. This response is the only one with its secret."""
     secret = ""
 
     async def command() -> str:
         nonlocal secret
-        number, secret = await context.accounts.tokens.create(
+        number, secret = await accounts.tokens.create(
             viewer, name=body.name, scope=body.scope, days=body.days, reason=body.reason
         )
         return str(number)
 
-    number = await run_once_per_key(
-        context, viewer, command, key=key, request_text=json.dumps(["token", body.model_dump(mode="json")])
-    )
-    own = await context.accounts.tokens.list_for(viewer, for_all_users=False)
+    number = await commands.once(command, key=key, request_text=json.dumps(["token", body.model_dump(mode="json")]))
+    own = await accounts.tokens.list_for(viewer, for_all_users=False)
     created = next(((row, user) for row, user in own if str(row.id) == number), None)
     if created is None:
         raise HTTPException(
@@ -134,40 +133,47 @@ async def create_token(context: RequestContextDep, viewer: ViewerDep, body: Toke
 @router.post("/tokens/{token_id}/revoke", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OWN)
 async def revoke_token(
-    context: RequestContextDep, viewer: ViewerDep, token_id: TokenNumber, body: ReasonRequest, key: Key
+    commands: CommandsDep,
+    accounts: AccountsDep,
+    viewer: ViewerDep,
+    token_id: TokenNumber,
+    body: ReasonRequest,
+    key: Key,
 ) -> dict[str, Any]:
     """Revokes one of the caller's tokens, or for admins any token, from the next request on."""
     for_all_users = viewer.may(Permission.ADMINISTER)
 
     async def command() -> str:
         if not any(
-            row.id == token_id for row, _ in await context.accounts.tokens.list_for(viewer, for_all_users=for_all_users)
+            row.id == token_id for row, _ in await accounts.tokens.list_for(viewer, for_all_users=for_all_users)
         ):
             raise HTTPException(
-                404,
-                f"cannot revoke token {token_id}: you have no valid token with this id; see GET {PREFIX}/tokens",
+                404, f"cannot revoke token {token_id}: you have no valid token with this id; see GET {PREFIX}/tokens"
             )
-        name = await context.accounts.tokens.revoke(
-            token_id, by=viewer, for_all_users=for_all_users, reason=body.reason
-        )
+        name = await accounts.tokens.revoke(token_id, by=viewer, for_all_users=for_all_users, reason=body.reason)
         return f"token {name} revoked"
 
     asked_for = json.dumps(["revoke", token_id, body.reason])
-    return {"message": await run_once_per_key(context, viewer, command, key=key, request_text=asked_for)}
+    return {"message": await commands.once(command, key=key, request_text=asked_for)}
 
 
 @router.get("/sessions", response_model=SessionList, responses=error_responses())
 @needs(Permission.OWN)
-async def sessions(context: RequestContextDep, viewer: ViewerDep) -> dict[str, Any]:
+async def sessions(accounts: AccountsDep, viewer: ViewerDep) -> dict[str, Any]:
     """Lists the caller's open sessions; for admins all users'."""
-    rows = await context.accounts.sessions.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
+    rows = await accounts.sessions.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
     return {"items": [_session(row, user, here=viewer.session) for row, user in rows]}
 
 
 @router.post("/sessions/{session_id}/end", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.OWN)
 async def end_session(
-    context: RequestContextDep, viewer: ViewerDep, session_id: SessionName, body: ReasonRequest, key: Key
+    commands: CommandsDep,
+    accounts: AccountsDep,
+    viewer: ViewerDep,
+    session_id: SessionName,
+    body: ReasonRequest,
+    key: Key,
 ) -> dict[str, Any]:
     """Ends one of the caller's sessions, or for admins any session."""
     for_all_users = viewer.may(Permission.ADMINISTER)
@@ -175,17 +181,17 @@ async def end_session(
     async def command() -> str:
         if not any(
             row.cookie_hash == session_id
-            for row, _ in await context.accounts.sessions.list_for(viewer, for_all_users=for_all_users)
+            for row, _ in await accounts.sessions.list_for(viewer, for_all_users=for_all_users)
         ):
             raise HTTPException(
                 404,
                 f"cannot end this session: no open session of yours has this id; list them with GET {PREFIX}/sessions",
             )
-        await context.accounts.sessions.revoke(session_id, by=viewer, for_all_users=for_all_users, reason=body.reason)
+        await accounts.sessions.revoke(session_id, by=viewer, for_all_users=for_all_users, reason=body.reason)
         return "session ended"
 
     asked_for = json.dumps(["end", session_id, body.reason])
-    return {"message": await run_once_per_key(context, viewer, command, key=key, request_text=asked_for)}
+    return {"message": await commands.once(command, key=key, request_text=asked_for)}
 
 
 def _token(row: ApiToken, user: User) -> dict[str, Any]:

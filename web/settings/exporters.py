@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.folders.run_folders import RunFacts, RunFolder, active_runs
+from web.live.followed_run import FollowedRuns
 from web.process_settings import Settings
-from web.requests.context import RequestContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +157,12 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdecimal()
 
 
-async def exporter_facts(context: RequestContext) -> ExporterFacts:
+async def exporter_facts(followed: FollowedRuns, settings: Settings) -> ExporterFacts:
     """Returns the facts of the shown run. A failure becomes part of the result and is never raised."""
-    address = context.settings.dataflow
-    followed = next(
-        (run.folder for run in context.followed.all if run.folder and run.settings.dataflow == address), None
-    )
+    address = settings.dataflow
+    folder = next((run.folder for run in followed.all if run.folder and run.settings.dataflow == address), None)
     try:
-        return await asyncio.to_thread(_read, followed, address)
+        return await asyncio.to_thread(_read, folder, address)
     except (AstraFlowError, OSError) as error:
         return ExporterFacts(facts=None, problem=str(error))
 

@@ -7,10 +7,8 @@ from fastapi import APIRouter, Form, Path, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from web.components.layout import layout
 from web.database.tables import MAX_ID
-from web.requests import fleet_commands
-from web.requests.context import RequestContextDep, ViewerDep
+from web.requests.dependencies import AccountsDep, CommandsDep, PagesDep, ViewerDep
 from web.requests.redirects import redirect_with_flash
 from web.security.flash import Flash
 from web.security.resources import Grant, Resource
@@ -35,7 +33,7 @@ GrantNumber = Annotated[int, Path(ge=0, le=MAX_ID)]
 @router.post("/settings/grants")
 @needs(Permission.ACCOUNTS)
 async def grant(
-    context: RequestContextDep,
+    accounts: AccountsDep,
     viewer: ViewerDep,
     holder: str = Form(""),
     role: str = Form(""),
@@ -50,7 +48,7 @@ async def grant(
             raise InvalidInput("cannot grant a role: no user or token is selected; select one", code="grant.no_holder")
         granted = Grant(role=role_of(role), resource=Resource(run=resource.strip(), pool=pool.strip()))
         token_id = int(holder_match[2]) if holder_match[2] else None
-        await context.accounts.grants.grant(
+        await accounts.grants.grant(
             int(holder_match[1]), granted.role, granted.resource, by=viewer, token_id=token_id, reason=reason
         )
     except AstraFlowError as problem:
@@ -60,13 +58,12 @@ async def grant(
 
 @router.get("/settings/grants/{grant_id}/revoke")
 @needs(Permission.ACCOUNTS)
-async def ask_revoke(request: Request, context: RequestContextDep, grant_id: GrantNumber) -> Response:
+async def ask_revoke(request: Request, pages: PagesDep, grant_id: GrantNumber) -> Response:
     """Shows the confirmation page for revoking a grant."""
-    return context.pages.page(
+    return pages.page(
         request,
         "confirm.html",
         page="settings",
-        layout=layout(context.state, context.settings),
         title="Revoke this grant?",
         sentence="From the next request on, only the holder's global role applies there. Past changes stay.",
         action=request.url.path,
@@ -78,10 +75,10 @@ async def ask_revoke(request: Request, context: RequestContextDep, grant_id: Gra
 
 @router.post("/settings/grants/{grant_id}/revoke")
 @needs(Permission.ACCOUNTS)
-async def revoke(context: RequestContextDep, viewer: ViewerDep, grant_id: GrantNumber, reason: Reason = "") -> Response:
+async def revoke(accounts: AccountsDep, viewer: ViewerDep, grant_id: GrantNumber, reason: Reason = "") -> Response:
     """Revokes a grant."""
     try:
-        message = await context.accounts.grants.revoke(grant_id, by=viewer, reason=reason)
+        message = await accounts.grants.revoke(grant_id, by=viewer, reason=reason)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure("Nothing was revoked", problem), page=RETURN_PATH)
     return redirect_with_flash(Flash(text=message, tone="good"), page=RETURN_PATH)
@@ -89,10 +86,10 @@ async def revoke(context: RequestContextDep, viewer: ViewerDep, grant_id: GrantN
 
 @router.post("/settings/providers/{provider:path}/preflight")
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def preflight(context: RequestContextDep, viewer: ViewerDep, provider: str) -> Response:
+async def preflight(commands: CommandsDep, provider: str) -> Response:
     """Runs the provider's preflight check and redirects to the page with the result. No instance is started."""
     try:
-        result = await fleet_commands.run_preflight(context, viewer, provider)
+        result = await commands.run_preflight(provider)
     except AstraFlowError as problem:
         return redirect_with_flash(Flash.failure(f"{provider[:80]} was not tested", problem), page=PROVIDERS_PATH)
     return redirect_with_flash(

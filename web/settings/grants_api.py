@@ -8,12 +8,12 @@ from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import Conflict
+from web.accounts.accounts import Accounts
 from web.accounts.grants import MAX_RUN_NAME_LETTERS, HeldGrant
 from web.accounts.queries import id_of
 from web.accounts.viewer import Viewer
 from web.database.tables import MAX_ID
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
-from web.requests.fleet_commands import run_once_per_key
+from web.requests.dependencies import AccountsDep, CommandsDep, ViewerDep
 from web.rest.common import (
     BODY_ERRORS,
     NAME,
@@ -84,33 +84,31 @@ class GrantList(ItemList[GrantResponse]):
 
 @router.get("/grants", response_model=GrantList, responses=error_responses())
 @needs(Permission.ADMINISTER)
-async def grants(context: RequestContextDep) -> dict[str, Any]:
+async def grants(accounts: AccountsDep) -> dict[str, Any]:
     """Lists grants by user, run and pool. Global roles are not included."""
-    return {"items": [_to_response(holding) for holding in await context.accounts.grants.all()]}
+    return {"items": [_to_response(holding) for holding in await accounts.grants.all()]}
 
 
 @router.post("/grants", status_code=201, response_model=GrantResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.ACCOUNTS)
-async def grant(context: RequestContextDep, viewer: ViewerDep, body: GrantRequest, key: Key) -> dict[str, Any]:
+async def grant(
+    commands: CommandsDep, accounts: AccountsDep, viewer: ViewerDep, body: GrantRequest, key: Key
+) -> dict[str, Any]:
     """Grants a role on a run or a pool, replacing the holder's former role there.
 
     Returns 409 for the caller itself, for `admin`, and for an ambiguous token name.
     """
-    user_id, token_id = await _holder(context, viewer, body)
+    user_id, token_id = await _holder(accounts, viewer, body)
     resource = Resource(run=body.run, pool=body.pool or "")
 
     async def command() -> str:
         role = Role(body.role)
         return str(
-            await context.accounts.grants.grant(
-                user_id, role, resource, by=viewer, token_id=token_id, reason=body.reason
-            )
+            await accounts.grants.grant(user_id, role, resource, by=viewer, token_id=token_id, reason=body.reason)
         )
 
-    grant_id = await run_once_per_key(
-        context, viewer, command, key=key, request_text=json.dumps(["grant", body.model_dump()])
-    )
-    held_grant = next((row for row in await context.accounts.grants.all() if str(row[0].id) == grant_id), None)
+    grant_id = await commands.once(command, key=key, request_text=json.dumps(["grant", body.model_dump()]))
+    held_grant = next((row for row in await accounts.grants.all() if str(row[0].id) == grant_id), None)
     if held_grant is None:
         raise HTTPException(
             409, f"cannot return grant {grant_id}: it has been revoked; repeat the request with a new Idempotency-Key"
@@ -121,31 +119,34 @@ async def grant(context: RequestContextDep, viewer: ViewerDep, body: GrantReques
 @router.post("/grants/{grant_id}/revoke", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.ACCOUNTS)
 async def revoke(
-    context: RequestContextDep, viewer: ViewerDep, grant_id: GrantNumber, body: ReasonRequest, key: Key
+    commands: CommandsDep,
+    accounts: AccountsDep,
+    viewer: ViewerDep,
+    grant_id: GrantNumber,
+    body: ReasonRequest,
+    key: Key,
 ) -> dict[str, Any]:
     """Revokes a grant: from the next request on, only the holder's global role applies there."""
 
     async def command() -> str:
-        if not any(row[0].id == grant_id for row in await context.accounts.grants.all()):
+        if not any(row[0].id == grant_id for row in await accounts.grants.all()):
             raise HTTPException(404, f"cannot revoke grant {grant_id}: it does not exist; see GET {PREFIX}/grants")
-        return await context.accounts.grants.revoke(grant_id, by=viewer, reason=body.reason)
+        return await accounts.grants.revoke(grant_id, by=viewer, reason=body.reason)
 
-    message = await run_once_per_key(
-        context, viewer, command, key=key, request_text=json.dumps(["take", grant_id, body.reason])
-    )
+    message = await commands.once(command, key=key, request_text=json.dumps(["take", grant_id, body.reason]))
     return {"message": message}
 
 
-async def _holder(context: RequestContext, viewer: Viewer, body: GrantRequest) -> tuple[int, int | None]:
+async def _holder(accounts: Accounts, viewer: Viewer, body: GrantRequest) -> tuple[int, int | None]:
     """Returns the ids of the named user and token. Raises: HTTPException if one does not exist."""
-    user = next((user for user in await context.accounts.users.all() if user.name == body.user), None)
+    user = next((user for user in await accounts.users.all() if user.name == body.user), None)
     if user is None:
         raise HTTPException(
             404, f"cannot find user {body.user!r}: it does not exist; list users with GET {PREFIX}/users"
         )
     if not body.token:
         return id_of(user), None
-    tokens = await context.accounts.tokens.list_for(viewer, for_all_users=True)
+    tokens = await accounts.tokens.list_for(viewer, for_all_users=True)
     token_ids = [token.id for token, owner in tokens if owner.id == user.id and token.name == body.token]
     if not token_ids:
         raise HTTPException(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.preflight import CheckKind, PreflightCheck, PreflightResult, ProviderFacts
 from web.components import formats
+from web.live.followed_run import FollowedFleet
 from web.process_settings import Settings, start_command, web_command
-from web.requests.context import RequestContext
 from web.state.fleet_state import FleetConnection
 
 
@@ -147,12 +147,12 @@ def _check_row(check: PreflightCheck) -> CheckRow:
     )
 
 
-async def look(context: RequestContext) -> ProvidersSnapshot:
+async def look(fleet: FollowedFleet) -> ProvidersSnapshot:
     """Queries the providers. A failure is part of the result, never raised."""
-    connection = context.fleet_state.connection
-    if context.fleet is None or connection is not FleetConnection.LIVE:
-        return ProvidersSnapshot(feed=connection, problem=context.fleet_state.problem)
+    connection = fleet.state.connection
+    if fleet.client is None or connection is not FleetConnection.LIVE:
+        return ProvidersSnapshot(feed=connection, problem=fleet.state.problem)
     try:
-        return ProvidersSnapshot(feed=connection, providers=await context.fleet.providers())
+        return ProvidersSnapshot(feed=connection, providers=await fleet.client.providers())
     except AstraFlowError as problem:
         return ProvidersSnapshot(feed=connection, problem=str(problem))

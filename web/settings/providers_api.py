@@ -8,8 +8,7 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.preflight import PreflightResult, ProviderFacts
-from web.requests import fleet_commands
-from web.requests.context import RequestContextDep, ViewerDep
+from web.requests.dependencies import CommandsDep, FleetDep
 from web.rest.common import NAME, PREFIX, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, ResourceKind, needs
@@ -43,22 +42,22 @@ class ProviderList(ItemList[ProviderResponse]):
 
 @router.get("/providers", response_model=ProviderList, responses=error_responses())
 @needs(Permission.READ)
-async def providers(context: RequestContextDep) -> dict[str, Any]:
+async def providers(fleet: FleetDep) -> dict[str, Any]:
     """Lists configured providers with kind, pools, simulated parts, and latest preflight result."""
-    return {"items": await fleet_commands.fleet_of(context).providers()}
+    return {"items": await fleet.require_client().providers()}
 
 
 @router.post(
     "/providers/{provider:path}/preflight", response_model=PreflightResponse, responses=error_responses(404, 409, 413)
 )
 @needs(Permission.OPERATE, on=ResourceKind.RUN)
-async def preflight(context: RequestContextDep, viewer: ViewerDep, provider: ProviderName) -> PreflightResult:
+async def preflight(commands: CommandsDep, provider: ProviderName) -> PreflightResult:
     """Runs a provider's preflight checks: listing, dry runs, prices. Starts nothing and costs nothing.
 
     A failed check is a normal response, with a remedy: check `is_ok`. Takes as long as the provider needs, up to 40
     seconds.
     """
     try:
-        return await fleet_commands.run_preflight(context, viewer, provider)
+        return await commands.run_preflight(provider)
     except InvalidInput as problem:
         raise HTTPException(404, str(problem)) from problem

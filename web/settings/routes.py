@@ -6,12 +6,21 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
+from web.accounts.accounts import Accounts
 from web.accounts.grants import GRANTABLE_ROLES
 from web.accounts.viewer import Viewer
-from web.components.layout import layout
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
+from web.components.rendering import PageRenderer
+from web.requests.dependencies import (
+    AccountsDep,
+    FleetDep,
+    FollowedRunsDep,
+    OwnAddressDep,
+    PagesDep,
+    RetentionDep,
+    StateDep,
+    ViewerDep,
+)
 from web.requests.redirects import redirect_with_flash
-from web.security.addresses import own_address
 from web.security.flash import Flash
 from web.security.retention import MAX_DAYS, MIN_DAYS
 from web.security.roles import Permission, Role, needs
@@ -26,186 +35,26 @@ Reason = Annotated[str, Form(max_length=200)]
 
 @router.get("/settings")
 @needs(Permission.OWN)
-async def show(request: Request, context: RequestContextDep, viewer: ViewerDep) -> Response:
+async def show(
+    request: Request,
+    pages: PagesDep,
+    state: StateDep,
+    fleet: FleetDep,
+    accounts: AccountsDep,
+    retention: RetentionDep,
+    followed: FollowedRunsDep,
+    own_address: OwnAddressDep,
+    viewer: ViewerDep,
+) -> Response:
     """Shows the page. Admins see all users' sessions and tokens, other users their own."""
-    return await _page(request, context, viewer)
-
-
-@router.post("/settings/password")
-@needs(Permission.OWN)
-async def set_password(
-    request: Request, context: RequestContextDep, viewer: ViewerDep, current: str = Form(""), new: str = Form("")
-) -> Response:
-    """Sets the user's password."""
-    came_from = str(request.state.came_from)
-    try:
-        context.accounts.attempts.begin(came_from)
-        await context.accounts.users.set_password(viewer, current=current, new=new)
-    except AstraFlowError as problem:
-        return _failed("The password was not changed", problem, at="account")
-    context.accounts.attempts.succeed(came_from)
-    return _done("password changed; your other sessions were ended", at="account")
-
-
-@router.post("/settings/tokens")
-@needs(Permission.OWN)
-async def make_token(
-    request: Request,
-    context: RequestContextDep,
-    viewer: ViewerDep,
-    name: str = Form(""),
-    scope: str = Form(""),
-    days: int = Form(0),
-) -> Response:
-    """Creates a token and shows its secret, which is never shown again."""
-    try:
-        _, token = await context.accounts.tokens.create(viewer, name=name, scope=role_of(scope), days=days)
-    except AstraFlowError as problem:
-        return _failed("No token was created", problem, at="tokens")
-    return _secret(
-        request,
-        context,
-        title=f"Token {name.strip()}",
-        sentence="Programs send it in the header Authorization: Bearer. It acts as you, limited to its scope.",
-        secret=token,
-        back="/settings#tokens",
-    )
-
-
-@router.get("/settings/tokens/{token_id}/revoke")
-@needs(Permission.OWN)
-async def ask_revoke_token(request: Request, context: RequestContextDep, viewer: ViewerDep, token_id: int) -> Response:
-    """Shows the confirmation page for revoking a token."""
-    tokens = await context.accounts.tokens.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
-    name = next((token.name for token, _ in tokens if token.id == token_id), "")
-    return _ask(
-        request,
-        context,
-        title=f"Revoke token {name}?" if name else "Revoke this token?",
-        sentence="Requests with this token are refused from now on. This cannot be undone; you can create a new token.",
-        button="Revoke token",
-    )
-
-
-@router.post("/settings/tokens/{token_id}/revoke")
-@needs(Permission.OWN)
-async def revoke_token(context: RequestContextDep, viewer: ViewerDep, token_id: int, reason: Reason = "") -> Response:
-    """Revokes a token."""
-    try:
-        for_all_users = viewer.may(Permission.ADMINISTER)
-        name = await context.accounts.tokens.revoke(token_id, by=viewer, for_all_users=for_all_users, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("Nothing was revoked", problem, at="tokens")
-    return _done(f"token {name} revoked", at="tokens")
-
-
-@router.post("/settings/sessions/{session}/revoke")
-@needs(Permission.OWN)
-async def revoke_session(context: RequestContextDep, viewer: ViewerDep, session: str, reason: Reason = "") -> Response:
-    """Ends a browser's session."""
-    try:
-        for_all_users = viewer.may(Permission.ADMINISTER)
-        await context.accounts.sessions.revoke(session, by=viewer, for_all_users=for_all_users, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("No session was ended", problem, at="sessions")
-    return _done("session ended", at="sessions")
-
-
-@router.post("/settings/users")
-@needs(Permission.ACCOUNTS)
-async def add_user(
-    request: Request,
-    context: RequestContextDep,
-    viewer: ViewerDep,
-    name: str = Form(""),
-    role: str = Form(""),
-    reason: Reason = "",
-) -> Response:
-    """Adds a local user and shows the login link."""
-    try:
-        link = await context.accounts.users.add(name, role_of(role), by=viewer, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("No user was added", problem, at="users")
-    return _invitation(request, context, name, link)
-
-
-@router.post("/settings/users/{user_id}/link")
-@needs(Permission.ACCOUNTS)
-async def invite(
-    request: Request, context: RequestContextDep, viewer: ViewerDep, user_id: int, reason: Reason = ""
-) -> Response:
-    """Shows a new login link for a local user, for example after a forgotten password."""
-    try:
-        name, link = await context.accounts.users.invite(user_id, by=viewer, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("No link was created", problem, at="users")
-    return _invitation(request, context, name, link)
-
-
-@router.post("/settings/users/{user_id}/role")
-@needs(Permission.ACCOUNTS)
-async def set_role(
-    context: RequestContextDep, viewer: ViewerDep, user_id: int, role: str = Form(""), reason: Reason = ""
-) -> Response:
-    """Changes a user's role."""
-    try:
-        name = await context.accounts.users.set_role(user_id, role_of(role), by=viewer, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("The role was not changed", problem, at="users")
-    return _done(f"{name} now has the role {role}", at="users")
-
-
-@router.get("/settings/users/{user_id}/disable")
-@needs(Permission.ACCOUNTS)
-async def ask_disable(request: Request, context: RequestContextDep, user_id: int) -> Response:
-    """Shows the confirmation page for disabling a user."""
-    name = next((user.name for user in await context.accounts.users.all() if user.id == user_id), "this user")
-    return _ask(
-        request,
-        context,
-        title=f"Disable {name}?",
-        sentence="Sessions, login links and tokens end now. You can enable the user again; new tokens are needed then.",
-        button="Disable",
-    )
-
-
-@router.post("/settings/users/{user_id}/disable")
-@needs(Permission.ACCOUNTS)
-async def disable(context: RequestContextDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
-    """Disables a user."""
-    return await _set_disabled(context, viewer, user_id, is_disabled=True, reason=reason)
-
-
-@router.post("/settings/users/{user_id}/enable")
-@needs(Permission.ACCOUNTS)
-async def enable(context: RequestContextDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
-    """Enables a disabled user."""
-    return await _set_disabled(context, viewer, user_id, is_disabled=False, reason=reason)
-
-
-@router.post("/settings/retention")
-@needs(Permission.ADMINISTER)
-async def set_retention(
-    context: RequestContextDep, viewer: ViewerDep, days: int = Form(0), reason: Reason = ""
-) -> Response:
-    """Sets the retention of the audit log."""
-    try:
-        await context.retention.set_days(days, by=viewer.author, reason=reason)
-    except AstraFlowError as problem:
-        return _failed("Retention was not changed", problem, at="retention")
-    return _done(f"audit log retention is {days} days", at="retention")
-
-
-async def _page(request: Request, context: RequestContext, viewer: Viewer) -> Response:
-    accounts, is_admin = context.accounts, viewer.may(Permission.ADMINISTER)
+    is_admin = viewer.may(Permission.ADMINISTER)
     users = await accounts.users.all()
     tokens = await accounts.tokens.list_for(viewer, for_all_users=is_admin)
     own_user = next(user for user in users if user.id == viewer.user_id)
-    return context.pages.page(
+    return pages.page(
         request,
         "settings/page.html",
         page="settings",
-        layout=layout(context.state, context.settings),
         is_admin=is_admin,
         has_password=own_user.password_hash is not None,
         is_local=own_user.identity is None,
@@ -216,28 +65,204 @@ async def _page(request: Request, context: RequestContext, viewer: Viewer) -> Re
         grants=grant_rows(await accounts.grants.all(), viewer=viewer) if is_admin else [],
         grantees=grantees(users, tokens, viewer=viewer) if is_admin else [],
         granted=[role.value for role in GRANTABLE_ROLES],
-        followed=sorted({followed.name for followed in context.followed.all} - {""}),
-        pools=[pool.id for pool in context.state.report.pools] if context.state.report else [],
+        followed=sorted({run.name for run in followed.all} - {""}),
+        pools=[pool.id for pool in state.report.pools] if state.report else [],
         roles=[role.value for role in Role],
         needs=need_rows(),
         admins=await accounts.users.admins(),
-        days=await context.retention.days(),
+        days=await retention.days(),
         days_range=(MIN_DAYS, MAX_DAYS),
-        now=context.clock.wall(),
-        providers=providers_view(await look(context), context.settings),
+        now=fleet.now,
+        providers=providers_view(await look(fleet), fleet.settings),
         exporters=exporters_view(
-            await exporter_facts(context),
-            context.settings,
-            own_address=own_address(request.headers["host"], context.settings),
+            await exporter_facts(followed, fleet.settings),
+            fleet.settings,
+            own_address=own_address,
         ),
     )
 
 
+@router.post("/settings/password")
+@needs(Permission.OWN)
+async def set_password(
+    request: Request, accounts: AccountsDep, viewer: ViewerDep, current: str = Form(""), new: str = Form("")
+) -> Response:
+    """Sets the user's password."""
+    came_from = str(request.state.came_from)
+    try:
+        accounts.attempts.begin(came_from)
+        await accounts.users.set_password(viewer, current=current, new=new)
+    except AstraFlowError as problem:
+        return _failed("The password was not changed", problem, at="account")
+    accounts.attempts.succeed(came_from)
+    return _done("password changed; your other sessions were ended", at="account")
+
+
+@router.post("/settings/tokens")
+@needs(Permission.OWN)
+async def make_token(
+    request: Request,
+    pages: PagesDep,
+    accounts: AccountsDep,
+    viewer: ViewerDep,
+    name: str = Form(""),
+    scope: str = Form(""),
+    days: int = Form(0),
+) -> Response:
+    """Creates a token and shows its secret, which is never shown again."""
+    try:
+        _, token = await accounts.tokens.create(viewer, name=name, scope=role_of(scope), days=days)
+    except AstraFlowError as problem:
+        return _failed("No token was created", problem, at="tokens")
+    return _secret(
+        request,
+        pages,
+        title=f"Token {name.strip()}",
+        sentence="Programs send it in the header Authorization: Bearer. It acts as you, limited to its scope.",
+        secret=token,
+        back="/settings#tokens",
+    )
+
+
+@router.get("/settings/tokens/{token_id}/revoke")
+@needs(Permission.OWN)
+async def ask_revoke_token(
+    request: Request, pages: PagesDep, accounts: AccountsDep, viewer: ViewerDep, token_id: int
+) -> Response:
+    """Shows the confirmation page for revoking a token."""
+    tokens = await accounts.tokens.list_for(viewer, for_all_users=viewer.may(Permission.ADMINISTER))
+    name = next((token.name for token, _ in tokens if token.id == token_id), "")
+    return _ask(
+        request,
+        pages,
+        title=f"Revoke token {name}?" if name else "Revoke this token?",
+        sentence="Requests with this token are refused from now on. This cannot be undone; you can create a new token.",
+        button="Revoke token",
+    )
+
+
+@router.post("/settings/tokens/{token_id}/revoke")
+@needs(Permission.OWN)
+async def revoke_token(accounts: AccountsDep, viewer: ViewerDep, token_id: int, reason: Reason = "") -> Response:
+    """Revokes a token."""
+    try:
+        for_all_users = viewer.may(Permission.ADMINISTER)
+        name = await accounts.tokens.revoke(token_id, by=viewer, for_all_users=for_all_users, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("Nothing was revoked", problem, at="tokens")
+    return _done(f"token {name} revoked", at="tokens")
+
+
+@router.post("/settings/sessions/{session}/revoke")
+@needs(Permission.OWN)
+async def revoke_session(accounts: AccountsDep, viewer: ViewerDep, session: str, reason: Reason = "") -> Response:
+    """Ends a browser's session."""
+    try:
+        for_all_users = viewer.may(Permission.ADMINISTER)
+        await accounts.sessions.revoke(session, by=viewer, for_all_users=for_all_users, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("No session was ended", problem, at="sessions")
+    return _done("session ended", at="sessions")
+
+
+@router.post("/settings/users")
+@needs(Permission.ACCOUNTS)
+async def add_user(
+    request: Request,
+    pages: PagesDep,
+    accounts: AccountsDep,
+    own_address: OwnAddressDep,
+    viewer: ViewerDep,
+    name: str = Form(""),
+    role: str = Form(""),
+    reason: Reason = "",
+) -> Response:
+    """Adds a local user and shows the login link."""
+    try:
+        link = await accounts.users.add(name, role_of(role), by=viewer, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("No user was added", problem, at="users")
+    return _invitation(request, pages, own_address, name, link)
+
+
+@router.post("/settings/users/{user_id}/link")
+@needs(Permission.ACCOUNTS)
+async def invite(
+    request: Request,
+    pages: PagesDep,
+    accounts: AccountsDep,
+    own_address: OwnAddressDep,
+    viewer: ViewerDep,
+    user_id: int,
+    reason: Reason = "",
+) -> Response:
+    """Shows a new login link for a local user, for example after a forgotten password."""
+    try:
+        name, link = await accounts.users.invite(user_id, by=viewer, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("No link was created", problem, at="users")
+    return _invitation(request, pages, own_address, name, link)
+
+
+@router.post("/settings/users/{user_id}/role")
+@needs(Permission.ACCOUNTS)
+async def set_role(
+    accounts: AccountsDep, viewer: ViewerDep, user_id: int, role: str = Form(""), reason: Reason = ""
+) -> Response:
+    """Changes a user's role."""
+    try:
+        name = await accounts.users.set_role(user_id, role_of(role), by=viewer, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("The role was not changed", problem, at="users")
+    return _done(f"{name} now has the role {role}", at="users")
+
+
+@router.get("/settings/users/{user_id}/disable")
+@needs(Permission.ACCOUNTS)
+async def ask_disable(request: Request, pages: PagesDep, accounts: AccountsDep, user_id: int) -> Response:
+    """Shows the confirmation page for disabling a user."""
+    name = next((user.name for user in await accounts.users.all() if user.id == user_id), "this user")
+    return _ask(
+        request,
+        pages,
+        title=f"Disable {name}?",
+        sentence="Sessions, login links and tokens end now. You can enable the user again; new tokens are needed then.",
+        button="Disable",
+    )
+
+
+@router.post("/settings/users/{user_id}/disable")
+@needs(Permission.ACCOUNTS)
+async def disable(accounts: AccountsDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
+    """Disables a user."""
+    return await _set_disabled(accounts, viewer, user_id, is_disabled=True, reason=reason)
+
+
+@router.post("/settings/users/{user_id}/enable")
+@needs(Permission.ACCOUNTS)
+async def enable(accounts: AccountsDep, viewer: ViewerDep, user_id: int, reason: Reason = "") -> Response:
+    """Enables a disabled user."""
+    return await _set_disabled(accounts, viewer, user_id, is_disabled=False, reason=reason)
+
+
+@router.post("/settings/retention")
+@needs(Permission.ADMINISTER)
+async def set_retention(
+    retention: RetentionDep, viewer: ViewerDep, days: int = Form(0), reason: Reason = ""
+) -> Response:
+    """Sets the retention of the audit log."""
+    try:
+        await retention.set_days(days, by=viewer.author, reason=reason)
+    except AstraFlowError as problem:
+        return _failed("Retention was not changed", problem, at="retention")
+    return _done(f"audit log retention is {days} days", at="retention")
+
+
 async def _set_disabled(
-    context: RequestContext, viewer: Viewer, user_id: int, *, is_disabled: bool, reason: str
+    accounts: Accounts, viewer: Viewer, user_id: int, *, is_disabled: bool, reason: str
 ) -> Response:
     try:
-        name = await context.accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=viewer, reason=reason)
+        name = await accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=viewer, reason=reason)
     except AstraFlowError as problem:
         return _failed("Nothing was changed", problem, at="users")
     return _done(f"{name} is disabled" if is_disabled else f"{name} is enabled", at="users")
@@ -252,38 +277,28 @@ def role_of(text: str) -> Role:
     return role
 
 
-def _invitation(request: Request, context: RequestContext, name: str, token: str) -> Response:
+def _invitation(request: Request, pages: PageRenderer, own_address: str, name: str, token: str) -> Response:
     return _secret(
         request,
-        context,
+        pages,
         title=f"Login link for {name}",
         sentence="Works once, for 24 hours. Send it only to this user: opening it logs in and sets a password.",
-        secret=f"{own_address(request.headers['host'], context.settings)}/login?token={token}",
+        secret=f"{own_address}/login?token={token}",
         back="/settings#users",
     )
 
 
-def _secret(
-    request: Request, context: RequestContext, *, title: str, sentence: str, secret: str, back: str
-) -> Response:
-    return context.pages.page(
-        request,
-        "settings/secret.html",
-        page="settings",
-        layout=layout(context.state, context.settings),
-        title=title,
-        sentence=sentence,
-        secret=secret,
-        back=back,
+def _secret(request: Request, pages: PageRenderer, *, title: str, sentence: str, secret: str, back: str) -> Response:
+    return pages.page(
+        request, "settings/secret.html", page="settings", title=title, sentence=sentence, secret=secret, back=back
     )
 
 
-def _ask(request: Request, context: RequestContext, *, title: str, sentence: str, button: str) -> Response:
-    return context.pages.page(
+def _ask(request: Request, pages: PageRenderer, *, title: str, sentence: str, button: str) -> Response:
+    return pages.page(
         request,
         "confirm.html",
         page="settings",
-        layout=layout(context.state, context.settings),
         title=title,
         sentence=sentence,
         action=request.url.path,

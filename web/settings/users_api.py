@@ -4,16 +4,16 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from web.accounts.accounts import Accounts
 from web.accounts.queries import id_of
 from web.accounts.users import NAME as USER_NAME
-from web.accounts.viewer import Viewer
 from web.database.tables import MAX_ID, User
-from web.requests.context import RequestContext, RequestContextDep, ViewerDep
-from web.requests.fleet_commands import run_once_per_key
+from web.requests.commands import Commands
+from web.requests.dependencies import AccountsDep, CommandsDep, OwnAddressDep
 from web.rest.common import (
     BODY_ERRORS,
     PREFIX,
@@ -25,7 +25,6 @@ from web.rest.common import (
     ResponseModel,
     error_responses,
 )
-from web.security.addresses import own_address
 from web.security.roles import Permission, Role, needs
 
 router = APIRouter(prefix=PREFIX, tags=["accounts"])
@@ -81,35 +80,38 @@ class InvitationResponse(ResponseModel):
 
 @router.get("/users", response_model=UserList, responses=error_responses())
 @needs(Permission.ADMINISTER)
-async def users(context: RequestContextDep) -> dict[str, Any]:
+async def users(accounts: AccountsDep) -> dict[str, Any]:
     """Lists all users by name, with their global roles."""
-    return {"items": [_to_response(user) for user in await context.accounts.users.all()]}
+    return {"items": [_to_response(user) for user in await accounts.users.all()]}
 
 
 @router.post("/users", status_code=201, response_model=InvitationResponse, responses=error_responses(*BODY_ERRORS))
 @needs(Permission.ACCOUNTS)
 async def add(
-    request: Request, context: RequestContextDep, viewer: ViewerDep, body: UserRequest, key: Key
+    commands: CommandsDep, accounts: AccountsDep, own_address: OwnAddressDep, body: UserRequest, key: Key
 ) -> dict[str, Any]:
     """Adds a local user. Returns 409 if the name is taken."""
     link = ""
 
     async def command() -> str:
         nonlocal link
-        link = await context.accounts.users.add(body.name, body.role, by=viewer, reason=body.reason)
+        link = await accounts.users.add(body.name, body.role, by=commands.viewer, reason=body.reason)
         return body.name
 
-    name = await run_once_per_key(
-        context, viewer, command, key=key, request_text=json.dumps(["user", body.model_dump(mode="json")])
-    )
-    user = next(user for user in await context.accounts.users.all() if user.name == name)
-    return {"user": _to_response(user), "login_link": _login_address(request, context, link)}
+    name = await commands.once(command, key=key, request_text=json.dumps(["user", body.model_dump(mode="json")]))
+    user = next(user for user in await accounts.users.all() if user.name == name)
+    return {"user": _to_response(user), "login_link": f"{own_address}/login?token={link}" if link else None}
 
 
 @router.post("/users/{user_id}/link", response_model=InvitationResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.ACCOUNTS)
 async def invite(
-    request: Request, context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
+    commands: CommandsDep,
+    accounts: AccountsDep,
+    own_address: OwnAddressDep,
+    user_id: UserNumber,
+    body: ReasonRequest,
+    key: Key,
 ) -> dict[str, Any]:
     """Creates a login link for a local user and voids earlier ones.
 
@@ -119,60 +121,60 @@ async def invite(
 
     async def command() -> str:
         nonlocal link
-        name, link = await context.accounts.users.invite(user_id, by=viewer, reason=body.reason)
+        name, link = await accounts.users.invite(user_id, by=commands.viewer, reason=body.reason)
         return name
 
-    user = await _changed(context, viewer, user_id, command, key=key, request_values=["link", user_id, body.reason])
-    return {"user": user, "login_link": _login_address(request, context, link)}
+    user = await _changed(commands, accounts, user_id, command, key=key, request_values=["link", user_id, body.reason])
+    return {"user": user, "login_link": f"{own_address}/login?token={link}" if link else None}
 
 
 @router.put("/users/{user_id}/role", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.ACCOUNTS)
 async def set_role(
-    context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: RoleRequest, key: Key
+    commands: CommandsDep, accounts: AccountsDep, user_id: UserNumber, body: RoleRequest, key: Key
 ) -> dict[str, Any]:
     """Changes a user's global role from the next request on. Returns 409 for the caller itself and for `admin`."""
 
     async def command() -> str:
-        return await context.accounts.users.set_role(user_id, body.role, by=viewer, reason=body.reason)
+        return await accounts.users.set_role(user_id, body.role, by=commands.viewer, reason=body.reason)
 
     return await _changed(
-        context, viewer, user_id, command, key=key, request_values=["role", user_id, body.model_dump(mode="json")]
+        commands, accounts, user_id, command, key=key, request_values=["role", user_id, body.model_dump(mode="json")]
     )
 
 
 @router.post("/users/{user_id}/disable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.ACCOUNTS)
 async def disable(
-    context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
+    commands: CommandsDep, accounts: AccountsDep, user_id: UserNumber, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
     """Disables a user and ends all sessions, links and tokens. Returns 409 for the caller itself and for `admin`."""
-    return await _set_disabled(context, viewer, user_id, is_disabled=True, reason=body.reason, key=key)
+    return await _set_disabled(commands, accounts, user_id, is_disabled=True, reason=body.reason, key=key)
 
 
 @router.post("/users/{user_id}/enable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
 @needs(Permission.ACCOUNTS)
 async def enable(
-    context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
+    commands: CommandsDep, accounts: AccountsDep, user_id: UserNumber, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
     """Enables a disabled user, without the former tokens. Returns 409 for the caller itself and for `admin`."""
-    return await _set_disabled(context, viewer, user_id, is_disabled=False, reason=body.reason, key=key)
+    return await _set_disabled(commands, accounts, user_id, is_disabled=False, reason=body.reason, key=key)
 
 
 async def _set_disabled(
-    context: RequestContext, viewer: Viewer, user_id: int, *, is_disabled: bool, reason: str, key: str
+    commands: Commands, accounts: Accounts, user_id: int, *, is_disabled: bool, reason: str, key: str
 ) -> dict[str, Any]:
     async def command() -> str:
-        return await context.accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=viewer, reason=reason)
+        return await accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=commands.viewer, reason=reason)
 
     return await _changed(
-        context, viewer, user_id, command, key=key, request_values=["lock", user_id, is_disabled, reason]
+        commands, accounts, user_id, command, key=key, request_values=["lock", user_id, is_disabled, reason]
     )
 
 
 async def _changed(
-    context: RequestContext,
-    viewer: Viewer,
+    commands: Commands,
+    accounts: Accounts,
     user_id: int,
     command: Callable[[], Awaitable[str]],
     *,
@@ -180,20 +182,16 @@ async def _changed(
     request_values: list[Any],
 ) -> dict[str, Any]:
     """Runs the command once per key and returns the changed user. Raises: HTTPException for an unknown user."""
-    await _require_user(context, user_id)
-    await run_once_per_key(context, viewer, command, key=key, request_text=json.dumps(request_values))
-    return _to_response(await _require_user(context, user_id))
+    await _require_user(accounts, user_id)
+    await commands.once(command, key=key, request_text=json.dumps(request_values))
+    return _to_response(await _require_user(accounts, user_id))
 
 
-async def _require_user(context: RequestContext, user_id: int) -> User:
-    user = next((user for user in await context.accounts.users.all() if user.id == user_id), None)
+async def _require_user(accounts: Accounts, user_id: int) -> User:
+    user = next((user for user in await accounts.users.all() if user.id == user_id), None)
     if user is None:
         raise HTTPException(404, f"cannot find user {user_id}: it does not exist; list users with GET {PREFIX}/users")
     return user
-
-
-def _login_address(request: Request, context: RequestContext, link: str) -> str | None:
-    return f"{own_address(request.headers['host'], context.settings)}/login?token={link}" if link else None
 
 
 def _to_response(user: User) -> dict[str, Any]:

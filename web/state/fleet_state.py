@@ -34,7 +34,7 @@ class FleetState:
     """Newest known state of the fleet. Written by the poller, read by everything else."""
 
     def __init__(self, clock: Clock, *, is_absent: bool) -> None:
-        self._clock = clock
+        self.clock = clock
         self._received_at = 0.0
         self._next_try_at: float | None = None
         self._snapshot = FleetSnapshot(connection=FleetConnection.ABSENT if is_absent else FleetConnection.CONNECTING)
@@ -57,7 +57,7 @@ class FleetState:
     @property
     def age_s(self) -> float | None:
         """Seconds since the newest status arrived; None before the first."""
-        return None if self.status is None else self._clock.now() - self._received_at
+        return None if self.status is None else self.clock.now() - self._received_at
 
     @property
     def is_stale(self) -> bool:
@@ -68,11 +68,11 @@ class FleetState:
     @property
     def next_try_s(self) -> float | None:
         """Seconds until the next attempt to reach the service; None while it answers."""
-        return None if self._next_try_at is None else max(0.0, self._next_try_at - self._clock.now())
+        return None if self._next_try_at is None else max(0.0, self._next_try_at - self.clock.now())
 
     def schedule_retry(self, next_try_s: float) -> None:
         """Records the time until the next attempt. Seconds."""
-        self._next_try_at = self._clock.now() + next_try_s
+        self._next_try_at = self.clock.now() + next_try_s
 
     def pool(self, name: str) -> Pool | None:
         """Returns a pool of the newest status by name; None for an unknown one."""
@@ -80,7 +80,7 @@ class FleetState:
 
     def update(self, status: FleetStatus) -> None:
         """Records a new status."""
-        self._received_at = self._clock.now()
+        self._received_at = self.clock.now()
         self._next_try_at = None
         self._snapshot = FleetSnapshot(connection=FleetConnection.LIVE, status=status)
 

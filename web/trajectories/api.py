@@ -12,8 +12,7 @@ from astraflow.contract.reports.queries import RewardHistogram
 from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import CallOutcome
 from astraflow.contract.rollouts.timelines import Hop
-from web.database.tables import MAX_ID
-from web.requests.context import RequestContextDep
+from web.requests.dependencies import ShownRunDep
 from web.rest.common import MAX_EXACT_INTEGER, PREFIX, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
@@ -25,7 +24,6 @@ router = APIRouter(prefix=PREFIX, tags=["runs"])
 
 MAX_TRAJECTORIES = 200
 
-RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the run, from the list of runs.")]
 WholeNumber = Annotated[int | None, Query(ge=0, le=MAX_EXACT_INTEGER)]
 Term = Annotated[str, Query(max_length=200, description="Name of a reward term that the trajectory has.")]
 Reward = Annotated[float | None, Query(allow_inf_nan=False, description="Bound, inclusive.")]
@@ -68,8 +66,7 @@ class RewardHistogramResponse(ResponseModel):
 @router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList, responses=error_responses(404))
 @needs(Permission.READ)
 async def trajectories(
-    context: RequestContextDep,
-    run_id: RunId,
+    shown: ShownRunDep,
     policy: Annotated[str, Query(max_length=200)] = "",
     group: Annotated[str, Query(max_length=200)] = "",
     outcome: Annotated[str, Query(max_length=200)] = "",
@@ -93,7 +90,7 @@ async def trajectories(
     tokens: Annotated[bool, Query(description="Include ends and log-probabilities of tokens.")] = False,
 ) -> dict[str, Any]:
     """Lists sampled trajectories with texts, newest first; fewer than `limit` if texts are long."""
-    samples = await samples_of_run(context, run_id)
+    samples = await samples_of_run(shown)
     sample_filter = SampleFilter(
         policy=policy,
         group=group,
@@ -120,11 +117,9 @@ async def trajectories(
     "/runs/{run_id}/trajectories/{ordinal}/timeline", response_model=TimelineResponse, responses=error_responses(404)
 )
 @needs(Permission.READ)
-async def timeline(
-    context: RequestContextDep, run_id: RunId, ordinal: Annotated[int, Path(ge=0, le=MAX_EXACT_INTEGER)]
-) -> dict[str, Any]:
+async def timeline(shown: ShownRunDep, ordinal: Annotated[int, Path(ge=0, le=MAX_EXACT_INTEGER)]) -> dict[str, Any]:
     """Returns the spans of a sampled trajectory's episode, from lease to step."""
-    sample = await find_sample(await samples_of_run(context, run_id), ordinal)
+    sample = await find_sample(await samples_of_run(shown), ordinal)
     if sample is None:
         raise HTTPException(404, f"cannot find trajectory {ordinal}: only the latest samples are stored")
     return {"items": sample.timeline}
@@ -133,8 +128,7 @@ async def timeline(
 @router.get("/runs/{run_id}/rewards", response_model=RewardHistogramResponse, responses=error_responses(404))
 @needs(Permission.READ)
 async def rewards(
-    context: RequestContextDep,
-    run_id: RunId,
+    shown: ShownRunDep,
     policy: Annotated[str, Query(max_length=200)] = "",
     outcome: Annotated[str, Query(max_length=200)] = "",
     ending: Annotated[EndFilter, Query(description="How the trajectory ended; empty for any.")] = EndFilter.ANY,
@@ -143,7 +137,7 @@ async def rewards(
     step: WholeNumber = None,
 ) -> RewardHistogram:
     """Returns the histogram of sampled rewards or of a reward term, with the endings, roles and terms."""
-    samples = await samples_of_run(context, run_id)
+    samples = await samples_of_run(shown)
     sample_filter = SampleFilter(policy=policy, outcome=outcome, ending=ending, role=role, term=term, step=step)
     return await reward_spread(samples, sample_filter, of_term=bool(term))
 
@@ -153,14 +147,13 @@ async def rewards(
 )
 @needs(Permission.READ)
 async def get_group(
-    context: RequestContextDep,
+    shown: ShownRunDep,
     response: Response,
-    run_id: RunId,
     group: Annotated[str, Path(min_length=1, max_length=200, examples=["train:42"])],
     policy: Annotated[str, Query(max_length=200)] = "",
 ) -> dict[str, Any]:
     """Returns all sampled trajectories of one group as a JSON file."""
-    samples = await samples_of_run(context, run_id)
+    samples = await samples_of_run(shown)
     members = await members_of_group(samples, group, policy)
     if not members:
         raise HTTPException(

@@ -17,8 +17,7 @@ from astraflow.contract.reports.report import SampledTrajectory
 from astraflow.runtime.folders.run_folders import RunFolder
 from web.database.tables import RunRecord
 from web.history.report_json import report_from_json
-from web.requests.context import RequestContext
-from web.requests.run_lookup import is_live, require_record, showing
+from web.requests.run_lookup import ShownRun
 from web.trajectories.filters import SampleFilter
 from web.trajectories.views import SampledGroup, group_samples
 
@@ -176,20 +175,17 @@ def _newest_first(samples: tuple[SampledTrajectory, ...]) -> tuple[SampledTrajec
     return tuple(sorted(samples, key=lambda sample: -sample.ordinal))
 
 
-async def samples_of_run(context: RequestContext, run_id: int) -> RunSamples:
+async def samples_of_run(shown: ShownRun) -> RunSamples:
     """Returns the source of a run. Raises: HTTPException for an unknown run, Unavailable without a readable source."""
-    record = await require_record(context, run_id)
-    if is_live(context, run_id):
-        context = showing(context, run_id)
-        report = context.state.report
+    record = await shown.record()
+    run = shown.run
+    if shown.is_live:
+        report = run.state.report
         names = {str(node.id): node.facts.name for node in report.nodes} if report else {}
         return RunSamples(
-            source=context.control,
-            node_names=names,
-            record_note="",
-            plugin_kinds=report.plugin_kinds if report else (),
+            source=run.control, node_names=names, record_note="", plugin_kinds=report.plugin_kinds if report else ()
         )
-    location = str(context.settings.run_dir or "") if context.settings.is_read_only else record.folder
+    location = str(run.settings.run_dir or "") if run.settings.is_read_only else record.folder
     folder = await asyncio.to_thread(_run_folder, location, record.name)
     last_report = f"{datetime.fromtimestamp(record.last_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
     is_over = not folder.is_active

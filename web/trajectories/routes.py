@@ -9,9 +9,7 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.reports.report import SampledTrajectory
 from web.components.downloads import FileFormat, Sheet, sheet_response
-from web.components.layout import layout
-from web.requests.context import RequestContextDep
-from web.requests.run_lookup import RunNumber, load_run_header, showing
+from web.requests.dependencies import RecorderDep, ShownRunDep
 from web.security.roles import Permission, needs
 from web.trajectories.agent_calls import OUTCOME_LABELS, call_bodies, call_list, session_calls
 from web.trajectories.conversations import conversation
@@ -40,32 +38,30 @@ Ordinal = Annotated[int, Path(ge=0, le=2**53)]
 
 @router.get("/trajectories")
 @needs(Permission.READ)
-async def show_live(request: Request, context: RequestContextDep) -> Response:
+async def show_live(request: Request, recorder: RecorderDep) -> Response:
     """Redirects to the trajectories of the live run, with the same filter: problems in reports link here."""
-    if context.recorder.run_id is None:
+    if recorder.run_id is None:
         raise Unavailable(
             "cannot show trajectories: no run is recorded yet; try again in a few seconds", code="report.none_yet"
         )
-    return RedirectResponse(f"/runs/{context.recorder.run_id}/trajectories?{request.query_params}", 303)
+    return RedirectResponse(f"/runs/{recorder.run_id}/trajectories?{request.query_params}", 303)
 
 
 @router.get("/runs/{run_id}/trajectories")
 @needs(Permission.READ)
-async def show(request: Request, context: RequestContextDep, run_id: RunNumber) -> Response:
+async def show(request: Request, shown: ShownRunDep) -> Response:
     """Shows the reward histogram and the samples that match the filter, by group."""
-    context = showing(context, run_id)
-    head = await load_run_header(context, run_id)
+    head = await shown.header()
     sample_filter = filter_from(request.query_params, policies=head.policies)
     try:
-        samples = await sample_page(await samples_of_run(context, run_id), sample_filter)
+        samples = await sample_page(await samples_of_run(shown), sample_filter)
     except Unavailable as problem:
         samples = SamplePage(filters=sample_filter, problem=str(problem), problem_code=problem.code)
-    path = f"/runs/{run_id}/trajectories"
-    return context.pages.page(
+    path = f"/runs/{shown.id}/trajectories"
+    return shown.run.pages.page(
         request,
         "trajectories/page.html",
         page="runs",
-        layout=layout(context.state, context.settings),
         head=head,
         samples=samples,
         spread=histogram(samples.spread, sample_filter, path=path) if samples.spread else None,
@@ -85,34 +81,27 @@ async def show(request: Request, context: RequestContextDep, run_id: RunNumber) 
 
 @router.get("/runs/{run_id}/rewards.{ending}")
 @needs(Permission.READ)
-async def export(
-    request: Request, context: RequestContextDep, run_id: RunNumber, ending: FileFormat, of_term: bool = False
-) -> Response:
+async def export(request: Request, shown: ShownRunDep, ending: FileFormat, of_term: bool = False) -> Response:
     """Returns the histogram that the page with the same filter shows, as a file. of_term: that of its reward term."""
-    context = showing(context, run_id)
-    head, samples = await load_run_header(context, run_id), await samples_of_run(context, run_id)
+    head, samples = await shown.header(), await samples_of_run(shown)
     sample_filter = filter_from(request.query_params, policies=head.policies)
     rows = bin_rows(await reward_spread(samples, sample_filter, of_term=of_term and bool(sample_filter.term)))
     columns = ("from", "to_before", "trajectories", "groups")
-    return sheet_response(Sheet(name=f"rewards-{run_id}", columns=columns, rows=rows), ending)
+    return sheet_response(Sheet(name=f"rewards-{shown.id}", columns=columns, rows=rows), ending)
 
 
 @router.get("/runs/{run_id}/groups/{group:path}")
 @needs(Permission.READ)
-async def show_group(
-    request: Request, context: RequestContextDep, run_id: RunNumber, group: str, policy: str = ""
-) -> Response:
+async def show_group(request: Request, shown: ShownRunDep, group: str, policy: str = "") -> Response:
     """Shows the members of one group side by side."""
-    context = showing(context, run_id)
-    head, samples = await load_run_header(context, run_id), await samples_of_run(context, run_id)
+    head, samples = await shown.header(), await samples_of_run(shown)
     members = await members_of_group(samples, group, policy)
     if not members:
         raise HTTPException(404, f"No samples of group {group[:120]}. Only the latest samples are stored.")
-    return context.pages.page(
+    return shown.run.pages.page(
         request,
         "trajectories/group.html",
         page="runs",
-        layout=layout(context.state, context.settings),
         head=head,
         groups=group_samples(members, samples.node_names),
         group=group,
@@ -125,8 +114,7 @@ async def show_group(
 @needs(Permission.READ)
 async def show_item(
     request: Request,
-    context: RequestContextDep,
-    run_id: RunNumber,
+    shown: ShownRunDep,
     ordinal: Ordinal,
     all_texts: bool = False,
     token: Annotated[int | None, Query(ge=0, le=2**31)] = None,
@@ -135,19 +123,17 @@ async def show_item(
 ) -> Response:
     """Shows one conversation. all_texts: without cutting long ones. token: shows the tokens of the page with it.
     calls: outcome of the listed model calls. open_call: number of a call whose request and reply are shown."""
-    context = showing(context, run_id)
-    head, samples = await load_run_header(context, run_id), await samples_of_run(context, run_id)
+    head, samples = await shown.header(), await samples_of_run(shown)
     sample_filter = filter_from(request.query_params, policies=head.policies)
     sample = await find_sample(samples, ordinal)
     if sample is None:
         raise HTTPException(404, f"No trajectory {ordinal}. Only the latest samples are stored.")
     older, newer = await neighbours(samples, sample_filter, ordinal)
     members = await members_of_episode(samples, sample.task)
-    return context.pages.page(
+    return shown.run.pages.page(
         request,
         "trajectories/conversation.html",
         page="runs",
-        layout=layout(context.state, context.settings),
         head=head,
         filters=sample_filter,
         view=conversation(
@@ -167,20 +153,15 @@ async def show_item(
 @router.get("/runs/{run_id}/trajectories/{ordinal}/calls/{number}")
 @needs(Permission.READ)
 async def show_call(
-    request: Request,
-    context: RequestContextDep,
-    run_id: RunNumber,
-    ordinal: Ordinal,
-    number: Annotated[int, Path(ge=1, le=2**31)],
+    request: Request, shown: ShownRunDep, ordinal: Ordinal, number: Annotated[int, Path(ge=1, le=2**31)]
 ) -> Response:
     """Returns the request and the reply of a call of the trajectory's session as a fragment, for the list of calls."""
-    context = showing(context, run_id)
-    samples = await samples_of_run(context, run_id)
+    samples = await samples_of_run(shown)
     sample = await find_sample(samples, ordinal)
     calls = session_calls(await members_of_episode(samples, sample.task)) if sample else ()
     if number > len(calls):
         raise HTTPException(404, f"No call {number} of trajectory {ordinal}. Only the latest samples are stored.")
-    return context.pages.page(request, "trajectories/_call.html", bodies=call_bodies(calls[number - 1].call))
+    return shown.run.pages.page(request, "trajectories/_call.html", bodies=call_bodies(calls[number - 1].call))
 
 
 async def _siblings(samples: RunSamples, sample: SampledTrajectory) -> tuple[tuple[int, str, bool], ...]:

@@ -11,12 +11,11 @@ from astraflow.contract.ids import FlowId, GroupId, PolicyId, TaskId
 from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
 from astraflow.contract.rollouts.failures import Failure
 from web.components.live_sessions import live_sessions, sessions_of
-from web.requests.context import RequestContextDep
+from web.requests.dependencies import ShownRunDep, StateDep
 from web.rest.common import NAME, PREFIX, ItemList, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
 from web.trajectories.agent_calls import session_calls
-from web.trajectories.api import RunId
 from web.trajectories.queries import members_of_episode, samples_of_run
 
 router = APIRouter(prefix=PREFIX, tags=["agents"])
@@ -76,12 +75,12 @@ class SessionResponse(ResponseModel):
 @router.get("/agent-sessions", response_model=LiveSessionList, responses=error_responses())
 @needs(Permission.READ)
 async def agent_sessions(
-    context: RequestContextDep,
+    state: StateDep,
     flow: Annotated[str | None, Query(pattern=NAME)] = None,
     node: Annotated[str | None, Query(pattern=NAME, description="Id of a node.")] = None,
 ) -> dict[str, Any]:
     """Lists the sessions of agent programs that run now, the oldest first."""
-    report = context.state.report
+    report = state.report
     nodes = [candidate for candidate in report.nodes if node in (None, candidate.id)] if report else []
     return {
         "items": [
@@ -90,20 +89,19 @@ async def agent_sessions(
             if flow in (None, session.flow)
         ],
         "total": live_sessions(nodes).total,
-        "age_s": context.state.age_s,
+        "age_s": state.age_s,
     }
 
 
 @router.get("/runs/{run_id}/agent-sessions/{task:path}", response_model=SessionResponse, responses=error_responses(404))
 @needs(Permission.READ)
 async def agent_session(
-    context: RequestContextDep,
+    shown: ShownRunDep,
     response: Response,
-    run_id: RunId,
     task: Annotated[str, Path(min_length=1, max_length=200, examples=["train:42/0"])],
 ) -> dict[str, Any]:
     """Returns the sampled session of a task as a JSON file: its trajectories, and the model calls of the agent."""
-    samples = await samples_of_run(context, run_id)
+    samples = await samples_of_run(shown)
     members = await members_of_episode(samples, task)
     if not members:
         raise HTTPException(

@@ -7,10 +7,11 @@ from pydantic import Field
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.weight_reports import LinkReport, VersionReport
-from web.requests.context import RequestContext, RequestContextDep
+from web.requests.dependencies import StateDep
 from web.rest.common import PREFIX, Limit, NumberedPage, PageNumber, ResponseModel, error_responses
 from web.rest.contract_models import fields_of
 from web.security.roles import Permission, needs
+from web.state.run_state import RunState
 from web.weights.tables import Laggard, RegionRow, TableName, weight_sheet
 from web.weights.views import weight_page
 
@@ -64,31 +65,31 @@ class WeightLinkList(NumberedPage[WeightLinkResponse]):
 
 @router.get("/weights", response_model=WeightsResponse, responses=error_responses())
 @needs(Permission.READ)
-async def weights(context: RequestContextDep) -> dict[str, Any]:
+async def weights(state: StateDep) -> dict[str, Any]:
     """Returns versions, and transfers by region and source."""
     return {
-        "finding": weight_page(context.state.report).finding,
-        "versions": _rows(context, "versions"),
-        "regions": _rows(context, "regions"),
-        "age_s": context.state.age_s,
+        "finding": weight_page(state.report).finding,
+        "versions": _rows(state, "versions"),
+        "regions": _rows(state, "regions"),
+        "age_s": state.age_s,
     }
 
 
 @router.get("/weights/laggards", response_model=LaggingNodeList, responses=error_responses())
 @needs(Permission.READ)
-async def laggards(context: RequestContextDep, page: PageNumber = 1, limit: Limit = 100) -> dict[str, Any]:
+async def laggards(state: StateDep, page: PageNumber = 1, limit: Limit = 100) -> dict[str, Any]:
     """Lists nodes that serve an older version than the newest."""
-    return NumberedPage.cut(_rows(context, "laggards"), page, limit)
+    return NumberedPage.cut(_rows(state, "laggards"), page, limit)
 
 
 @router.get("/weights/links", response_model=WeightLinkList, responses=error_responses())
 @needs(Permission.READ)
-async def links(context: RequestContextDep, page: PageNumber = 1, limit: Limit = 100) -> dict[str, Any]:
+async def links(state: StateDep, page: PageNumber = 1, limit: Limit = 100) -> dict[str, Any]:
     """Lists the nodes' links with the phases of fetching a version."""
-    return NumberedPage.cut(_rows(context, "links"), page, limit)
+    return NumberedPage.cut(_rows(state, "links"), page, limit)
 
 
-def _rows(context: RequestContext, table: TableName) -> list[dict[str, Any]]:
+def _rows(state: RunState, table: TableName) -> list[dict[str, Any]]:
     """Returns one table, with the columns of its exported file."""
-    sheet = weight_sheet(context.state.report, table)
+    sheet = weight_sheet(state.report, table)
     return [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]

@@ -4,9 +4,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from web.components.downloads import FileFormat, sheet_response
-from web.components.layout import layout
 from web.requests import conditional_requests
-from web.requests.context import RequestContextDep
+from web.requests.dependencies import LiveTextsDep, PagesDep, StateDep
 from web.security.roles import Permission, needs
 from web.weights.tables import TableName, weight_sheet
 from web.weights.views import PHASES, weight_page
@@ -16,31 +15,28 @@ router = APIRouter()
 
 @router.get("/weights")
 @needs(Permission.READ)
-async def show(request: Request, context: RequestContextDep) -> Response:
+async def show(request: Request, pages: PagesDep, state: StateDep, live_texts: LiveTextsDep) -> Response:
     """Shows the tables."""
-    return context.pages.page(
+    return pages.page(
         request,
         "weights/page.html",
         page="weights",
-        layout=layout(context.state, context.settings),
-        live_texts=context.frames.live_texts,
-        view=weight_page(context.state.report),
+        live_texts=live_texts,
+        view=weight_page(state.report),
         phases=PHASES,
     )
 
 
 @router.get("/weights/tables")
 @needs(Permission.READ)
-async def tables(request: Request, context: RequestContextDep) -> Response:
+async def tables(request: Request, pages: PagesDep, state: StateDep) -> Response:
     """Returns the tables as a fragment, for the live page."""
-    fragment = context.pages.page(
-        request, "weights/_tables.html", view=weight_page(context.state.report), phases=PHASES
-    )
+    fragment = pages.page(request, "weights/_tables.html", view=weight_page(state.report), phases=PHASES)
     return conditional_requests.with_etag(request, fragment)
 
 
 @router.get("/weights/{table}.{ending}")
 @needs(Permission.READ)
-async def export(context: RequestContextDep, table: TableName, ending: FileFormat) -> Response:
+async def export(state: StateDep, table: TableName, ending: FileFormat) -> Response:
     """Returns one of the tables as a file."""
-    return sheet_response(weight_sheet(context.state.report, table), ending)
+    return sheet_response(weight_sheet(state.report, table), ending)

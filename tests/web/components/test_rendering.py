@@ -1,16 +1,20 @@
 """Texts of reports become HTML without markup of their own."""
 
-from web.components.header import HeaderView
+from pathlib import Path
+
+from tests.fakes.clock import ManualClock
 from web.components.rendering import PageRenderer
+from web.process_settings import Settings
+from web.state.fleet_state import FleetState
+from web.state.run_state import RunState
 
 
 def problems(*texts: str) -> str:
     """Returns the banners of a run with these problems."""
 
-    def header() -> HeaderView:
-        raise AssertionError("a fragment has no header")
-
-    return PageRenderer(dataflow="", header=header, run=str).fragment("_problems.html", problems=texts)
+    clock = ManualClock()
+    pages = PageRenderer(Settings(directory=Path()), RunState(clock), FleetState(clock, is_absent=True), name=str)
+    return pages.fragment("_problems.html", problems=texts)
 
 
 def test_a_problem_links_to_the_trajectories_that_show_it() -> None:

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -23,7 +22,6 @@ from tests.fakes.web import running_web
 from tests.web.page_elements import parsed
 from web.accounts.viewer import Viewer
 from web.requests import conditional_requests
-from web.requests.context import RequestContext
 from web.security.resources import Grant, Resource
 from web.security.roles import Role
 
@@ -129,9 +127,6 @@ def test_tags_differ_by_run_by_viewer_and_by_what_they_may_do() -> None:
         (FIRST, replace(ada, scope=Role.VIEWER)),
         (FIRST, replace(ada, grants=(grant,))),
     ]
-    tags = {
-        conditional_requests.source_tag(cast("RequestContext", SimpleNamespace(run=run)), viewer, "same")
-        for run, viewer in cases
-    }
+    tags = {conditional_requests.source_tag(run, viewer, "same") for run, viewer in cases}
 
     assert len(tags) == len(cases)
