@@ -39,7 +39,7 @@ async def test_a_filter_is_turned_off_in_a_dialog_and_the_page_fits_360_pixels(
             await page.goto(f"{web.address}{path}")
             assert await page.evaluate("document.documentElement.scrollWidth") == 360, path
         await page.get_by_role("link", name="Change the filter of flow train").first.click()
-        dialog = page.get_by_role("dialog", name="Change the plug-ins of flow train")
+        dialog = page.get_by_role("dialog", name="Change the plugins of flow train")
         await dialog.get_by_role("checkbox", name="On").first.uncheck()
         await dialog.get_by_label("Reason").fill("too strict")
         await dialog.get_by_role("button", name="Plan the change").click()

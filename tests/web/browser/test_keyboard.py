@@ -91,7 +91,7 @@ async def _pause_and_resume_a_flow(keys: KeyboardUser, fake: FakeControlPlane) -
 
 async def _change_a_plug_in(keys: KeyboardUser, fake: FakeControlPlane) -> None:
     await keys.use("Change the filter of flow train")
-    await keys.dialog("Change the plug-ins of flow train")
+    await keys.dialog("Change the plugins of flow train")
     await keys.to("On")
     await keys.press("Space")
     await keys.fill("Reason", "by keys")
