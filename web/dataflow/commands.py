@@ -1,4 +1,4 @@
-"""Commands for flows on behalf of a viewer, for pages and the API: pause, resume, change plug-ins."""
+"""Commands for flows on behalf of a viewer, for pages and the API: pause, resume, change plugins."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ async def pause_flow(commands: Commands, flow: FlowId, *, is_paused: bool, key: 
 
 
 async def change_plugins(commands: Commands, change: PluginChange, *, key: str) -> str:
-    """Changes plug-ins from the next version on, with the viewer as actor; returns a sentence.
+    """Changes plugins from the next version on, with the viewer as actor; returns a sentence.
 
     Raises: InvalidInput for an unknown kind or option; UnknownPolicy.
     """
