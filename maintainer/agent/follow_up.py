@@ -18,12 +18,15 @@ from maintainer.agent.observation.names import Names
 from maintainer.agent.observation.signals import Signal
 from maintainer.agent.observation.snapshot import Snapshot
 from maintainer.agent.tools.changes import CompletedAction
+from maintainer.agent.tools.outputs import ActionOutcome
 from maintainer.agent.transcript.counters import Counters
 from maintainer.agent.transcript.pending_actions import Change, PendingActions
 from maintainer.agent.transcript.transcript import Kind
 
 log = get_logger()
 
+_EFFECTIVE = (ActionOutcome.APPLIED, ActionOutcome.PROPOSED)
+"""Outcomes of which people get a note."""
 PROCESS_ENDED = "the process ended during this wake"
 _PROPOSAL_OUTCOMES = {
     ProposalState.APPROVED: "approved",
@@ -109,14 +112,14 @@ class FollowUp:
         pool = pools.pop() if len(pools) == 1 else ""
         text = "; ".join(_sentence(action) for action in done)[:1500] or "nothing was done"
         decision = None
-        if any(action.outcome in ("applied", "proposed") and action.needs_note for action in done):
+        if any(action.outcome in _EFFECTIVE and action.needs_note for action in done):
             key = f"{self._actor.name}:{wake}:note"
             decision = await self._add_note(text, pool=pool, key=key, reason=model_note or fallback)
         await self._record(Kind.NOTE, {"pool": pool, "text": text, "words": model_note, "decision": decision}, wake)
 
     async def note_interrupted_wake(self, wake: str, done: Sequence[Mapping[str, Any]]) -> None:
         """Notes what a wake had done that ended with its process. done: bodies of its actions."""
-        changes = [action for action in done if action.get("outcome") in ("applied", "proposed")]
+        changes = [action for action in done if action.get("outcome") in {outcome.value for outcome in _EFFECTIVE}]
         if not changes:
             return
         text = "; ".join(
@@ -236,5 +239,5 @@ class FollowUp:
 def _sentence(done: CompletedAction) -> str:
     """Sentence for people about one action."""
     if done.kind == "escalate":
-        return f"escalation {'sent' if done.outcome == 'applied' else 'recorded'}: {done.message}"
-    return f"{done.kind} {done.outcome}: {done.message}"
+        return f"escalation {'sent' if done.outcome is ActionOutcome.APPLIED else 'recorded'}: {done.message}"
+    return f"{done.kind} {done.outcome.value}: {done.message}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sqlmodel import Session, col, select
 
 from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.fleet_manager import FleetManager
@@ -19,7 +20,6 @@ from maintainer.fleet.state.fleet import BREAKER_FAILURES, FLEET_ACTOR, Fleet
 
 log = get_logger()
 
-ALARM, ALARM_OVER = "alarm", "alarm_over"
 MAX_ALARM_ENTRIES = 500
 """Number of latest entries of both kinds that are read; active alarms are among them."""
 
@@ -66,10 +66,10 @@ class Alarms:
         self._since = {key: self._since.get(key, now) for key in current}
         for key, condition in current.items():
             if key not in active_keys and now - self._since[key] >= condition.after_s:
-                await self._record(ALARM, f"{condition.severity}: {condition.text}", key)
+                await self._record(DecisionKind.ALARM, f"{condition.severity}: {condition.text}", key)
                 active_keys.add(key)
         for key in sorted(active_keys - set(current)):
-            await self._record(ALARM_OVER, f"info: {key}: the alarm has ended", key)
+            await self._record(DecisionKind.ALARM_OVER, f"info: {key}: the alarm has ended", key)
             active_keys.remove(key)
 
     def conditions(self) -> Iterator[AlarmCondition]:
@@ -122,8 +122,8 @@ class Alarms:
             )
             yield AlarmCondition(key=f"orphans at {provider}", text=text)
 
-    async def _record(self, kind: str, message: str, key: str) -> None:
-        once = f"fleet:{kind}:{self._fleet.ledger.next_decision}"
+    async def _record(self, kind: DecisionKind, message: str, key: str) -> None:
+        once = f"fleet:{kind.value}:{self._fleet.ledger.next_decision}"
         await self._manager.record_decision(kind, message[:2000], FLEET_ACTOR, once, key[:2000])
 
 
@@ -131,11 +131,11 @@ def _active_alarms(session: Session) -> set[str]:
     """Returns the alarms that have begun and not ended in the audit log."""
     query = (
         select(DecisionRow.reason, DecisionRow.kind)
-        .where(col(DecisionRow.kind).in_((ALARM, ALARM_OVER)))
+        .where(col(DecisionRow.kind).in_((DecisionKind.ALARM.value, DecisionKind.ALARM_OVER.value)))
         .order_by(col(DecisionRow.ordinal).desc())
         .limit(MAX_ALARM_ENTRIES)
     )
     latest: dict[str, str] = {}
     for key, kind in session.exec(query):
         latest.setdefault(key, kind)
-    return {key for key, kind in latest.items() if kind == ALARM}
+    return {key for key, kind in latest.items() if kind == DecisionKind.ALARM.value}

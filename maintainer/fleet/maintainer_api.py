@@ -6,7 +6,7 @@ from sqlalchemy import func
 from sqlmodel import Session, col, delete, select
 
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, NotPermitted
-from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.decisions import Decision, DecisionKind
 from astraflow.contract.fleet.maintainer import (
     Maintainer,
     MaintainerControlState,
@@ -68,7 +68,9 @@ class MaintainerApi:
             )
         setting = MaintainerSetting(mode=mode, by=actor.name, reason=reason, at=self._fleet.clock.wall())
         message = f"the maintainer is in mode {mode.value}"
-        return await self._manager.record_decision("maintainer_mode", message, actor, key, reason, setting=setting)
+        return await self._manager.record_decision(
+            DecisionKind.MAINTAINER_MODE, message, actor, key, reason, setting=setting
+        )
 
     async def add_note(self, message: str, *, pool: str, actor: Actor, key: str, reason: str) -> Decision:
         """Adds a note to the audit log. Raises: InvalidInput."""
@@ -78,7 +80,7 @@ class MaintainerApi:
                 code="fleet.invalid_note",
             )
         pool_id = self._fleet.pool(PoolId(pool)).spec.id if pool else None
-        return await self._manager.record_decision("note", message, actor, key, reason, pool=pool_id)
+        return await self._manager.record_decision(DecisionKind.NOTE, message, actor, key, reason, pool=pool_id)
 
     async def store_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
         """Stores entries that continue the stored chain; returns the ordinal of the next entry.

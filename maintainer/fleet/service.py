@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from astraflow.client.connect import connect_control
+from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.pools import FleetStatus, KillScope
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.database import Database
@@ -214,7 +215,11 @@ async def seed_pools(fleet: Fleet) -> None:
         )
         decisions = tuple(
             fleet.decision(
-                "spec", pool=name, actor=FLEET_ACTOR, reason="the pool is in the configuration", message="pool created"
+                DecisionKind.SPEC,
+                pool=name,
+                actor=FLEET_ACTOR,
+                reason="the pool is in the configuration",
+                message="pool created",
             )
             for name in missing_pools
         )

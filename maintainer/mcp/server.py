@@ -17,8 +17,10 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import PrivateAttr
 from starlette.requests import Request
 
+from astraflow.contract.fleet.plans import Verdict
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.base import Tool
+from maintainer.agent.tools.outputs import ActionOutcome
 from maintainer.agent.tools.results import ToolResult
 from maintainer.mcp.oncall import DESCRIPTION, NAME, ONCALL, PROMPT, TITLE
 from maintainer.mcp.sessions import Peer, Session, Sessions
@@ -35,10 +37,12 @@ INSTRUCTIONS = (
 
 NOT_APPROVED = "not pre-approved, do not retry"
 OUTCOME_ADVICE = {
-    "refused": f"the guard refused the change, and nothing was changed: {NOT_APPROVED}",
-    "conflict": "the pool has changed since the plan was made, and nothing was changed: read the report again first",
-    "proposed": "a person decides, on the page or with `astraflow maintainer approve PLAN`; you cannot: do not retry",
-    "recorded": "shadow mode: the change was recorded, and nothing was changed: do not retry",
+    ActionOutcome.REFUSED: f"the guard refused the change, and nothing was changed: {NOT_APPROVED}",
+    ActionOutcome.CONFLICT: "the pool has changed since the plan was made, and nothing was changed: "
+    "read the report again first",
+    ActionOutcome.PROPOSED: "a person decides, on the page or with `astraflow maintainer approve PLAN`; you cannot: "
+    "do not retry",
+    ActionOutcome.RECORDED: "shadow mode: the change was recorded, and nothing was changed: do not retry",
 }
 """Explanations of an apply without effect: some clients show a model no structured answer."""
 
@@ -95,8 +99,8 @@ def answer(result: ToolResult) -> CallToolResult:
     match result.output:
         case outputs.ApplyOutput(outcome=outcome) if outcome in OUTCOME_ADVICE:
             texts.append(OUTCOME_ADVICE[outcome])
-        case outputs.PlanOutput(verdict="refused"):
-            texts.append(OUTCOME_ADVICE["refused"])
+        case outputs.PlanOutput(verdict=Verdict.REFUSED):
+            texts.append(OUTCOME_ADVICE[ActionOutcome.REFUSED])
     return CallToolResult(
         content=[TextContent(type="text", text=text) for text in texts],
         structured_content=result.output.model_dump(mode="json") if result.output is not None else None,

@@ -112,7 +112,7 @@ class Scene:
     async def journal(self, kind: str) -> list[Decision]:
         """Returns the entries of a kind in the fleet's journal, oldest first."""
         decisions = await self.fleet.decisions(limit=1000)
-        return [entry for entry in reversed(decisions) if entry.kind == kind]
+        return [entry for entry in reversed(decisions) if entry.kind.value == kind]
 
     async def pass_time(self, duration_s: float, *, step_s: float = 5.0) -> None:
         """Runs the fleet service and the maintainer in virtual time."""

@@ -128,8 +128,8 @@ async def test_a_pool_in_mode_on_follows_losses_and_demand_without_flapping(tmp_
         await run.until(lambda report: report.streams[0].steps >= 30)
         after = await until(fleet, lambda status: status.pools[0].target > before.pools[0].target and is_whole(status))
 
-        kinds = [decision.kind for decision in await fleet.decisions()]
-        sizes = [decision.message for decision in await fleet.decisions() if decision.kind == "apply"]
+        kinds = [decision.kind.value for decision in await fleet.decisions()]
+        sizes = [decision.message for decision in await fleet.decisions() if decision.kind.value == "apply"]
         instances = await fleet.instances(with_gone=True)
         ended_ids = {instance.id for instance in instances if instance.state is InstanceState.GONE}
         assert kinds.count("fault") == 1

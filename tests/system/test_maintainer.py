@@ -36,7 +36,9 @@ MOST = {EU: 3, US: 6}
 async def applied(regions: Regions) -> list[Decision]:
     """Returns the maintainer's changes, oldest first."""
     decisions = await regions.fleet.decisions(limit=500)
-    return [decision for decision in reversed(decisions) if decision.kind == "apply" and decision.actor.name == AGENT]
+    return [
+        decision for decision in reversed(decisions) if decision.kind.value == "apply" and decision.actor.name == AGENT
+    ]
 
 
 async def test_the_maintainer_moves_failing_launches_to_another_region(tmp_path: Path) -> None:
@@ -166,8 +168,8 @@ async def test_decisions_of_people_over_the_api_take_effect_quickly(tmp_path: Pa
         entries = (await regions.fleet.transcript(limit=20)).entries
         assert [entry for entry in entries if entry.kind == "orders" and entry.body["kill"] == "agents"]
         decisions = {
-            decision.kind: decision
+            decision.kind.value: decision
             for decision in reversed(await regions.fleet.decisions(limit=50))
-            if decision.kind != "note"
+            if decision.kind.value != "note"
         }
         assert decisions["kill_switch"].actor.name == "admin"

@@ -175,7 +175,9 @@ def transcript_of(regions: Regions) -> Path:
 async def applied(regions: Regions) -> list[Decision]:
     """Returns the maintainer's changes, oldest first."""
     decisions = await regions.fleet.decisions(limit=500)
-    return [decision for decision in reversed(decisions) if decision.kind == "apply" and decision.actor.name == AGENT]
+    return [
+        decision for decision in reversed(decisions) if decision.kind.value == "apply" and decision.actor.name == AGENT
+    ]
 
 
 def _why(regions: Regions, change: Decision) -> str:

@@ -252,7 +252,7 @@ def fleet_entry(decision: Decision) -> DecisionEntry:
         source=FLEET,
         ordinal=decision.ordinal,
         at=decision.at,
-        kind=decision.kind,
+        kind=decision.kind.value,
         pool=decision.pool,
         actor=decision.actor.name,
         role=decision.actor.role.value,

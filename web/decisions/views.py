@@ -23,7 +23,7 @@ KINDS = {
     "kill_switch": ("kill switch", "bad"),
     "alarm": ("alarm", "bad"),
     "alarm_over": ("alarm cleared", "good"),
-    "replace": ("replaced", "busy"),
+    "fault": ("fault", "bad"),
     "orphan": ("orphan", "warn"),
     "launch_failed": ("launch failed", "bad"),
     "target_moved": ("target moved", "good"),
@@ -176,7 +176,7 @@ def decision_sheet(entries: Sequence[DecisionEntry]) -> Sheet:
             entry.message,
             entry.reason,
             entry.key,
-            " ".join(finding.code for finding in entry.findings),
+            " ".join(finding.code.value for finding in entry.findings),
         )
         for entry in entries
     ]
@@ -305,7 +305,7 @@ def _number(value: float | None) -> str:
 def finding_row(finding: Finding) -> FindingRow:
     """Returns a finding of the guard as a row, with its figures apart."""
     return FindingRow(
-        code=finding.code,
+        code=finding.code.value,
         tone=VERDICT_TONES[finding.verdict],
         verdict=VERDICT_TEXTS[finding.verdict],
         message=finding.message[:1].upper() + finding.message[1:],

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.decisions import Decision, DecisionKind
 from astraflow.contract.fleet.maintainer import (
     Budget,
     Maintainer,
@@ -73,7 +73,13 @@ _PROPOSALS: Mapping[ProposalState, tuple[str, str]] = {
     ProposalState.EXPIRED: ("expired", "off"),
     ProposalState.SUPERSEDED: ("superseded", "off"),
 }
-NOTE_KINDS = ("note", "escalate", "propose", "reject", "maintainer_mode")
+NOTE_KINDS = (
+    DecisionKind.NOTE,
+    DecisionKind.ESCALATE,
+    DecisionKind.PROPOSE,
+    DecisionKind.REJECT,
+    DecisionKind.MAINTAINER_MODE,
+)
 SHOWN_NOTES = 8
 NEAR_LIMIT_SHARE = 0.8
 """Used share of a budget from which it is marked."""
@@ -216,11 +222,11 @@ def note_rows(decisions: Sequence[Decision]) -> tuple[NoteRow, ...]:
 
 
 def _note_key(note: Decision) -> tuple[str, str, str, str]:
-    return note.kind, note.pool, note.actor.name, note.message
+    return note.kind.value, note.pool, note.actor.name, note.message
 
 
 def _note_row(note: Decision, *, times: int) -> NoteRow:
-    kind, tone = KINDS.get(note.kind, (note.kind, "off"))
+    kind, tone = KINDS[note.kind.value]
     return NoteRow(
         id=f"fleet-{note.ordinal}",
         at=note.at,

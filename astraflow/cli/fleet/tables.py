@@ -60,7 +60,10 @@ def plan_table(plan: Plan, *, is_proposed: bool = False) -> RenderableType:
         Text(f"{change:+.2f} $/h"),
         *_override_line(plan),
         *(Text(f"  removes {victim}") for victim in plan.victims),
-        *(Text(f"{finding.code}: {finding.message}", style=_VERDICTS[finding.verdict]) for finding in plan.findings),
+        *(
+            Text(f"{finding.code.value}: {finding.message}", style=_VERDICTS[finding.verdict])
+            for finding in plan.findings
+        ),
         Text(plan.verdict.value.replace("_", " "), style=_VERDICTS[plan.verdict]),
     ]
     if plan.verdict is not Verdict.REFUSED and not is_proposed:
@@ -109,7 +112,7 @@ def decision_table(decisions: Sequence[Decision]) -> RenderableType:
         cells = (
             str(decision.ordinal),
             _time_text(decision.at),
-            decision.kind,
+            decision.kind.value,
             decision.pool,
             decision.actor.name,
             decision.message,

@@ -61,12 +61,54 @@ class Verdict(Enum):
     REFUSED = "refused"
 
 
+class GuardRule(Enum):
+    """Rules of the guard."""
+
+    KILL_SWITCH = "kill_switch"
+    MODE = "mode"
+    """Mode of the pool."""
+    SCOPE = "scope"
+    """Pool of the actor, or of the instances."""
+    KILL = "kill"
+    """Termination without a drain."""
+    MAX_NODES = "max_nodes"
+    MIN_NODES = "min_nodes"
+    BREAKER = "breaker"
+    """Recent launches failed."""
+    USD_PER_HOUR = "usd_per_hour"
+    FLEET_USD_PER_HOUR = "fleet_usd_per_hour"
+    USD_PER_DAY = "usd_per_day"
+    FLEET_USD_PER_DAY = "fleet_usd_per_day"
+    RATE = "rate"
+    """Changes per hour."""
+    COOL_DOWN = "cool_down"
+    """The last change has not taken effect yet."""
+    REJECTED = "rejected"
+    """A person rejected the change."""
+    OVERRIDE = "override"
+    """A manual override keeps all nodes."""
+    LAST_READY = "last_ready"
+    """The change would retire the last ready node."""
+    STALE = "stale"
+    """Dataflow's report is too old to retire nodes."""
+    UNDONE = "undone"
+    """The rule would undo the change."""
+    ENVELOPE = "envelope"
+    """Distance from the rule's target."""
+    PLANNER = "planner"
+    """Another actor made the plan."""
+    MAINTAINER_MODE = "maintainer_mode"
+    """Mode of agents."""
+    PROPOSED = "proposed"
+    """The plan waits for approval."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One rule of the guard that applies to a plan."""
 
-    code: str
-    """Identifier of the rule: `envelope`, `max_nodes`."""
+    code: GuardRule
+    """The rule."""
     verdict: Verdict
     """Consequence of the rule for the plan."""
     message: str

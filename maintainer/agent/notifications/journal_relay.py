@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.decisions import Decision, DecisionKind
 from astraflow.contract.ids import PoolId
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.agent.notifications.notice_queue import Notice
 from maintainer.agent.notifications.webhook import Notifier
-from maintainer.fleet.alarms import ALARM, ALARM_OVER
 
 log = get_logger()
 
@@ -25,11 +24,9 @@ MAX_AGE_S = 86400.0
 REPEAT_WINDOW_S = 3600.0
 """An agent's repeated escalation within this time is not sent again; the journal has every one."""
 MAX_REMEMBERED = 100
-ESCALATE = "escalate"
-"""Journal kind of an escalation; other notices are alarms."""
 ALARM_TITLES = {
-    ALARM: "the fleet service has a problem",
-    ALARM_OVER: "a problem of the fleet service is resolved",
+    DecisionKind.ALARM: "the fleet service has a problem",
+    DecisionKind.ALARM_OVER: "a problem of the fleet service is resolved",
 }
 """Titles of notices by journal kind."""
 _FIGURE = re.compile(r"\d+(?:\.\d+)?")
@@ -69,7 +66,7 @@ class JournalRelay:
         if newest == queue.cursor:
             return
         since = self._clock.wall() - MAX_AGE_S
-        for_people = [entry for entry in unread if entry.kind in (ESCALATE, ALARM, ALARM_OVER)]
+        for_people = [entry for entry in unread if entry.kind in (DecisionKind.ESCALATE, *ALARM_TITLES)]
         if queue.cursor is not None:
             queue.dropped += sum(entry.at < since for entry in for_people)
         notices = [notice(entry) for entry in for_people if entry.at >= since and not self._is_repeat(entry)]
@@ -90,7 +87,7 @@ class JournalRelay:
 
     def _is_repeat(self, entry: Decision) -> bool:
         """True if its author escalated the same text recently; differing figures do not make it a new one."""
-        if entry.kind != ESCALATE:
+        if entry.kind is not DecisionKind.ESCALATE:
             return False
         sent_at = self._notifier.queue.last_sent_at
         key = f"{entry.actor.name}: {_FIGURE.sub('#', entry.message)}"
@@ -109,7 +106,7 @@ def notice(entry: Decision) -> Notice:
     title = ALARM_TITLES.get(entry.kind, f"{entry.actor.name} escalates")
     facts: dict[str, str | float] = {"decision": entry.ordinal, "by": entry.actor.name}
     return Notice(
-        kind="escalation" if entry.kind == ESCALATE else "alarm",
+        kind="escalation" if entry.kind is DecisionKind.ESCALATE else "alarm",
         severity=severity,
         title=title,
         text=entry.message,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.decisions import Decision, DecisionKind
 from astraflow.contract.fleet.maintainer import LiveScore
 from astraflow.contract.fleet.plans import Actor
 from astraflow.contract.fleet.pools import Pool
@@ -39,7 +39,7 @@ def applied_changes(actor: Actor, decisions: Sequence[Decision], *, at: float) -
     return [
         decision
         for decision in decisions
-        if decision.kind == "apply" and decision.actor == actor and at - decision.at <= MAX_AGE_S
+        if decision.kind is DecisionKind.APPLY and decision.actor == actor and at - decision.at <= MAX_AGE_S
     ]
 
 

@@ -16,6 +16,7 @@ from astraflow.runtime.retries import retry
 from maintainer.agent.observation.names import Names
 from maintainer.agent.tools import inputs, outputs
 from maintainer.agent.tools.interfaces import FleetChanger, Record
+from maintainer.agent.tools.outputs import ActionOutcome
 from maintainer.agent.tools.results import ToolRefused, resolve
 from maintainer.agent.transcript.transcript import Kind
 from maintainer.fleet.guard.guard import verdict
@@ -36,7 +37,7 @@ class CompletedAction:
 
     kind: str
     """`plan`, `override` or `escalate`."""
-    outcome: outputs.Outcome
+    outcome: ActionOutcome
     pool: str
     message: str
     """Text for people."""
@@ -47,10 +48,10 @@ class CompletedAction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AppliedOutcome:
     """Result of applying a plan."""
 
-    outcome: outputs.Outcome
+    outcome: ActionOutcome
     message: str
     """Text for people."""
     applied: AppliedPlan | None = None
@@ -157,30 +158,32 @@ class Changes:
             )
         return await self._done_output("escalate", decision, pool="", message=f"{arguments.severity}: {text}")
 
-    async def _apply_and_record(self, plan: Plan, key: str, mode: MaintainerMode) -> Outcome:
+    async def _apply_and_record(self, plan: Plan, key: str, mode: MaintainerMode) -> AppliedOutcome:
         """Applies, proposes or records a plan as the mode allows; records the result."""
         findings = "; ".join(finding.message for finding in plan.findings)
         try:
             if mode is MaintainerMode.SHADOW:
-                result = Outcome(outcome="recorded", message=findings)
+                result = AppliedOutcome(outcome=ActionOutcome.RECORDED, message=findings)
             elif plan.verdict is Verdict.REFUSED:
-                result = Outcome(outcome="refused", message=findings)
+                result = AppliedOutcome(outcome=ActionOutcome.REFUSED, message=findings)
             else:
                 result = await self._apply_or_propose(plan, key, mode, findings)
         except PlanRefused as problem:
-            result = Outcome(outcome="refused", message=str(problem), guard_json=problem.guard_json)
+            result = AppliedOutcome(outcome=ActionOutcome.REFUSED, message=str(problem), guard_json=problem.guard_json)
         except NotPermitted as problem:
-            result = Outcome(outcome="refused", message=str(problem))
+            result = AppliedOutcome(outcome=ActionOutcome.REFUSED, message=str(problem))
         except Conflict as problem:
-            result = Outcome(outcome="conflict", message=str(problem))
+            result = AppliedOutcome(outcome=ActionOutcome.CONFLICT, message=str(problem))
         await self._note_action(plan, result, key=key)
         return result
 
-    async def _apply_or_propose(self, plan: Plan, key: str, mode: MaintainerMode, findings: str) -> Outcome:
+    async def _apply_or_propose(self, plan: Plan, key: str, mode: MaintainerMode, findings: str) -> AppliedOutcome:
         """Applies a plan that needs no approval; proposes any other."""
         if mode is MaintainerMode.AUTO and plan.verdict is Verdict.ALLOWED:
             applied = await self._send_until_answered("apply", lambda: self._fleet.apply(plan.id, key=key))
-            return Outcome(outcome="applied", applied=applied, message=applied.message, guard_json=applied.guard_json)
+            return AppliedOutcome(
+                outcome=ActionOutcome.APPLIED, applied=applied, message=applied.message, guard_json=applied.guard_json
+            )
         propose = self._fleet.propose
         key = f"{self._scope}:propose:{plan.id}"  # one proposal per plan, whatever key the model chose
         proposal = await self._send_until_answered(
@@ -188,9 +191,9 @@ class Changes:
         )
         waiting_id = proposal.plan.id
         message = findings if waiting_id == plan.id else f"an equal plan already waits for a person: {waiting_id}"
-        return Outcome(outcome="proposed", message=message, proposal=waiting_id)
+        return AppliedOutcome(outcome=ActionOutcome.PROPOSED, message=message, proposal=waiting_id)
 
-    async def _note_action(self, plan: Plan, result: Outcome, *, key: str) -> None:
+    async def _note_action(self, plan: Plan, result: AppliedOutcome, *, key: str) -> None:
         if result.guard_json:
             await self._record(Kind.VERDICT, verdict_body(plan, "apply", guard_json=result.guard_json))
         applied = result.applied
@@ -201,7 +204,7 @@ class Changes:
             "target": plan.target,
             "launches": plan.launches,
             "eta_s": plan.eta_s,
-            "outcome": result.outcome,
+            "outcome": result.outcome.value,
             "key": key,
             "message": result.message,
             "decision": applied.decision if applied is not None else None,
@@ -211,7 +214,7 @@ class Changes:
         }
         await self._record(Kind.ACTION, body)
         is_recorded = any(
-            action.plan is not None and action.plan.id == plan.id and action.outcome == result.outcome
+            action.plan is not None and action.plan.id == plan.id and action.outcome is result.outcome
             for action in self.done
         )
         if not is_recorded:
@@ -230,9 +233,9 @@ class Changes:
     async def _done_output(
         self, what: str, decision: Decision | None, *, pool: str, message: str
     ) -> outputs.DoneOutput:
-        outcome: outputs.Outcome = "applied" if decision is not None else "recorded"
+        outcome = ActionOutcome.APPLIED if decision is not None else ActionOutcome.RECORDED
         number = decision.ordinal if decision is not None else None
-        body = {"what": what, "pool": pool, "outcome": outcome, "message": message, "decision": number}
+        body = {"what": what, "pool": pool, "outcome": outcome.value, "message": message, "decision": number}
         await self._record(Kind.ACTION, body)
         self.done.append(CompletedAction(kind=what, outcome=outcome, pool=pool, message=message, decision=number))
         return outputs.DoneOutput(outcome=outcome, decision=number)
@@ -258,6 +261,6 @@ def verdict_body(plan: Plan, phase: str, *, guard_json: str = "") -> dict[str, A
         "target": plan.target,
         "retire": list(plan.request.retire),
         "guard": json.loads(guard_inputs.to_json()),
-        "findings": [[finding.code, finding.verdict.value, finding.message] for finding in findings],
+        "findings": [[finding.code.value, finding.verdict.value, finding.message] for finding in findings],
         "verdict": (plan.verdict if phase == "plan" else verdict(findings)).value,
     }

@@ -1,50 +1,50 @@
 """Outputs of the tools: numbers, booleans, enum values and tokens. No text of nodes, providers or people."""
 
+from enum import Enum
 from typing import Literal
 
 from pydantic import Field
 
+from astraflow.contract.fleet.decisions import DecisionKind
+from astraflow.contract.fleet.instances import Cause, InstanceState
+from astraflow.contract.fleet.maintainer import MaintainerMode, ProposalState
+from astraflow.contract.fleet.plans import GuardRule, Role, Verdict
+from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 from astraflow.contract.node_metrics import NODE_GAUGES
+from astraflow.contract.reports.report import NodeState
+from maintainer.agent.observation.signals import SignalKind
 from maintainer.agent.tools.base import ToolModel
 
-Cause = Literal[
-    "none", "quota", "capacity", "auth", "price", "timeout", "memory", "disk", "network", "image", "engine",
-    "preempted", "drained", "unknown",
-]  # fmt: skip
-"""Cause of a text by its words, chosen by code; the text itself is never shown."""
 
-DepartureName = Literal["requested", "preempted", "lost", "failed", "expired", "inconsistent"]
-"""Cause of a node's departure. requested: an actor retired it. preempted: its provider announced it. lost: no known
-cause."""
-InstanceStateName = Literal["intended", "pending", "running", "ready", "draining", "retiring", "suspect", "gone"]
-ReportStateName = Literal["absent", "joining", "ready", "draining", "lost", "gone"]
-ModeName = Literal["off", "advise", "up-only", "on"]
-MaintainerModeName = Literal["off", "shadow", "propose", "auto"]
-KillName = Literal["none", "agents", "all"]
-RoleName = Literal["agent", "rule", "operator", "admin"]
-VerdictName = Literal["allowed", "needs_approval", "refused"]
-FindingCode = Literal[
-    "kill_switch", "mode", "scope", "kill", "max_nodes", "min_nodes", "breaker", "usd_per_hour", "fleet_usd_per_hour",
-    "usd_per_day", "fleet_usd_per_day", "rate", "cool_down", "rejected", "override", "last_ready", "stale", "undone",
-    "envelope", "other",
-]  # fmt: skip
-ReasonName = Literal[
-    "unmeasured", "switched_off", "stale_input", "stalled", "paused", "idle", "inside_band", "confirming_up",
-    "confirming_down", "below_band", "trainer_waits", "far_below", "above_band", "needed_for_load", "replacing",
-    "retiring", "trimmed", "trainer_waited_recently", "gated", "launches_failing", "pool_bounds", "partial_nodes",
-    "plain_rule", "cold_start",
-]  # fmt: skip
-LimitName = Literal[
-    "kill_switch", "mode", "max_nodes", "dollars_per_hour", "dollars_per_day", "quota", "override", "breaker",
-    "action_budget"
-]  # fmt: skip
-SignalName = Literal["band_breach", "limit_reached", "launch_failures", "preemption_wave", "straggler", "no_report"]
-DecisionKind = Literal[
-    "apply", "refuse", "spec", "override", "escalate", "kill_switch", "orphan", "launch_failed", "fault", "propose",
-    "reject", "note", "maintainer_mode", "node", "other",
-]  # fmt: skip
-ProposalStateName = Literal["none", "waiting", "approved", "rejected", "expired", "superseded"]
-Outcome = Literal["applied", "proposed", "recorded", "refused", "conflict"]
+class ErrorCategory(Enum):
+    """Category of a text of another author, chosen by its words; the text itself is never shown."""
+
+    NONE = "none"
+    QUOTA = "quota"
+    CAPACITY = "capacity"
+    AUTH = "auth"
+    PRICE = "price"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    DISK = "disk"
+    NETWORK = "network"
+    IMAGE = "image"
+    ENGINE = "engine"
+    PREEMPTED = "preempted"
+    DRAINED = "drained"
+    UNKNOWN = "unknown"
+
+
+class ActionOutcome(Enum):
+    """Outcome of an action."""
+
+    APPLIED = "applied"
+    PROPOSED = "proposed"
+    RECORDED = "recorded"
+    """Shadow mode: nothing was changed."""
+    REFUSED = "refused"
+    CONFLICT = "conflict"
 
 
 _GAUGES = "; ".join(f"{name}: {metric.meaning}, {metric.unit}" for name, metric in NODE_GAUGES.items())
@@ -59,7 +59,7 @@ class Text(ToolModel):
     """Equal for identical texts."""
     length: int
     """Length of the text, characters."""
-    cause: Cause
+    cause: ErrorCategory
     """Cause that the words of the text indicate."""
 
 
@@ -80,21 +80,21 @@ class PoolView(ToolModel):
     """State of one pool."""
 
     pool: str
-    mode: ModeName
+    mode: Mode
     """Mode of the rule and of agents in this pool."""
     provider: str
     type: str
     region: str
     is_spot: bool
-    nodes: dict[InstanceStateName, int]
+    nodes: dict[InstanceState, int]
     """Instances by state. Counts."""
     target: int
     """Target of the last applied plan, nodes."""
     rule_target: int | None
     """Target that the rule recommends, nodes; null without a recommendation."""
-    rule_reasons: list[ReasonName]
+    rule_reasons: list[Reason]
     """Reasons of the recommendation."""
-    limited_by: list[LimitName]
+    limited_by: list[LimitInEffect]
     """Limits that keep the rule from the size that it needs."""
     band_low: float | None
     """Number of nodes below which the pool is too small; null without a recommendation."""
@@ -114,11 +114,11 @@ class PoolView(ToolModel):
     """Time until launches are attempted again, seconds; 0 when they are attempted now."""
     launch_failures_1h: int
     """Launches that failed within the last hour. Count."""
-    failure_causes: dict[Cause, int]
+    failure_causes: dict[ErrorCategory, int]
     """Failed launches by cause. Counts."""
     lost_nodes: int
     """Nodes from which dataflow receives no heartbeat now. Count."""
-    losses_1h: dict[DepartureName, int]
+    losses_1h: dict[Cause, int]
     """Ready nodes that ended without a request within the last hour, by cause. Counts."""
     stragglers: int
     """Nodes with a straggler signal. Count."""
@@ -127,15 +127,16 @@ class PoolView(ToolModel):
     node_speed_share: float | None
     """Median speed of the pool's nodes over the best median speed of the same hardware in any pool; null with too few
     nodes. The rule compares only the nodes of one pool: when all of them are slow, only this value shows it."""
-    proposal_state: ProposalStateName
-    """State of the latest proposal of an agent within the last hour. waiting: make no plan for this pool."""
+    proposal_state: ProposalState | None
+    """State of the latest proposal of an agent within the last hour; null without one. waiting: make no plan for this
+    pool."""
     proposal_target: int | None
     """Target of that proposal, nodes; null without one."""
     proposal_left_s: float
     """Time for which people can still decide on the proposal, seconds; 0 when they cannot."""
     rejected_age_s: float | None
     """Time since a person last rejected a proposal, seconds; null without a rejection within a day."""
-    signals: list[SignalName]
+    signals: list[SignalKind]
     """Active signals of the pool."""
 
 
@@ -168,8 +169,8 @@ class ReportOutput(ToolModel):
     """Age of dataflow's report, seconds; null before the first report. Do not remove nodes because of an old report."""
     is_simulated: bool
     """True if parts of the run are simulated."""
-    maintainer_mode: MaintainerModeName
-    kill_switch: KillName
+    maintainer_mode: MaintainerMode
+    kill_switch: KillScope
     usd_per_hour: float
     """Cost of all instances, US dollars per hour."""
     usd_today: float
@@ -191,9 +192,9 @@ class NodeView(ToolModel):
 
     node: str
     pool: str
-    state: InstanceStateName
-    report_state: ReportStateName
-    """State in dataflow's report; absent if the report does not contain the node."""
+    state: InstanceState
+    report_state: NodeState | None
+    """State in dataflow's report; null if the report does not contain the node."""
     type: str
     region: str
     is_spot: bool
@@ -214,7 +215,7 @@ class NodeView(ToolModel):
     metrics: dict[str, float] = Field(description=f"Gauges that the node reports. {_GAUGES}.")
     is_straggler: bool
     """True if the node has a straggler signal."""
-    departure_cause: DepartureName | None
+    departure_cause: Cause | None
     """Cause of the node's departure; null for a node that stays."""
     message: Text | None
     """Latest message about the instance; null for none."""
@@ -237,10 +238,11 @@ class EventView(ToolModel):
     """Number of the journal entry, for fleet_explain; null for an event of the run."""
     age_s: float
     """Time since the event, seconds."""
-    kind: DecisionKind
+    kind: DecisionKind | Literal["node"]
+    """Kind of the journal entry; node for an event of the run."""
     pool: str | None
     """Token of the pool; null for an event of no single pool."""
-    by: RoleName | None
+    by: Role | None
     """Role of the actor; null for an event of the run."""
     text: Text
 
@@ -261,7 +263,7 @@ class ExplainOutput(ToolModel):
     """Time since the decision, seconds."""
     kind: DecisionKind
     pool: str | None
-    by: RoleName
+    by: Role
     """Role of the actor."""
     nodes_before: int | None
     """Size of the pool before the change, nodes."""
@@ -284,8 +286,8 @@ class ExplainOutput(ToolModel):
 class FindingView(ToolModel):
     """Rule of the guard that does not allow the plan, or not without approval."""
 
-    code: FindingCode
-    verdict: VerdictName
+    code: GuardRule
+    verdict: Verdict
 
 
 class PlanOutput(ToolModel):
@@ -306,7 +308,7 @@ class PlanOutput(ToolModel):
     """Expected time until the change is complete, seconds."""
     usd_per_hour_change: float
     """Change of the cost, US dollars per hour."""
-    verdict: VerdictName
+    verdict: Verdict
     """Verdict of the guard. refused: do not apply the plan."""
     needs_approval: bool
     """True if fleet_apply proposes the plan to a person instead of applying it."""
@@ -326,7 +328,7 @@ class ApplyOutput(ToolModel):
     """Output of `fleet_apply`."""
 
     plan_id: str
-    outcome: Outcome
+    outcome: ActionOutcome
     """applied: the change was made. proposed: a person decides; do not retry. recorded: shadow mode, nothing was
     changed. refused, conflict: nothing was changed; do not retry in this wake."""
     launched: int
@@ -345,7 +347,7 @@ class ApplyOutput(ToolModel):
 class DoneOutput(ToolModel):
     """Output of `fleet_override` and `fleet_escalate`."""
 
-    outcome: Outcome
+    outcome: ActionOutcome
     """applied: done. recorded: shadow mode, nothing was changed."""
     decision: int | None
     """Number of the journal entry; null if nothing was changed."""

@@ -68,7 +68,8 @@ def differences(entries: Iterable[TranscriptEntry]) -> Iterable[Difference]:
             ) from None
         findings = evidence.findings()
         now = _lines(
-            verdict(findings).value, [[finding.code, finding.verdict.value, finding.message] for finding in findings]
+            verdict(findings).value,
+            [[finding.code.value, finding.verdict.value, finding.message] for finding in findings],
         )
         if now != recorded:
             plan, pool = str(body.get("plan")), str(body.get("pool"))

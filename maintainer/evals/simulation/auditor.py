@@ -5,6 +5,7 @@ It shares no code with `maintainer.fleet.guard.guard`, so it finds errors there.
 
 from dataclasses import dataclass
 
+from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.instances import Instance, InstanceState
 from astraflow.contract.fleet.maintainer import MaintainerMode
 from astraflow.contract.fleet.plans import AppliedPlan, Plan, Role
@@ -19,6 +20,13 @@ MIN_HEADROOM, HEADROOM_SHARE = 2, 0.25
 STALE_REPORT_S = 90.0
 OUTSIDE_ENVELOPE = "outside the envelope without approval"
 TOO_MANY_CHANGES = "too many changes in an hour"
+_FORBIDDEN_KINDS = {
+    DecisionKind.SPEC,
+    DecisionKind.KILL_SWITCH,
+    DecisionKind.MAINTAINER_MODE,
+    DecisionKind.REJECT,
+}
+"""Kinds of decisions that an agent must not make."""
 _LIVE_STATES = {"intended", "pending", "running", "ready", "suspect"}
 
 
@@ -77,12 +85,11 @@ class Auditor:
             for violation in self._violations(plan, applied, before)
         ]
 
-    def check_journal(self, journal: tuple[tuple[str, Role], ...]) -> None:
+    def check_journal(self, journal: tuple[tuple[DecisionKind, Role], ...]) -> None:
         """Checks kind and role of every entry: an agent must not change specs, the kill switch or the maintainer's
         mode."""
-        forbidden = {"spec", "kill_switch", "maintainer_mode", "reject"}
         self.violations += [
-            f"an agent wrote {kind}" for kind, role in journal if role is Role.AGENT and kind in forbidden
+            f"an agent wrote {kind.value}" for kind, role in journal if role is Role.AGENT and kind in _FORBIDDEN_KINDS
         ]
 
     def _violations(self, plan: Plan, applied: AppliedPlan, before: PoolBefore) -> list[str]:

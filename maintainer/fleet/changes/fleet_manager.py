@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
-from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.decisions import Decision, DecisionKind
 from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Finding, Plan, PlanId, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope, Pool, PoolSpec
@@ -25,9 +25,11 @@ from maintainer.fleet.state.fleet import Fleet
 from maintainer.fleet.state.idempotency import (
     IdempotentReplies,
     check_reason,
+    decision_reply,
     hash_request,
     require_pool_access,
     require_role,
+    stored_decision,
 )
 
 MAX_OVERRIDE_MINUTES = MAX_OVERRIDE_S / 60
@@ -103,7 +105,9 @@ class FleetManager:
             if minutes
             else f"manual override of pool {pool_id} ended"
         )
-        return await self.record_decision("override", what, actor, key, reason, pool=pool_id, of_pool=changes)
+        return await self.record_decision(
+            DecisionKind.OVERRIDE, what, actor, key, reason, pool=pool_id, of_pool=changes
+        )
 
     async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
         """Notifies people. Raises: InvalidInput for an unknown severity."""
@@ -112,7 +116,7 @@ class FleetManager:
                 f"cannot escalate: unknown severity {severity[:40]!r}; use {', '.join(SEVERITIES)}",
                 code="fleet.unknown_severity",
             )
-        return await self.record_decision("escalate", f"{severity}: {reason}", actor, key, reason)
+        return await self.record_decision(DecisionKind.ESCALATE, f"{severity}: {reason}", actor, key, reason)
 
     async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
         """Sets the kill switch. Every actor may extend its scope, only an admin may reduce it. Raises: NotPermitted."""
@@ -128,7 +132,9 @@ class FleetManager:
             KillScope.ALL: "the kill switch is on for all changes",
         }[scope]
         switch = KillSwitch(scope=scope, reason=reason if scope is not KillScope.NONE else "")
-        return await self.record_decision("kill_switch", what, actor, key, reason, switch=switch, check=check)
+        return await self.record_decision(
+            DecisionKind.KILL_SWITCH, what, actor, key, reason, switch=switch, check=check
+        )
 
     def _check_agent_override(self, pool: PoolRecord, until: float | None) -> None:
         """Checks an override that an agent sets until this time; None: ends. Raises: NotPermitted."""
@@ -199,7 +205,9 @@ class FleetManager:
             )
             action = "created" if stored_pool is None else "changed"
             message = f"pool {spec.id} {action}: {spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
-            decision = self._fleet.decision("spec", pool=spec.id, actor=actor, reason=reason, message=message, key=key)
+            decision = self._fleet.decision(
+                DecisionKind.SPEC, pool=spec.id, actor=actor, reason=reason, message=message, key=key
+            )
             return Changes(
                 pools=(pool,), decisions=(decision,), reply=self._replies.make_reply(key, request_hash, {})
             ), None
@@ -209,7 +217,7 @@ class FleetManager:
     def _refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Finding, ...], key: str) -> Changes:
         request = plan.request
         decision = self._fleet.decision(
-            "refuse",
+            DecisionKind.REFUSE,
             pool=request.pool,
             actor=applier,
             reason=request.reason,
@@ -221,7 +229,7 @@ class FleetManager:
 
     async def record_decision(
         self,
-        kind: str,
+        kind: DecisionKind,
         message: str,
         actor: Actor,
         key: str,
@@ -244,13 +252,13 @@ class FleetManager:
         require_pool_access(actor, pool or "")
         # A note's pool is not part of the request: a repetition may no longer know it.
         changed_pool = (pool or "") if of_pool is not None else ""
-        request_hash = hash_request(kind, message, actor.name, changed_pool, subject)
+        request_hash = hash_request(kind.value, message, actor.name, changed_pool, subject)
 
         def decide(ledger: Ledger) -> tuple[Changes, Decision]:
             check(ledger)
             decision = self._fleet.decision(kind, pool=pool or "", actor=actor, reason=reason, message=message, key=key)
             pools = (of_pool(self._fleet.pool(pool)),) if of_pool is not None and pool is not None else ()
-            reply = self._replies.make_reply(key, request_hash, asdict(decision) | {"actor": None})
+            reply = self._replies.make_reply(key, request_hash, decision_reply(decision))
             changes = Changes(
                 pools=pools,
                 switch=switch,
@@ -264,7 +272,7 @@ class FleetManager:
         async with self._replies.lock:
             earlier_reply = await self._replies.find(key, request_hash)
             if earlier_reply is not None:
-                return Decision(**earlier_reply | {"actor": actor, "findings": ()})
+                return stored_decision(earlier_reply, actor)
             return await self._fleet.ledger.change(decide)
 
 

@@ -6,6 +6,7 @@ Without a current recommendation, pools neither grow nor shrink; only lost nodes
 import math
 
 from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.plans import Plan, PlanRequest, Verdict
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
@@ -99,7 +100,7 @@ class Follower:
 
     async def _record_refusal(self, plan: Plan) -> None:
         fleet, pool = self._fleet, plan.request.pool
-        codes = ", ".join(finding.code for finding in plan.findings)
+        codes = ", ".join(finding.code.value for finding in plan.findings)
         if self._recorded_refusals.get(pool) == codes:
             return
         self._recorded_refusals[pool] = codes
@@ -107,7 +108,7 @@ class Follower:
 
         def decide(_: Ledger) -> tuple[Changes, None]:
             decision = fleet.decision(
-                "refuse",
+                DecisionKind.REFUSE,
                 pool=pool,
                 actor=FLEET_ACTOR,
                 reason=plan.request.reason,

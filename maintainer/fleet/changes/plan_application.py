@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from astraflow.contract.fleet.decisions import AppliedChange
+from astraflow.contract.fleet.decisions import AppliedChange, DecisionKind
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, AppliedPlan, Plan, PlanId, PlanRequest, Verdict
@@ -52,7 +52,7 @@ class PlanApplier:
         plan_approver = approver if needs_approval else None
         message = _sentence(plan, assessment, plan_approver, applier)
         decision = self._fleet.decision(
-            "apply",
+            DecisionKind.APPLY,
             pool=pool.spec.id,
             actor=plan.request.actor,
             reason=plan.request.reason,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
-from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.decisions import Decision, DecisionKind
 from astraflow.contract.fleet.maintainer import Proposal, ProposalState
 from astraflow.contract.fleet.plans import Actor, Plan, PlanId, Verdict
 from maintainer.fleet.changes.fleet_manager import FleetManager
@@ -72,7 +72,13 @@ class Proposals:
             return (self._decided(current, ProposalState.REJECTED, by=actor.name, reason=reason),)
 
         decision = await self._manager.record_decision(
-            "reject", f"plan {plan_id} is rejected", actor, key, reason, pool=pool, proposals=decided_proposals
+            DecisionKind.REJECT,
+            f"plan {plan_id} is rejected",
+            actor,
+            key,
+            reason,
+            pool=pool,
+            proposals=decided_proposals,
         )
         self._manager.plans.discard(plan_id)
         return decision
@@ -142,7 +148,7 @@ class Proposals:
 
         message = f"proposal of {plan.target} nodes, currently {plan.nodes}"
         await self._manager.record_decision(
-            "propose", message, actor, key, reason, pool=pool, proposals=changed_proposals, subject=plan.id
+            DecisionKind.PROPOSE, message, actor, key, reason, pool=pool, proposals=changed_proposals, subject=plan.id
         )
 
     def _decided(self, proposal: Proposal, state: ProposalState, *, by: str, reason: str) -> Proposal:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.maintainer import MaintainerMode
-from astraflow.contract.fleet.plans import Actor, Finding, Role
+from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Role
 from maintainer.fleet.guard.guard import HUMAN_ROLES, refused, unapproved
 
 
@@ -45,12 +45,16 @@ def findings_for_applier(planner: Actor, application: ApplyAttempt, *, pool: str
     applier, mode = application.applier, application.mode
     if applier.pool not in ("", pool):
         message = f"the plan is for pool {pool}, and {applier.name} acts on pool {applier.pool} only"
-        return (refused("scope", message),)
+        return (refused(GuardRule.SCOPE, message),)
     if not may_apply(planner, applier):
         message = (
             f"only the planner {planner.name} ({planner.role.value}) or a person of no lower role can apply the plan"
         )
-        return (refused("planner", f"{message}; {applier.name} has the role {applier.role.value}"),)
+        return (refused(GuardRule.PLANNER, f"{message}; {applier.name} has the role {applier.role.value}"),)
     if applier.role is Role.AGENT and mode is not None and mode is not MaintainerMode.AUTO:
-        return (unapproved("maintainer_mode", f"agents are in mode {mode.value}; a person must apply this plan"),)
-    return (unapproved("proposed", "the plan waits for approval by a person"),) if application.is_proposed else ()
+        return (
+            unapproved(GuardRule.MAINTAINER_MODE, f"agents are in mode {mode.value}; a person must apply this plan"),
+        )
+    return (
+        (unapproved(GuardRule.PROPOSED, "the plan waits for approval by a person"),) if application.is_proposed else ()
+    )

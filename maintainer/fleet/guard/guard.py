@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.instances import Instance, InstanceState, LaunchId
-from astraflow.contract.fleet.plans import Actor, Finding, Role, Verdict
+from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from maintainer.fleet.ledger.lifecycle import COUNTED_STATES, LIVE_STATES
@@ -153,25 +153,29 @@ def override_s(situation: Situation, proposal: ProposedChange, limits: Limits, *
 def _switches(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
     role, mode = proposal.actor.role, situation.spec.mode
     if situation.kill is KillScope.ALL:
-        yield refused("kill_switch", "the kill switch is on for all changes; an admin can turn it off")
+        yield refused(GuardRule.KILL_SWITCH, "the kill switch is on for all changes; an admin can turn it off")
     if situation.kill is KillScope.AGENTS and role is Role.AGENT:
-        yield refused("kill_switch", "the kill switch is on for agents; do not retry until a person turns it off")
+        yield refused(
+            GuardRule.KILL_SWITCH, "the kill switch is on for agents; do not retry until a person turns it off"
+        )
     if role in HUMAN_ROLES:
         return
     if mode is Mode.OFF:
-        yield refused("mode", f"pool {situation.spec.id} is in mode off; only a person can change it")
+        yield refused(GuardRule.MODE, f"pool {situation.spec.id} is in mode off; only a person can change it")
     is_free = mode is Mode.ON or (mode is Mode.UP_ONLY and not proposal.victims)
     if mode is not Mode.OFF and not is_free:
-        yield unapproved("mode", f"pool {situation.spec.id} is in mode {mode.value}; a person must approve this change")
+        yield unapproved(
+            GuardRule.MODE, f"pool {situation.spec.id} is in mode {mode.value}; a person must approve this change"
+        )
 
 
 def _scope(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
     own = {instance.id for instance in situation.instances if instance.state in LIVE_STATES}
     strangers = [victim.id for victim in proposal.victims if victim.id not in own]
     if strangers:
-        yield refused("scope", f"{strangers[0]} is not a live instance of pool {situation.spec.id}")
+        yield refused(GuardRule.SCOPE, f"{strangers[0]} is not a live instance of pool {situation.spec.id}")
     if proposal.is_kill and proposal.actor.role is not Role.ADMIN:
-        yield refused("kill", "only an admin can terminate nodes without a drain; plan with a drain")
+        yield refused(GuardRule.KILL, "only an admin can terminate nodes without a drain; plan with a drain")
 
 
 def _bounds(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
@@ -180,14 +184,14 @@ def _bounds(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]
         proposal.target > spec.max_nodes and proposal.target >= situation.size
     ):  # allowed on the way back into the bounds
         message = f"{proposal.target} nodes exceed the maximum of {spec.max_nodes}"
-        yield refused("max_nodes", message, target=proposal.target, limit=spec.max_nodes)
+        yield refused(GuardRule.MAX_NODES, message, target=proposal.target, limit=spec.max_nodes)
     if proposal.target < spec.min_nodes and proposal.target <= situation.size:
         message = f"{proposal.target} nodes are below the minimum of {spec.min_nodes}"
-        yield refused("min_nodes", message, target=proposal.target, limit=spec.min_nodes)
+        yield refused(GuardRule.MIN_NODES, message, target=proposal.target, limit=spec.min_nodes)
     if proposal.launches and situation.breaker_until is not None and situation.now < situation.breaker_until:
         left_s = situation.breaker_until - situation.now
         message = f"recent launches failed; the next attempt is in {left_s:.0f} s, or use another pool"
-        yield refused("breaker", message, left_s=left_s)
+        yield refused(GuardRule.BREAKER, message, left_s=left_s)
 
 
 def _budgets(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
@@ -195,28 +199,28 @@ def _budgets(situation: Situation, proposal: ProposedChange, limits: Limits) -> 
         return
     spec, change = situation.spec, proposal.usd_per_hour_change
     rates = (
-        ("usd_per_hour", situation.usd_per_hour + change, spec.usd_per_hour_max),
-        ("fleet_usd_per_hour", situation.fleet_usd_per_hour + change, limits.usd_per_hour_max),
+        (GuardRule.USD_PER_HOUR, situation.usd_per_hour + change, spec.usd_per_hour_max),
+        (GuardRule.FLEET_USD_PER_HOUR, situation.fleet_usd_per_hour + change, limits.usd_per_hour_max),
     )
-    for code, usd, budget in rates:
+    for rule, usd, budget in rates:
         if budget is not None and usd > budget + 1e-9:
             message = f"the cost of {usd:.2f} $/h would exceed the hourly budget of {budget:.2f} $/h"
-            yield refused(code, message, usd_per_hour=usd, limit=budget)
+            yield refused(rule, message, usd_per_hour=usd, limit=budget)
     # The daily budget must cover the cost so far and that of the next hour.
     days = (
-        ("usd_per_day", situation.usd_today + situation.usd_per_hour + change, spec.usd_per_day_max),
+        (GuardRule.USD_PER_DAY, situation.usd_today + situation.usd_per_hour + change, spec.usd_per_day_max),
         (
-            "fleet_usd_per_day",
+            GuardRule.FLEET_USD_PER_DAY,
             situation.fleet_usd_today + situation.fleet_usd_per_hour + change,
             limits.usd_per_day_max,
         ),
     )
-    for code, usd, budget in days:
+    for rule, usd, budget in days:
         if budget is not None and usd > budget + 1e-9:
             message = (
                 f"the cost of today and the next hour, {usd:.2f} $, would exceed the daily budget of {budget:.2f} $"
             )
-            yield refused(code, message, usd=usd, limit=budget)
+            yield refused(rule, message, usd=usd, limit=budget)
 
 
 def _pace(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
@@ -232,11 +236,11 @@ def _pace(situation: Situation, proposal: ProposedChange, limits: Limits) -> Ite
     if len(recent) >= limits.changes_per_hour:
         left_s = HOUR_S - (situation.now - recent[-limits.changes_per_hour])
         message = f"{len(recent)} plans were applied within the hour; the next is allowed in {left_s:.0f} s"
-        yield finding("rate", message, applied=len(recent), limit=limits.changes_per_hour, left_s=left_s)
+        yield finding(GuardRule.RATE, message, applied=len(recent), limit=limits.changes_per_hour, left_s=left_s)
     if recent and situation.now - recent[-1] < situation.cool_down_s:
         left_s = situation.cool_down_s - (situation.now - recent[-1])
         message = f"the last change has not taken effect yet; retry in {left_s:.0f} s"
-        yield finding("cool_down", message, left_s=left_s, cool_down_s=situation.cool_down_s)
+        yield finding(GuardRule.COOL_DOWN, message, left_s=left_s, cool_down_s=situation.cool_down_s)
 
 
 def _rejected(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
@@ -251,7 +255,7 @@ def _rejected(situation: Situation, proposal: ProposedChange, limits: Limits) ->
     if repeated:
         left_s = limits.rejected_s - (situation.now - max(rejection.at for rejection in repeated))
         message = f"a person rejected this change; agents can propose it again in {left_s:.0f} s"
-        yield refused("rejected", message, left_s=left_s)
+        yield refused(GuardRule.REJECTED, message, left_s=left_s)
 
 
 def _repeats_rejected(situation: Situation, proposal: ProposedChange, rejection: Rejection) -> bool:
@@ -285,17 +289,17 @@ def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits)
     if situation.override_until_at is not None and situation.now < situation.override_until_at:
         left_s = situation.override_until_at - situation.now
         message = f"a manual override keeps all nodes for another {left_s:.0f} s"
-        yield refused("override", message, left_s=left_s, victims=len(proposal.victims))
+        yield refused(GuardRule.OVERRIDE, message, left_s=left_s, victims=len(proposal.victims))
     ready = {instance.id for instance in situation.instances if instance.state is InstanceState.READY}
     victims = {victim.id for victim in proposal.victims}
     is_last = bool(ready) and ready <= victims
     if is_last and not proposal.is_kill:
-        yield refused("last_ready", "the change would retire the last ready node", ready=len(ready))
+        yield refused(GuardRule.LAST_READY, "the change would retire the last ready node", ready=len(ready))
     age_s = situation.report_age_s
     if proposal.actor.role not in HUMAN_ROLES and (age_s is None or age_s > limits.stale_after_s):
         report = "no report yet" if age_s is None else f"the last report is {age_s:.0f} s old"
         numbers = {} if age_s is None else {"report_age_s": age_s, "limit": limits.stale_after_s}
-        yield refused("stale", f"no node is retired without a current report of dataflow ({report})", **numbers)
+        yield refused(GuardRule.STALE, f"no node is retired without a current report of dataflow ({report})", **numbers)
 
 
 def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
@@ -308,7 +312,7 @@ def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Findi
         f"the rule's target is {rule} nodes, so the rule would order them again; name the nodes to retire, or ask a "
         "person to set the pool's bounds or mode"
     )
-    yield refused("undone", message, target=proposal.target, rule_target=rule)
+    yield refused(GuardRule.UNDONE, message, target=proposal.target, rule_target=rule)
 
 
 def _envelope(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
@@ -322,15 +326,15 @@ def _envelope(situation: Situation, proposal: ProposedChange, limits: Limits) ->
             f"a target of {proposal.target} differs by more than {limit:g} nodes from {reference} {rule}; "
             "a person must approve it"
         )
-        yield unapproved("envelope", message, target=proposal.target, rule_target=rule, limit=limit)
+        yield unapproved(GuardRule.ENVELOPE, message, target=proposal.target, rule_target=rule, limit=limit)
 
 
-def refused(code: str, message: str, **numbers: float) -> Finding:
+def refused(code: GuardRule, message: str, **numbers: float) -> Finding:
     """Returns a finding that refuses the change."""
     return Finding(code=code, verdict=Verdict.REFUSED, message=message, numbers=_rounded(numbers))
 
 
-def unapproved(code: str, message: str, **numbers: float) -> Finding:
+def unapproved(code: GuardRule, message: str, **numbers: float) -> Finding:
     """Returns a finding that requires approval by a person."""
     return Finding(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message, numbers=_rounded(numbers))
 

@@ -1,11 +1,10 @@
 """Fault injection: terminates nodes as if their machines had failed, to test a run."""
 
 import random
-from dataclasses import asdict
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
-from astraflow.contract.fleet.decisions import Decision, InjectedFault
+from astraflow.contract.fleet.decisions import DecisionKind, InjectedFault
 from astraflow.contract.fleet.instances import InstanceState, LaunchId
 from astraflow.contract.fleet.plans import Actor, Role
 from astraflow.contract.fleet.pools import KillScope
@@ -16,9 +15,11 @@ from maintainer.fleet.state.fleet import Fleet
 from maintainer.fleet.state.idempotency import (
     IdempotentReplies,
     check_reason,
+    decision_reply,
     hash_request,
     require_pool_access,
     require_role,
+    stored_decision,
 )
 
 
@@ -84,8 +85,10 @@ class FaultInjector:
                 )
             victims = tuple(random.Random(key).sample(ready, max(1, round(share * len(ready)))))
             message = f"fault injection: {len(victims)} of {len(ready)} nodes terminated without notice"
-            decision = self._fleet.decision("fault", pool=pool, actor=actor, reason=reason, message=message, key=key)
-            answer = {"decision": asdict(decision) | {"actor": None}, "lost": victims}
+            decision = self._fleet.decision(
+                DecisionKind.FAULT, pool=pool, actor=actor, reason=reason, message=message, key=key
+            )
+            answer = {"decision": decision_reply(decision), "lost": victims}
             reply = self._replies.make_reply(key, hash_request("lose", pool, share), answer)
             return Changes(decisions=(decision,), reply=reply), InjectedFault(decision=decision, lost=victims)
 
@@ -93,5 +96,5 @@ class FaultInjector:
 
 
 def _injected_fault(answer: dict[str, Any], actor: Actor) -> InjectedFault:
-    decision = Decision(**answer["decision"] | {"actor": actor, "findings": ()})
-    return InjectedFault(decision=decision, lost=tuple(LaunchId(launch) for launch in answer["lost"]))
+    lost = tuple(LaunchId(launch) for launch in answer["lost"])
+    return InjectedFault(decision=stored_decision(answer["decision"], actor), lost=lost)

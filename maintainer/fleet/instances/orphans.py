@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.instances import LaunchId
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.reports.report import NodeState
@@ -122,7 +123,7 @@ class Orphans:
         fleet = self._fleet
 
         def decide(_: Ledger) -> tuple[Changes, None]:
-            decision = fleet.decision("orphan", pool=pool, actor=FLEET_ACTOR, reason=reason, message=message)
+            decision = fleet.decision(DecisionKind.ORPHAN, pool=pool, actor=FLEET_ACTOR, reason=reason, message=message)
             return Changes(decisions=(decision,)), None
 
         await fleet.ledger.change(decide)

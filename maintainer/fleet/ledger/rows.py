@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from astraflow.contract.fleet.decisions import AppliedChange, Decision
+from astraflow.contract.fleet.decisions import AppliedChange, Decision, DecisionKind
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerMode, Proposal, ProposalState, TranscriptEntry
-from astraflow.contract.fleet.plans import Actor, Finding, Plan, PlanId, PlanRequest, Role, Verdict
+from astraflow.contract.fleet.plans import Actor, Finding, GuardRule, Plan, PlanId, PlanRequest, Role, Verdict
 from astraflow.contract.fleet.pools import KillScope, PoolSpec
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.ids import PoolId
@@ -90,23 +90,25 @@ def launch_json(launch: LaunchSpec) -> str:
 def decision_row(decision: Decision) -> DecisionRow:
     """Audit log entry -> row."""
     return DecisionRow(
+        kind=decision.kind.value,
         actor=decision.actor.name,
         role=decision.actor.role.value,
         findings_json=json.dumps(
             [asdict(finding) for finding in decision.findings], default=lambda choice: choice.value
         ),
         change_json=json.dumps(asdict(decision.change)) if decision.change is not None else None,
-        **_copied_fields(decision, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
+        **_copied_fields(decision, ("ordinal", "at", "pool", "reason", "message", "key")),
     )
 
 
 def decision(row: DecisionRow) -> Decision:
     """Row -> audit log entry."""
     return Decision(
+        kind=DecisionKind(row.kind),
         actor=Actor(name=row.actor, role=Role(row.role)),
         findings=_findings(json.loads(row.findings_json)),
         change=AppliedChange(**json.loads(row.change_json)) if row.change_json is not None else None,
-        **_copied_fields(row, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
+        **_copied_fields(row, ("ordinal", "at", "pool", "reason", "message", "key")),
     )
 
 
@@ -206,7 +208,10 @@ def _plan(text: str) -> Plan:
 
 
 def _findings(fields: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    return tuple(Finding(**dict(finding) | {"verdict": Verdict(finding["verdict"])}) for finding in fields)
+    return tuple(
+        Finding(**dict(finding) | {"code": GuardRule(finding["code"]), "verdict": Verdict(finding["verdict"])})
+        for finding in fields
+    )
 
 
 def _launch(text: str) -> LaunchSpec:

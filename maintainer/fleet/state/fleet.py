@@ -7,7 +7,7 @@ from statistics import quantiles
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet.decisions import AppliedChange, Decision
+from astraflow.contract.fleet.decisions import AppliedChange, Decision, DecisionKind
 from astraflow.contract.fleet.instances import Cause, Instance, InstanceState, LaunchId
 from astraflow.contract.fleet.maintainer import MaintainerMode, MaintainerStatus, Proposal
 from astraflow.contract.fleet.plans import Actor, Finding, Role
@@ -261,7 +261,7 @@ class Fleet:
 
     def decision(
         self,
-        kind: str,
+        kind: DecisionKind,
         *,
         pool: str = "",
         actor: Actor,
@@ -344,7 +344,7 @@ class Fleet:
         failures = pool.failures + 1
         until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAKER_FAILURES else pool.breaker_until
         decision = self.decision(
-            "launch_failed",
+            DecisionKind.LAUNCH_FAILED,
             pool=pool.spec.id,
             actor=FLEET_ACTOR,
             reason=updated.instance.message or event.value,

@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import json
+from dataclasses import asdict
 from typing import Any
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
+from astraflow.contract.fleet.decisions import Decision, DecisionKind
 from astraflow.contract.fleet.plans import Actor, Role
 from maintainer.fleet.ledger.records import Reply
 from maintainer.fleet.state.fleet import Fleet
@@ -39,6 +41,16 @@ class IdempotentReplies:
     def make_reply(self, key: str, request_hash: str, answer: dict[str, Any]) -> Reply:
         """Returns a reply to be stored in the transaction of the change."""
         return Reply(key=key, request_hash=request_hash, reply_json=json.dumps(answer), at=self._fleet.clock.wall())
+
+
+def decision_reply(decision: Decision) -> dict[str, Any]:
+    """Returns a decision without findings as a stored reply."""
+    return asdict(decision) | {"actor": None, "kind": decision.kind.value}
+
+
+def stored_decision(answer: dict[str, Any], actor: Actor) -> Decision:
+    """Returns the decision of a stored reply to this actor."""
+    return Decision(**answer | {"actor": actor, "kind": DecisionKind(answer["kind"]), "findings": ()})
 
 
 def hash_request(*parts: Any) -> str:

@@ -62,12 +62,12 @@ async def test_a_proposal_is_listed_and_approved_once_with_a_reason(tmp_path: Pa
         assert len(applied["launched"]) == 1
         assert await read(fleet, *decide) == applied, "a repeated key gets the first answer"
         async with connect_fleet(fleet.address, TOKEN) as plane:
-            notes = [decision for decision in await plane.decisions(pool=POOL) if decision.kind == "note"]
+            notes = [decision for decision in await plane.decisions(pool=POOL) if decision.kind.value == "note"]
             assert [(note.reason, note.actor.name) for note in notes] == [("checked", getpass.getuser())]
             [entry] = [
                 decision
                 for decision in await plane.decisions(pool=POOL)
-                if decision.kind == "apply" and decision.key == "k-1"
+                if decision.kind.value == "apply" and decision.key == "k-1"
             ]
             assert f"approved by {getpass.getuser()}" in entry.message
         [decided] = await read(fleet, "proposals", "--all")

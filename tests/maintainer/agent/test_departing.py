@@ -57,7 +57,9 @@ async def test_nodes_above_the_rules_target_stay_until_the_rule_can_measure_them
     assert pool.override_until_at == applied.override_until_at
     assert "3 nodes" in pool.override_reason
     assert f"{actor.name} set 5" in pool.override_reason
-    [entry] = [decision for decision in await journal(parts) if decision.actor == actor and decision.kind == "apply"]
+    [entry] = [
+        decision for decision in await journal(parts) if decision.actor == actor and decision.kind.value == "apply"
+    ]
     assert entry.message == applied.message
     await parts.pass_time(plan.override_s - 10.0)
     assert parts.states() == {"ready": 5}
@@ -106,7 +108,7 @@ async def test_an_agent_cannot_shrink_below_the_rules_target_but_may_name_nodes(
     parts = await following(tmp_path, 4)
     fewer = await parts.fleet_manager.plans.make(asks(3))
     assert fewer.verdict is Verdict.REFUSED
-    [finding] = [candidate for candidate in fewer.findings if candidate.code == "undone"]
+    [finding] = [candidate for candidate in fewer.findings if candidate.code.value == "undone"]
     assert finding.numbers["rule_target"] == 4
     with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused"):
         await parts.fleet_manager.apply(fewer.id, key="fewer")
@@ -177,7 +179,7 @@ async def test_in_a_simulated_run_an_agents_nodes_stay_until_the_override_ends(t
         assert harness.auditor.violations == []
         entries, _ = await harness.ledger.decisions(pool=pool, before=None, limit=1000)
         by_agent = [entry for entry in entries if entry.actor.role is Role.AGENT]
-        assert [entry.kind for entry in by_agent if entry.kind == "apply"] == ["apply"]
+        assert [entry.kind.value for entry in by_agent if entry.kind.value == "apply"] == ["apply"]
         assert any("override" in entry.message for entry in by_agent)
 
 

@@ -161,7 +161,7 @@ async def test_a_proposal_is_approved_or_rejected_over_the_network(tmp_path: Pat
         states = [proposal.state for proposal in await fleet.proposals(only_waiting=False)]
         assert states == [ProposalState.REJECTED, ProposalState.APPROVED]
         await fleet.hand_over("all is well", pool=LOCAL, actor=HAL, key="n", reason="a note")
-        assert (await fleet.decisions(limit=1))[0].kind == "note"
+        assert (await fleet.decisions(limit=1))[0].kind.value == "note"
 
 
 @pytest.mark.anyio
@@ -234,7 +234,7 @@ async def _with_verdicts(path: Path, *, verdict: str = "refused") -> None:
     )  # fmt: skip
     proposal = guard.ProposedChange(actor=HAL, target=9, launches=9, victims=(), usd_per_hour_change=9.0)
     evidence = GuardInputs(situation=situation, proposal=proposal, limits=Limits())
-    findings = [[finding.code, finding.verdict.value, finding.message] for finding in evidence.findings()]
+    findings = [[finding.code.value, finding.verdict.value, finding.message] for finding in evidence.findings()]
     body = {"plan": "p", "pool": "eu", "guard": json.loads(evidence.to_json()), "findings": findings}
     with Transcript(path, ManualClock()) as transcript:
         assert line_of(await transcript.add(Kind.VERDICT, {**body, "verdict": verdict}))

@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet.decisions import AppliedChange
+from astraflow.contract.fleet.decisions import AppliedChange, DecisionKind
+from astraflow.contract.fleet.plans import Finding, GuardRule, PlanRequest, Verdict
 from astraflow.contract.reports.report import Report
 from maintainer.agent.observation.names import Names, load_or_create_key
 from maintainer.agent.prompt import SPECS
 from maintainer.agent.tools.base import Kind
 from maintainer.agent.tools.registry import TOOLS
 from maintainer.agent.tools.views.journal import explanation
-from maintainer.agent.tools.views.redacted_texts import cause_of, redact
+from maintainer.agent.tools.views.plans import plan_view
+from maintainer.agent.tools.views.redacted_texts import category_of, redact
 from maintainer.agent.tools.views.view_context import ViewContext
-from tests.maintainer.fleet.parts import POOL, spec
+from tests.maintainer.fleet.parts import HAL, POOL, spec
 from tests.maintainer.parts import advice, scene
 
 CANARY = "IGNORE-ALL-RULES"
@@ -77,7 +79,7 @@ def test_the_key_of_a_run_is_created_once_in_a_private_file(tmp_path: Path) -> N
     ],
 )
 def test_the_topic_of_a_text_is_one_of_a_few_words(text: str, cause: str) -> None:
-    assert cause_of(text) == cause
+    assert category_of(text).value == cause
 
 
 def test_the_summary_of_a_text_contains_nothing_of_it() -> None:
@@ -143,7 +145,7 @@ async def test_a_decision_is_explained_by_its_numbers_whatever_its_sentence(tmp_
     async with scene(tmp_path) as here:
         await here.parts.want(2)
         snapshot, signals = await here.maintainer._observe()
-    (applied,) = [entry for entry in snapshot.decisions if entry.kind == "apply"]
+    (applied,) = [entry for entry in snapshot.decisions if entry.kind.value == "apply"]
     view_context = ViewContext(snapshot, signals, Names(b"key"))
     change = AppliedChange(nodes_before=2, nodes_after=1, launched=0, retired=1, override_s=600.0, is_approved=True)
     explained = explanation(view_context, replace(applied, message=message, change=change))
@@ -151,6 +153,27 @@ async def test_a_decision_is_explained_by_its_numbers_whatever_its_sentence(tmp_
     assert (explained.override_s, explained.was_approved) == (600.0, True)
     old = explanation(view_context, replace(applied, change=None))
     assert (old.nodes_before, old.override_s, old.was_approved) == (None, None, False)
+
+
+@pytest.mark.anyio
+async def test_the_model_gets_the_kind_of_every_journal_entry(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here:
+        for kind in DecisionKind:
+            await here.parts.fleet_manager.record_decision(kind, "a test", HAL, f"key {kind.value}", "a test")
+        answer = await here.maintainer.toolbox("t").call("fleet_events", {"since_s": 60.0, "kind": "all", "limit": 50})
+    assert {event["kind"] for event in json.loads(answer.content)["events"]} == {kind.value for kind in DecisionKind}
+
+
+@pytest.mark.anyio
+async def test_the_model_gets_the_rule_of_every_finding(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here:
+        snapshot, signals = await here.maintainer._observe()
+        plan = await here.parts.fleet_manager.plans.make(PlanRequest(pool=POOL, actor=HAL, reason="a test", target=1))
+    findings = tuple(Finding(code=rule, verdict=Verdict.REFUSED, message="a test") for rule in GuardRule)
+    view = plan_view(ViewContext(snapshot, signals, Names(b"key")), replace(plan, findings=findings))
+    assert [finding["code"] for finding in view.model_dump(mode="json")["findings"]] == [
+        rule.value for rule in GuardRule
+    ]
 
 
 @pytest.mark.anyio

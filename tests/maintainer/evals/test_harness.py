@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.instances import LOSSES, Cause
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.contract.ids import PoolId
+from maintainer.evals.case_runner import find_violations
 from maintainer.evals.cases.cases import CASES
 from maintainer.evals.simulation.harness import EvaluationHarness, open_harness
 from maintainer.evals.simulation.simulated_cloud import RUN_BEFORE_CRASH_S, SimulatedInstance
 from tests.maintainer.evals.parts import brief
-from tests.maintainer.fleet.parts import ALICE
+from tests.maintainer.fleet.parts import ALICE, HAL
 
 pytestmark = pytest.mark.anyio
 
@@ -28,11 +30,17 @@ async def test_the_rule_receives_the_fleets_constraints(tmp_path: Path) -> None:
         assert all(Reason.SWITCHED_OFF in advice.reasons for advice in harness.cloud.recommendations)
 
 
+async def test_the_auditor_finds_what_only_people_may_change(tmp_path: Path) -> None:
+    async with open_harness(brief("injected-log"), tmp_path) as harness:
+        await harness.fleet_manager.record_decision(DecisionKind.SPEC, "a change", HAL, "key", "a test")
+        assert await find_violations(harness) == ("an agent wrote spec",)
+
+
 async def test_the_rule_moves_refused_launches_to_another_pool_within_two_minutes(tmp_path: Path) -> None:
     async with open_harness(brief("injected-log", hours=0.7), tmp_path) as harness:
         course = await harness.run(None)
         failed = await harness.ledger.decisions(pool="us", before=None, limit=1000)
-        first_at = min(event.at for event in failed[0] if event.kind == "launch_failed") - harness.cloud.began_at
+        first_at = min(event.at for event in failed[0] if event.kind.value == "launch_failed") - harness.cloud.began_at
         eu = course.pool_names.index("eu")
         before = next(tick for tick in course.ticks if tick.at_s >= first_at).pools[eu]
         moved_at = next(tick.at_s for tick in course.ticks if tick.at_s >= first_at and tick.pools[eu] > before)

@@ -21,7 +21,11 @@ def alarms(parts: Parts) -> Alarms:
 async def alarm_messages(parts: Parts) -> list[tuple[str, str]]:
     """Returns kinds and messages of alarms, oldest first."""
     decisions, _ = await parts.ledger.decisions(pool="", before=None, limit=1000)
-    return [(decision.kind, decision.message) for decision in reversed(decisions) if decision.kind.startswith("alarm")]
+    return [
+        (decision.kind.value, decision.message)
+        for decision in reversed(decisions)
+        if decision.kind.value.startswith("alarm")
+    ]
 
 
 async def test_failed_launches_in_a_row_raise_one_alarm_that_ends_with_a_success(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ async def test_a_note_is_in_the_audit_log_once(tmp_path: Path) -> None:
     first = await between.add_note("done", pool="", actor=HAL, key="n", reason="as asked")
     assert await between.add_note("done", pool="", actor=HAL, key="n", reason="as asked") == first
     decisions, _ = await parts.ledger.decisions(pool="", before=None, limit=10)
-    assert [entry.kind for entry in decisions] == ["note"]
+    assert [entry.kind.value for entry in decisions] == ["note"]
 
 
 async def test_the_transcripts_copy_continues_where_it_ended(tmp_path: Path) -> None:

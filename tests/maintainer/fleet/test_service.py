@@ -110,7 +110,7 @@ async def test_a_pool_grows_and_shrinks_over_the_network(tmp_path: Path) -> None
             instance for instance in await fleet.instances(with_gone=True) if instance.state is InstanceState.GONE
         ]
         assert [instance.id for instance in ended_instances] == list(down.victims)
-        assert [entry.kind for entry in await fleet.decisions(pool=LOCAL)] == ["apply", "apply", "spec"]
+        assert [entry.kind.value for entry in await fleet.decisions(pool=LOCAL)] == ["apply", "apply", "spec"]
 
 
 async def test_a_refusal_carries_the_guards_inputs(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_a_refusal_carries_the_guards_inputs(tmp_path: Path) -> None:
         with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused") as refused:
             await fleet.apply(plan.id, key="k")
         inputs = GuardInputs.parse(refused.value.guard_json)
-        assert {finding.code for finding in inputs.findings()} == {"kill_switch", "mode"}
+        assert {finding.code.value for finding in inputs.findings()} == {"kill_switch", "mode"}
         assert inputs.proposal.actor == HAL
         assert nodes(await fleet.status()) == {}
 
@@ -143,7 +143,7 @@ async def test_repeated_launch_failures_are_an_alarm_in_the_audit_log(tmp_path: 
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="three", target=3))
         await fleet.apply(plan.id, key="up", approver=ALICE)
         deadline = time.monotonic() + PATIENCE_S
-        while not (alarms := [decision for decision in await fleet.decisions() if decision.kind == "alarm"]):
+        while not (alarms := [decision for decision in await fleet.decisions() if decision.kind.value == "alarm"]):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
         assert [alarm.actor.name for alarm in alarms] == ["fleet"]
@@ -196,7 +196,7 @@ async def test_pools_are_created_and_changed_over_the_network_and_stored(tmp_pat
 async def test_the_guards_findings_reach_the_caller(tmp_path: Path) -> None:
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=HAL, reason="more!", target=40))
-        assert {finding.code for finding in plan.findings} >= {"max_nodes", "mode"}
+        assert {finding.code.value for finding in plan.findings} >= {"max_nodes", "mode"}
         with pytest.raises(NotPermitted) as caught:
             await fleet.apply(plan.id, key="k")
         assert caught.value.code == "fleet.plan_refused"

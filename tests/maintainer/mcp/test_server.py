@@ -29,6 +29,7 @@ from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.reports.report import Report
 from maintainer.__main__ import main
 from maintainer.agent.tools.base import Kind
+from maintainer.agent.tools.outputs import ActionOutcome
 from maintainer.agent.tools.registry import TOOLS
 from maintainer.agent.tools.results import ERROR_ADVICE
 from maintainer.agent.transcript.replay import replay_transcript
@@ -195,7 +196,7 @@ async def a_change(client: Client, fleet_address: str) -> None:
     assert again.structured_content == applied.structured_content
     async with connect_fleet(fleet_address, TOKEN) as fleet:
         assert len(await fleet.instances(pool=LOCAL)) == 1
-        [entry] = [decision for decision in await fleet.decisions(pool=LOCAL) if decision.kind == "apply"]
+        [entry] = [decision for decision in await fleet.decisions(pool=LOCAL) if decision.kind.value == "apply"]
         assert (entry.actor.name, entry.actor.role.value) == ("mcp", "agent")
 
 
@@ -611,7 +612,7 @@ async def test_a_refusal_says_not_to_retry(tmp_path: Path) -> None:
         key = {"plan_id": plan.structured_content["plan_id"], "idempotency_key": "k"}
         applied = await client.call_tool("fleet_apply", key)
         assert applied.structured_content["outcome"] == "refused"
-        assert OUTCOME_ADVICE["refused"] in text_of(applied)
+        assert OUTCOME_ADVICE[ActionOutcome.REFUSED] in text_of(applied)
         await here.parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
         stopped = await client.call_tool("fleet_plan", {"pool": token, "target": 1, "reason": "one"})
         assert stopped.is_error
@@ -630,7 +631,7 @@ async def test_a_session_is_limited_by_the_mode_that_people_set(tmp_path: Path) 
             "fleet_apply", {"plan_id": plan.structured_content["plan_id"], "idempotency_key": "k"}
         )
         assert applied.structured_content["outcome"] == "proposed"
-        assert OUTCOME_ADVICE["proposed"] in text_of(applied)
+        assert OUTCOME_ADVICE[ActionOutcome.PROPOSED] in text_of(applied)
         assert not await here.fleet.instances()
         await here.mode(MaintainerMode.OFF)
         off = await client.call_tool("fleet_plan", {"pool": pool, "target": 1, "reason": "one"})

@@ -1,9 +1,8 @@
 """Views of the journal and the run's events. Texts are redacted; the numbers of an applied plan are passed on."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
 
-from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.decisions import Decision, DecisionKind
 from astraflow.contract.reports.report import Event
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import EventsInput
@@ -11,13 +10,13 @@ from maintainer.agent.tools.views.pools import pool_view
 from maintainer.agent.tools.views.redacted_texts import redact
 from maintainer.agent.tools.views.view_context import ViewContext, rounded
 
-_KINDS: Mapping[str, frozenset[str]] = {
-    "changes": frozenset({"apply", "spec"}),
-    "refusals": frozenset({"refuse", "reject"}),
-    "launch_failures": frozenset({"launch_failed"}),
-    "orphans": frozenset({"orphan"}),
-    "overrides": frozenset({"override"}),
-    "escalations": frozenset({"escalate", "note"}),
+_KINDS: Mapping[str, frozenset[DecisionKind]] = {
+    "changes": frozenset({DecisionKind.APPLY, DecisionKind.SPEC}),
+    "refusals": frozenset({DecisionKind.REFUSE, DecisionKind.REJECT}),
+    "launch_failures": frozenset({DecisionKind.LAUNCH_FAILED}),
+    "orphans": frozenset({DecisionKind.ORPHAN}),
+    "overrides": frozenset({DecisionKind.OVERRIDE}),
+    "escalations": frozenset({DecisionKind.ESCALATE, DecisionKind.NOTE}),
 }
 
 
@@ -46,9 +45,9 @@ def explanation(view_context: ViewContext, decision: Decision) -> outputs.Explai
     return outputs.ExplainOutput(
         decision=decision.ordinal,
         age_s=rounded(view_context.snapshot.at - decision.at),
-        kind=_known(decision.kind),
+        kind=decision.kind,
         pool=view_context.names.token("pool", decision.pool) or None,
-        by=decision.actor.role.value,
+        by=decision.actor.role,
         nodes_before=change.nodes_before if change is not None else None,
         nodes_after=change.nodes_after if change is not None else None,
         launched=change.launched if change is not None else None,
@@ -65,9 +64,9 @@ def _entry(view_context: ViewContext, decision: Decision) -> outputs.EventView:
     return outputs.EventView(
         decision=decision.ordinal,
         age_s=rounded(view_context.snapshot.at - decision.at),
-        kind=_known(decision.kind),
+        kind=decision.kind,
         pool=view_context.names.token("pool", decision.pool) or None,
-        by=decision.actor.role.value,
+        by=decision.actor.role,
         text=redact(f"{decision.message}: {decision.reason}", view_context.names),
     )
 
@@ -81,7 +80,3 @@ def _event(view_context: ViewContext, event: Event) -> outputs.EventView:
         by=None,
         text=redact(f"{event.kind}: {event.message}", view_context.names),
     )
-
-
-def _known(kind: str) -> Any:
-    return kind if kind in get_args(outputs.DecisionKind) else "other"

@@ -41,8 +41,8 @@ def node_view(view_context: ViewContext, instance: Instance) -> outputs.NodeView
     return outputs.NodeView(
         node=names.token("node", instance.id),
         pool=names.token("pool", instance.pool),
-        state=instance.state.value,
-        report_state=node.state.value if node is not None else "absent",
+        state=instance.state,
+        report_state=node.state if node is not None else None,
         type=names.token("type", instance.type),
         region=names.token("region", instance.region),
         is_spot=instance.is_spot,
@@ -58,7 +58,7 @@ def node_view(view_context: ViewContext, instance: Instance) -> outputs.NodeView
         if node is not None
         else {},
         is_straggler=instance.id in view_context.stragglers,
-        departure_cause=instance.cause.value if instance.cause is not None else None,
+        departure_cause=instance.cause,
         message=redact(instance.message, names) if instance.message else None,
         errors=[redact(text, names) for text in (node.errors if node is not None else ())[:MOST_ERRORS]],
     )

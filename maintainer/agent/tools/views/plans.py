@@ -1,7 +1,6 @@
 """Views of plans, with the envelope that needs no approval."""
 
 import math
-from typing import get_args
 
 from astraflow.contract.fleet.plans import Plan
 from maintainer.agent.tools import outputs
@@ -12,7 +11,6 @@ from maintainer.fleet.guard.inputs import GuardInputs
 def plan_view(view_context: ViewContext, plan: Plan) -> outputs.PlanOutput:
     """`fleet_plan`."""
     low, high = envelope(GuardInputs.parse(plan.guard_json))
-    known_codes = get_args(outputs.FindingCode)
     return outputs.PlanOutput(
         plan_id=plan.id,
         pool=view_context.names.token("pool", plan.request.pool),
@@ -22,15 +20,9 @@ def plan_view(view_context: ViewContext, plan: Plan) -> outputs.PlanOutput:
         victims=[view_context.names.token("node", victim) for victim in plan.victims],
         eta_s=rounded(plan.eta_s),
         usd_per_hour_change=rounded(plan.usd_per_hour_change),
-        verdict=plan.verdict.value,
+        verdict=plan.verdict,
         needs_approval=plan.needs_approval,
-        findings=[
-            outputs.FindingView(
-                code=finding.code if finding.code in known_codes else "other",  # type: ignore[arg-type]  # a known code
-                verdict=finding.verdict.value,
-            )
-            for finding in plan.findings
-        ],
+        findings=[outputs.FindingView(code=finding.code, verdict=finding.verdict) for finding in plan.findings],
         override_s=rounded(plan.override_s),
         envelope_low=low,
         envelope_high=high,

@@ -4,6 +4,7 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
+from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.maintainer import ProposalState
 from astraflow.contract.fleet.plans import Role
 from astraflow.contract.fleet.pools import Pool
@@ -12,7 +13,7 @@ from astraflow.contract.reports.report import NodeState
 from maintainer.agent.observation.signals import SignalKind, launch_failures
 from maintainer.agent.observation.snapshot import Snapshot
 from maintainer.agent.tools import outputs
-from maintainer.agent.tools.views.redacted_texts import cause_of
+from maintainer.agent.tools.views.redacted_texts import category_of
 from maintainer.agent.tools.views.view_context import ViewContext, rounded, rounded_or_none, seconds_left
 
 FAILURES_S = 3600.0
@@ -27,21 +28,23 @@ def pool_view(view_context: ViewContext, pool: Pool) -> outputs.PoolView:
     failed = [
         decision
         for decision in snapshot.decisions
-        if decision.kind == "launch_failed" and decision.pool == spec.id and snapshot.at - decision.at <= FAILURES_S
+        if decision.kind is DecisionKind.LAUNCH_FAILED
+        and decision.pool == spec.id
+        and snapshot.at - decision.at <= FAILURES_S
     ]
     pool_signals = [signal for signal in view_context.signals if signal.pool == spec.id]
     return outputs.PoolView(
         pool=names.token("pool", spec.id),
-        mode=spec.mode.value,
+        mode=spec.mode,
         provider=names.token("provider", spec.provider),
         type=names.token("type", spec.type),
         region=names.token("region", spec.region),
         is_spot=spec.is_spot,
-        nodes={state.value: number for state, number in pool.nodes.items()},
+        nodes=dict(pool.nodes),
         target=pool.target,
         rule_target=pool.rule_target,
-        rule_reasons=[reason.value for reason in recommendation.reasons] if recommendation is not None else [],
-        limited_by=[limit.value for limit in recommendation.limited_by] if recommendation is not None else [],
+        rule_reasons=list(recommendation.reasons) if recommendation is not None else [],
+        limited_by=list(recommendation.limited_by) if recommendation is not None else [],
         band_low=rounded_or_none(recommendation.band_low) if recommendation is not None else None,
         band_high=rounded_or_none(recommendation.band_high) if recommendation is not None else None,
         min_nodes=spec.min_nodes,
@@ -52,16 +55,16 @@ def pool_view(view_context: ViewContext, pool: Pool) -> outputs.PoolView:
         override_left_s=seconds_left(pool.override_until_at, snapshot.at),
         breaker_left_s=seconds_left(pool.breaker_until, snapshot.at),
         launch_failures_1h=launch_failures(snapshot, spec.id, within_s=FAILURES_S),
-        failure_causes=dict(Counter(cause_of(decision.reason) for decision in failed)),
+        failure_causes=dict(Counter(category_of(decision.reason) for decision in failed)),
         lost_nodes=sum(
             1 for node in view_context.nodes.values() if node.facts.pool == spec.id and node.state is NodeState.LOST
         ),
-        losses_1h={cause.value: number for cause, number in pool.losses.items()},
+        losses_1h=dict(pool.losses),
         stragglers=sum(1 for signal in pool_signals if signal.kind is SignalKind.STRAGGLER),
         node_episodes_per_s=rounded_or_none(snapshot.median_speed(spec.id)),
         node_speed_share=rounded_or_none(_speed_share(view_context, spec.id)),
         **_proposals(snapshot, spec.id),
-        signals=sorted({signal.kind.value for signal in pool_signals}),
+        signals=sorted({signal.kind for signal in pool_signals}, key=lambda kind: kind.value),
     )
 
 
@@ -123,7 +126,7 @@ def _proposals(snapshot: Snapshot, pool: PoolId) -> dict[str, Any]:
     refused_s = snapshot.at - max(refusals) if refusals else None
     is_waiting = latest is not None and latest.state is ProposalState.WAITING
     return {
-        "proposal_state": latest.state.value if latest is not None else "none",
+        "proposal_state": latest.state if latest is not None else None,
         "proposal_target": latest.plan.target if latest is not None else None,
         "proposal_left_s": seconds_left(latest.plan.expires_at, snapshot.at)
         if latest is not None and is_waiting

@@ -1,4 +1,4 @@
-"""Redacts texts of other authors: a model gets a template id, a hash, a length and a cause, never the words.
+"""Redacts texts of other authors: a model gets a template id, a hash, a length and a category, never the words.
 
 Log lines, error messages and reasons could carry instructions to a model.
 """
@@ -6,7 +6,7 @@ Log lines, error messages and reasons could carry instructions to a model.
 import re
 
 from maintainer.agent.observation.names import Names
-from maintainer.agent.tools.outputs import Cause, Text
+from maintainer.agent.tools.outputs import ErrorCategory, Text
 
 MAX_CHARACTERS = 4000
 """Characters of a text that are analysed."""
@@ -22,22 +22,25 @@ _VARIABLE_PARTS = re.compile(
     re.VERBOSE,
 )
 
-_CAUSES: tuple[tuple[Cause, str], ...] = (
-    ("quota", r"quota|limit exceeded|vcpulimit|maxspotinstancecount|instancelimit"),
-    ("capacity", r"capacity|insufficient|unavailable in|no offers|unschedulable|out of stock"),
-    ("auth", r"unauthori[sz]ed|forbidden|credential|access ?denied|permission|expired token|\b40[13]\b"),
-    ("price", r"spot price|max(imum)? price|bid"),
-    ("preempted", r"preempt|interruption|reclaim|evict|taken away"),
-    ("drained", r"drain"),
-    ("image", r"image|manifest unknown|crash ?loop|no such file|modulenotfound|importerror|exited|exit code"),
-    ("memory", r"out of memory|\boom\b|cuda error|memoryerror|cannot allocate"),
-    ("disk", r"no space|disk|read-only file"),
-    ("timeout", r"time(d)? ?out|deadline|too late|did not (join|start|answer)|no answer"),
-    ("network", r"connection|network|unreachable|dns|resolve|refused|reset by|tls|certificate"),
-    ("engine", r"engine|vllm|sglang|kernel|nccl"),
+_CAUSES: tuple[tuple[ErrorCategory, str], ...] = (
+    (ErrorCategory.QUOTA, r"quota|limit exceeded|vcpulimit|maxspotinstancecount|instancelimit"),
+    (ErrorCategory.CAPACITY, r"capacity|insufficient|unavailable in|no offers|unschedulable|out of stock"),
+    (ErrorCategory.AUTH, r"unauthori[sz]ed|forbidden|credential|access ?denied|permission|expired token|\b40[13]\b"),
+    (ErrorCategory.PRICE, r"spot price|max(imum)? price|bid"),
+    (ErrorCategory.PREEMPTED, r"preempt|interruption|reclaim|evict|taken away"),
+    (ErrorCategory.DRAINED, r"drain"),
+    (
+        ErrorCategory.IMAGE,
+        r"image|manifest unknown|crash ?loop|no such file|modulenotfound|importerror|exited|exit code",
+    ),
+    (ErrorCategory.MEMORY, r"out of memory|\boom\b|cuda error|memoryerror|cannot allocate"),
+    (ErrorCategory.DISK, r"no space|disk|read-only file"),
+    (ErrorCategory.TIMEOUT, r"time(d)? ?out|deadline|too late|did not (join|start|answer)|no answer"),
+    (ErrorCategory.NETWORK, r"connection|network|unreachable|dns|resolve|refused|reset by|tls|certificate"),
+    (ErrorCategory.ENGINE, r"engine|vllm|sglang|kernel|nccl"),
 )
-_PATTERNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
-    (cause, re.compile(pattern, re.IGNORECASE)) for cause, pattern in _CAUSES
+_PATTERNS: tuple[tuple[ErrorCategory, re.Pattern[str]], ...] = tuple(
+    (category, re.compile(pattern, re.IGNORECASE)) for category, pattern in _CAUSES
 )
 
 
@@ -45,18 +48,18 @@ def redact(text: str, names: Names) -> Text:
     """Redacted form of a text.
 
     >>> a, b = (redact(f"disk {disk} is full", Names(b"key")) for disk in ("/dev/sda", "/dev/sdb1"))
-    >>> a.cause, a.template == b.template, a.hash == b.hash
+    >>> a.cause.value, a.template == b.template, a.hash == b.hash
     ('disk', True, False)
     """
     excerpt = text[:MAX_CHARACTERS]
     template = _VARIABLE_PARTS.sub("#", excerpt.lower())
     return Text(
-        template=f"t-{names.hash(template)}", hash=f"x-{names.hash(text)}", length=len(text), cause=cause_of(excerpt)
+        template=f"t-{names.hash(template)}", hash=f"x-{names.hash(text)}", length=len(text), cause=category_of(excerpt)
     )
 
 
-def cause_of(text: str) -> Cause:
-    """Cause of a text by its words; `unknown` if none match."""
+def category_of(text: str) -> ErrorCategory:
+    """Category of a text by its words."""
     if not text:
-        return "none"
-    return next((cause for cause, pattern in _PATTERNS if pattern.search(text)), "unknown")
+        return ErrorCategory.NONE
+    return next((category for category, pattern in _PATTERNS if pattern.search(text)), ErrorCategory.UNKNOWN)

@@ -26,8 +26,8 @@ def report_view(view_context: ViewContext, arguments: ReportInput, *, mode: Main
     return outputs.ReportOutput(
         report_age_s=rounded_or_none(snapshot.report_age_s),
         is_simulated=is_simulated,
-        maintainer_mode=mode.value,
-        kill_switch=fleet.kill.value,
+        maintainer_mode=mode,
+        kill_switch=fleet.kill,
         usd_per_hour=rounded(fleet.usd_per_hour),
         usd_today=rounded(fleet.usd_today),
         streams=[

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import Unavailable
+from astraflow.contract.fleet.decisions import DecisionKind
 from astraflow.contract.fleet.maintainer import MaintainerMode
 from maintainer.agent.config import NotifyConfig
 from maintainer.agent.notifications.journal_relay import ALARM_TITLES, PAGE, JournalRelay
 from maintainer.agent.notifications.notice_queue import NoticeQueue
 from maintainer.agent.notifications.webhook import Answer, Notifier
-from maintainer.fleet.alarms import ALARM, ALARM_OVER, Alarms
+from maintainer.fleet.alarms import Alarms
 from tests.maintainer.fleet.parts import HAL, OTTO
 from tests.maintainer.mcp.test_server import session_of
 from tests.maintainer.parts import Scene, scene
@@ -105,12 +106,12 @@ async def test_alarms_of_the_fleet_service_are_sent_with_their_end(tmp_path: Pat
         here.clock.advance(600.0)
         await alarms.check()
         assert await life.turn() == [f"warning: {problem}"]
-        assert (life.posted[0]["kind"], life.posted[0]["title"]) == ("alarm", ALARM_TITLES[ALARM])
+        assert (life.posted[0]["kind"], life.posted[0]["title"]) == ("alarm", ALARM_TITLES[DecisionKind.ALARM])
         problems.clear()
         await alarms.check()
         [text] = await life.turn()
         assert text.startswith(f"info: {subject}: ")
-        assert life.posted[0]["title"] == ALARM_TITLES[ALARM_OVER]
+        assert life.posted[0]["title"] == ALARM_TITLES[DecisionKind.ALARM_OVER]
 
 
 async def test_the_relay_resumes_after_an_outage_and_with_a_new_audit_log(tmp_path: Path) -> None:

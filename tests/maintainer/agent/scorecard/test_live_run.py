@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet.decisions import Decision
+from astraflow.contract.fleet.decisions import Decision, DecisionKind
 from astraflow.contract.fleet.pools import FleetStatus, Pool
 from astraflow.contract.fleet.recommendations import WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.reports.report import Report
@@ -62,7 +62,7 @@ def change(ordinal: int, *, age_s: float, **changes: Any) -> Decision:
     usual = Decision(
         ordinal=ordinal,
         at=START - age_s,
-        kind="apply",
+        kind=DecisionKind.APPLY,
         pool=POOL,
         actor=HAL,
         reason="launches fail elsewhere",
@@ -83,7 +83,7 @@ async def pools(tmp_path: Path) -> tuple[Pool, ...]:
 def test_only_its_own_applied_changes_of_the_last_day_count() -> None:
     journal = (
         change(5, age_s=10.0),
-        change(4, age_s=20.0, kind="refuse"),
+        change(4, age_s=20.0, kind=DecisionKind.REFUSE),
         change(3, age_s=30.0, actor=ALICE),
         change(2, age_s=MAX_AGE_S),
         change(1, age_s=MAX_AGE_S + 1.0),

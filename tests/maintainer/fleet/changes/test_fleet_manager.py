@@ -105,12 +105,12 @@ async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None
     with pytest.raises(PlanRefused, match="kill switch") as refused:
         await parts.fleet_manager.apply(plan.id, key="k")
     inputs = GuardInputs.parse(refused.value.guard_json)
-    assert [finding.code for finding in inputs.findings()] == ["kill_switch"]
+    assert [finding.code.value for finding in inputs.findings()] == ["kill_switch"]
     assert inputs.application is not None
     assert inputs.application.applier == HAL
     assert parts.states() == {}
     newest = (await parts.ledger.decisions(pool="", before=None, limit=1))[0][0]
-    assert (newest.kind, newest.actor) == ("refuse", HAL)
+    assert (newest.kind.value, newest.actor) == ("refuse", HAL)
 
 
 async def test_a_plan_that_needs_approval_waits_for_a_person(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ async def test_a_plan_is_applied_by_its_planner_or_a_person_of_no_lower_role(tmp
         with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused"):
             await fleet_manager.apply(plan.id, key="k", applier=applier)
         (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
-        assert (refused.kind, refused.actor) == ("refuse", applier)
-        assert [finding.code for finding in refused.findings] == ["planner"]
+        assert (refused.kind.value, refused.actor) == ("refuse", applier)
+        assert [finding.code.value for finding in refused.findings] == ["planner"]
     assert parts.states() == {}
     for number, (planner, applier) in enumerate([(HAL, OTTO), (OTTO, OTTO), (OTTO, EVE), (EVE, ALICE), (HAL, HAL)], 1):
         plan = await fleet_manager.plans.make(request(number, actor=planner))
@@ -152,8 +152,8 @@ async def test_an_actor_of_one_pool_cannot_change_another_pool(tmp_path: Path) -
         with pytest.raises(PlanRefused, match=applier.name, check=lambda problem: problem.code == "fleet.plan_refused"):
             await fleet_manager.apply(there.id, key=f"fooled{number}", approver=applier)
     (refused,), _ = await parts.ledger.decisions(pool="us", before=None, limit=1)
-    assert (refused.kind, refused.actor.name) == ("refuse", alice_here.name)
-    assert [finding.code for finding in refused.findings] == ["scope"]
+    assert (refused.kind.value, refused.actor.name) == ("refuse", alice_here.name)
+    assert [finding.code.value for finding in refused.findings] == ["scope"]
     with pytest.raises(NotPermitted) as caught:
         await fleet_manager.plans.make(replace(request(1, actor=otto_here), pool=us))
     assert caught.value.code == "fleet.other_pool"
@@ -195,7 +195,7 @@ async def test_agents_apply_plans_only_in_auto_mode(tmp_path: Path) -> None:
         with pytest.raises(PlanRefused, match=mode.value, check=lambda problem: problem.code == "fleet.plan_refused"):
             await parts.fleet_manager.apply(plan.id, key="k", applier=HAL)
         (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
-        assert [finding.code for finding in refused.findings] == ["maintainer_mode"]
+        assert [finding.code.value for finding in refused.findings] == ["maintainer_mode"]
     await parts.maintainer_api.set_mode(MaintainerMode.AUTO, actor=OTTO, key="auto", reason="a test")
     await parts.fleet_manager.apply(plan.id, key="k", applier=HAL)
     assert parts.states() == {"intended": 1}
@@ -212,7 +212,7 @@ async def test_the_maintainers_own_mode_counts_until_people_set_one(tmp_path: Pa
     with pytest.raises(PlanRefused, match="propose", check=lambda problem: problem.code == "fleet.plan_refused"):
         await parts.fleet_manager.apply(plan.id, key="k")
     (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
-    assert [finding.code for finding in refused.findings] == ["maintainer_mode"]
+    assert [finding.code.value for finding in refused.findings] == ["maintainer_mode"]
     parts.maintainer_api.receive_status(replace(STATUS, mode=MaintainerMode.AUTO))
     await parts.fleet_manager.apply(plan.id, key="k")
 
@@ -225,7 +225,7 @@ async def test_the_guards_findings_are_stored_with_the_decision(tmp_path: Path) 
     again = await Ledger(parts.database).load(now=parts.clock.wall())
     (refused,), _ = await again.decisions(pool=POOL, before=None, limit=1)
     assert refused.findings == plan.findings
-    assert {finding.code: dict(finding.numbers) for finding in refused.findings} == {
+    assert {finding.code.value: dict(finding.numbers) for finding in refused.findings} == {
         "max_nodes": {"target": 40.0, "limit": 4.0},
         "usd_per_hour": {"usd_per_hour": 40.0, "limit": 10.0},
     }
@@ -236,7 +236,7 @@ async def test_the_approved_findings_are_stored_with_the_decision(tmp_path: Path
     plan = await parts.fleet_manager.plans.make(request(9, actor=HAL))
     await parts.fleet_manager.apply(plan.id, key="k", approver=OTTO)
     (applied,), _ = await parts.ledger.decisions(pool=POOL, before=None, limit=1)
-    assert [finding.code for finding in applied.findings] == ["envelope"]
+    assert [finding.code.value for finding in applied.findings] == ["envelope"]
     assert applied.findings[0].numbers == {"target": 9.0, "rule_target": 0.0, "limit": 2.0}
     assert applied.change is not None
     assert applied.change.is_approved
@@ -248,7 +248,9 @@ async def test_the_journal_has_an_applied_change_in_numbers(tmp_path: Path) -> N
     await parts.pass_time(60.0)
     await parts.want(1)
     shrunk, grown = [
-        entry for entry in (await parts.ledger.decisions(pool=POOL, before=None, limit=10))[0] if entry.kind == "apply"
+        entry
+        for entry in (await parts.ledger.decisions(pool=POOL, before=None, limit=10))[0]
+        if entry.kind.value == "apply"
     ]
     assert grown.change == AppliedChange(
         nodes_before=0, nodes_after=3, launched=3, retired=0, override_s=0.0, is_approved=False
@@ -373,7 +375,7 @@ async def test_every_change_is_in_the_audit_log_with_actor_and_reason(tmp_path: 
     await parts.fleet_manager.set_override(POOL, minutes=5, actor=OTTO, key="h", reason="lunch")
     await parts.fleet_manager.escalate("warning", actor=HAL, key="e", reason="prices rise")
     decisions, has_older = await parts.ledger.decisions(pool="", before=None, limit=10)
-    assert [(entry.kind, entry.actor.name, entry.reason) for entry in decisions] == [
+    assert [(entry.kind.value, entry.actor.name, entry.reason) for entry in decisions] == [
         ("escalate", "hal", "prices rise"),
         ("override", "otto", "lunch"),
         ("apply", "alice", "a test"),

@@ -22,7 +22,7 @@ def advise(parts: Parts, target: int, *victims: str) -> None:
 
 
 async def kinds(parts: Parts) -> list[str]:
-    return [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
+    return [entry.kind.value for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
 
 
 async def test_an_automatic_pool_follows_the_target_up_and_down(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_replacements_and_growth_have_different_reasons(tmp_path: Path) ->
     await parts.pass_time(130.0)
     assert parts.states() == {"ready": 4}
     entries, _ = await parts.ledger.decisions(pool="", before=None, limit=100)
-    reasons = [entry.reason for entry in entries if entry.kind == "apply"]
+    reasons = [entry.reason for entry in entries if entry.kind.value == "apply"]
     assert reasons == [REPLACEMENT_REASON, parts.targets[POOL].reason]
 
 

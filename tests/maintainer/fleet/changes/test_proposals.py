@@ -41,7 +41,7 @@ async def test_a_person_approves_a_proposal_by_applying_it(tmp_path: Path) -> No
     with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused"):
         await parts.fleet_manager.apply(plan.id, key="own")
     (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
-    assert "proposed" in [finding.code for finding in refused.findings]
+    assert "proposed" in [finding.code.value for finding in refused.findings]
     applied = await parts.fleet_manager.apply(plan.id, key="yes", approver=OTTO)
     assert waiting(parts) == 0
     assert len(applied.launched) == 2
@@ -117,7 +117,7 @@ async def test_a_rejection_lasts_for_a_while_and_survives_a_restart(tmp_path: Pa
 
     async def verdict(here: Parts, actor: Actor = HAL) -> tuple[Verdict, list[str]]:
         new_plan = await here.fleet_manager.plans.make(PlanRequest(pool=POOL, actor=actor, reason="more", target=2))
-        return new_plan.verdict, [finding.code for finding in new_plan.findings]
+        return new_plan.verdict, [finding.code.value for finding in new_plan.findings]
 
     assert await verdict(parts) == (Verdict.REFUSED, ["rejected"])
     assert await verdict(parts, OTTO) == (Verdict.ALLOWED, []), "a rejected proposal can be approved later"
@@ -149,7 +149,7 @@ async def test_a_restart_expires_waiting_proposals(tmp_path: Path) -> None:
 async def test_a_plan_that_the_guard_refuses_cannot_be_proposed(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(max_nodes=3))
     plan = await parts.fleet_manager.plans.make(PlanRequest(pool=POOL, actor=HAL, reason="more", target=30))
-    assert "max_nodes" in [finding.code for finding in plan.findings]
+    assert "max_nodes" in [finding.code.value for finding in plan.findings]
     with pytest.raises(NotPermitted, check=lambda problem: problem.code == "fleet.plan_not_allowed"):
         await Proposals(parts.fleet, parts.fleet_manager).propose(plan.id, actor=HAL, key="p", reason="more")
 
@@ -184,7 +184,7 @@ async def test_a_rejected_shrink_is_refused_to_agents_who_name_its_nodes(tmp_pat
     proposals, plan = await proposed(parts, 2)
     await proposals.reject(plan.id, actor=OTTO, key="no", reason="they are needed")
     named = PlanRequest(pool=POOL, actor=HAL, reason="fewer", retire=plan.victims)
-    assert "rejected" in [finding.code for finding in (await parts.fleet_manager.plans.make(named)).findings]
+    assert "rejected" in [finding.code.value for finding in (await parts.fleet_manager.plans.make(named)).findings]
 
 
 async def test_a_waiting_plan_outlasts_many_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

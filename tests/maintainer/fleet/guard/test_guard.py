@@ -83,7 +83,7 @@ def proposal(pool_situation: Situation, target: int, *, role: Role = Role.AGENT,
 
 
 def codes(pool_situation: Situation, wanted: ProposedChange, limits: Limits | None = None) -> set[str]:
-    return {finding.code for finding in judge(pool_situation, wanted, limits or Limits())}
+    return {finding.code.value for finding in judge(pool_situation, wanted, limits or Limits())}
 
 
 def verdict_of(pool_situation: Situation, wanted: ProposedChange, limits: Limits | None = None) -> Verdict:
@@ -486,7 +486,7 @@ def test_each_finding_has_its_verdict_and_its_figures(
     expected: list[tuple[str, Verdict, dict[str, float]]],
 ) -> None:
     findings = judge(pool_situation, proposal(pool_situation, target, **changes), Limits(**limits))
-    assert [(each.code, each.verdict, each.numbers) for each in findings] == expected
+    assert [(each.code.value, each.verdict, each.numbers) for each in findings] == expected
 
 
 def test_manually_joined_nodes_count_towards_the_size() -> None:

@@ -125,7 +125,7 @@ def test_the_applier_is_judged_again_and_older_records_are_readable() -> None:
     def codes(applier: Actor, mode: MaintainerMode | None, *, is_proposed: bool = False) -> list[str]:
         applying = ApplyAttempt(applier=applier, mode=mode, is_proposed=is_proposed)
         again = GuardInputs.parse(replace(inputs, application=applying).to_json())
-        return [finding.code for finding in again.findings()]
+        return [finding.code.value for finding in again.findings()]
 
     assert codes(agent, MaintainerMode.AUTO) == []
     assert codes(agent, MaintainerMode.PROPOSE) == ["maintainer_mode"]

@@ -137,7 +137,7 @@ async def test_an_instance_recorded_as_gone_is_adopted_when_its_node_works(tmp_p
     adopted = parts.ledger.records[wrong.id].instance
     assert (adopted.state, adopted.cause, adopted.gone_at) == (InstanceState.READY, None, None)
     assert (parts.states(), parts.cloud.starts) == ({"ready": 3}, 3)
-    kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
+    kinds = [entry.kind.value for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
     assert kinds.count("orphan") == 1
 
 

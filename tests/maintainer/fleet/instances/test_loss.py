@@ -39,7 +39,7 @@ async def test_a_fault_terminates_a_share_of_the_nodes_which_are_replaced(tmp_pa
     loss = await parts.faults.inject(POOL, share=0.3, actor=ALICE, key="k", reason="a drill")
     assert len(loss.lost) == 3
     assert not [launch for launch in loss.lost if parts.cloud.find(launch)]
-    assert loss.decision.kind == "fault"
+    assert loss.decision.kind.value == "fault"
     assert "3 of 10" in loss.decision.message
     await parts.pass_time(240.0)
     assert parts.states() == {"ready": 10}

@@ -77,7 +77,7 @@ async def test_a_stuck_instance_is_a_failed_launch_and_is_terminated(tmp_path: P
     await parts.pass_time(66.0)
     assert machine.gone_at is not None
     assert launch not in [record.id for record in parts.ledger.alive()]
-    kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
+    kinds = [entry.kind.value for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
     assert "launch_failed" in kinds
     (ended,) = [record for record in await launches(parts) if record.id == launch]
     assert ended.cause is Cause.FAILED
@@ -93,7 +93,7 @@ async def test_a_launch_retired_before_it_was_ready_did_not_fail(tmp_path: Path)
     await parts.pass_time(60.0)
     ended = [launch for launch in await launches(parts) if launch.gone_at is not None]
     assert [(launch.ready_at, launch.cause) for launch in ended] == [(None, Cause.REQUESTED)] * 2
-    kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
+    kinds = [entry.kind.value for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
     assert "launch_failed" not in kinds
 
 
@@ -107,7 +107,7 @@ async def test_an_orphan_is_terminated_after_its_quarantine(tmp_path: Path) -> N
     assert len(parts.cloud.alive()) == 3
     await parts.pass_time(61.0)
     assert parts.ledger.orphans == {}
-    kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
+    kinds = [entry.kind.value for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
     assert kinds.count("orphan") == 1
 
 

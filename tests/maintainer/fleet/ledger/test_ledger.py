@@ -289,7 +289,7 @@ async def test_values_that_a_database_cannot_store_are_refused_first(tmp_path: P
         await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason=text)
     assert (
         await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason="fine")
-    ).kind == "override"
+    ).kind.value == "override"
     parts.database.close()
 
 
