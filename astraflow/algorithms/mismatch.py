@@ -31,7 +31,7 @@ class MismatchSums:
     sums: Tensor
     """float64 `[7]`: tokens, k3, Jensen-Shannon divergence, exp of the absolute log ratio, ratio, squared ratio, tokens
     outside the range."""
-    max_gap: Tensor
+    max_mismatch: Tensor
     """float64 scalar: largest absolute log ratio."""
     rows: Tensor
     """float64 `[2, rows]`: tokens and k3 of each row of the batch."""
@@ -40,14 +40,16 @@ class MismatchSums:
         """Returns the sums over both."""
         return MismatchSums(
             sums=self.sums + other.sums,
-            max_gap=torch.maximum(self.max_gap, other.max_gap),
+            max_mismatch=torch.maximum(self.max_mismatch, other.max_mismatch),
             rows=self.rows + other.rows,
         )
 
     def over(self, ranks: Ranks) -> MismatchSums:
         """Returns the sums over all ranks; collective."""
         return MismatchSums(
-            sums=ranks.sum(self.sums), max_gap=ranks.gather(self.max_gap[None]).max(), rows=ranks.sum(self.rows)
+            sums=ranks.sum(self.sums),
+            max_mismatch=ranks.gather(self.max_mismatch[None]).max(),
+            rows=ranks.sum(self.rows),
         )
 
     def metrics(self) -> dict[str, float]:
@@ -57,7 +59,7 @@ class MismatchSums:
         (r log r - (1 + r) log((1 + r) / 2)) / 2, an estimate of the Jensen-Shannon divergence. `mismatch_factor`: mean
         of exp |log r|, 1 without mismatch. `mismatch_sample_size`: effective share of the samples,
         (sum r)^2 / (n sum r^2). `mismatch_cut`: share of tokens with r outside 0.5 .. 5, which IcePop cuts by default.
-        `logprob_gap`: largest |log r|. r is trainer over engine.
+        `mismatch_max`: largest |log r|. r is trainer over engine.
         """
         tokens, k3, js, factor, ratio, square, cut = self.sums.tolist()
         if tokens == 0:
@@ -68,7 +70,7 @@ class MismatchSums:
             "mismatch_factor": factor / tokens,
             "mismatch_sample_size": ratio**2 / (tokens * square),
             "mismatch_cut": cut / tokens,
-            "logprob_gap": float(self.max_gap),
+            "mismatch_max": float(self.max_mismatch),
         }
 
 
@@ -91,7 +93,7 @@ def measure_mismatch(logprobs: Tensor, tokens: TokenData, *, rows: int) -> Misma
     by_row = torch.stack([is_own.double(), measures[0].where(is_own, 0.0)])
     return MismatchSums(
         sums=sums,
-        max_gap=torch.cat([gap, gap.new_zeros(1)]).max(),
+        max_mismatch=torch.cat([gap, gap.new_zeros(1)]).max(),
         rows=by_row.new_zeros(2, rows).index_add_(1, tokens.row_indices, by_row),
     )
 

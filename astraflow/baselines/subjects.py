@@ -18,7 +18,7 @@ from astraflow.contract.values import Json
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.builders import build_policy
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.engines.logprob_gap import STALL_S, TIMEOUT_S, measure_logprob_gap
+from astraflow.raas.engines.logprob_mismatch import STALL_S, TIMEOUT_S, measure_logprob_mismatch
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.sampling_check import SamplingCheck
 from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
@@ -132,18 +132,18 @@ async def served_folder(
     weights = await asyncio.to_thread(folder_weights, spec, policy=policy)
     await served.engine.load(weights)
     try:
-        gap = await measure_logprob_gap(served.engine, weights.manifest)
+        mismatch = await measure_logprob_mismatch(served.engine, weights.manifest)
     except TimeoutError:
         raise DeadlineExceeded(
             f"cannot serve {str(folder)!r}: the engine made no progress with its logprobs for {STALL_S:g} s, or took "
             f"longer than {TIMEOUT_S:g} s; try again on a less busy machine, or use a faster engine or a smaller model",
             code="baseline.slow_engine",
         ) from None
-    excess = gap.excess(served.engine.logprob_tolerance) if gap else ""
+    excess = mismatch.excess(served.engine.logprob_tolerance) if mismatch else ""
     if excess:
         raise InvalidInput(
             f"cannot serve {str(folder)!r}: the logprobs of the engine and of the model differ by {excess}; use "
             "another engine or element type",
-            code="baseline.logprob_gap",
+            code="baseline.logprob_mismatch",
         )
     return served

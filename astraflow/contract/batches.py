@@ -166,7 +166,7 @@ class StepReport:
     publish_s: float
     """Time the step was blocked by publishing (copying out, or waiting for the previous publish)."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """loss, reward_mean, grad_norm, clip_fraction, entropy, logprob_gap, ... natural units."""
+    """loss, reward_mean, grad_norm, clip_fraction, entropy, mismatch_max, ... natural units."""
 
 
 class StepEnd(Enum):

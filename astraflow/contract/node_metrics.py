@@ -56,14 +56,16 @@ NODE_COUNTERS: dict[str, NodeMetric] = {
     "weight_failures": NodeMetric(
         family="weight", unit="failures", meaning="Versions that could not be fetched, loaded or applied as deltas"
     ),
-    "logprob_gap_failures": NodeMetric(
-        family="logprob_gap", unit="failures", meaning="Versions withheld because engine and trainer disagree"
+    "logprob_mismatch_failures": NodeMetric(
+        family="logprob_mismatch", unit="failures", meaning="Versions withheld because engine and trainer disagree"
     ),
-    "logprob_gap_jumps": NodeMetric(
-        family="logprob_gap", unit="jumps", meaning="Versions whose mean gap jumped against the versions before"
+    "logprob_mismatch_jumps": NodeMetric(
+        family="logprob_mismatch",
+        unit="jumps",
+        meaning="Versions whose mean mismatch jumped against the versions before",
     ),
-    "reprefill_gap_failures": NodeMetric(
-        family="reprefill_gap",
+    "reprefill_mismatch_failures": NodeMetric(
+        family="reprefill_mismatch",
         unit="failures",
         meaning="Versions withheld because requests in flight continued on the cache of older weights",
     ),
@@ -83,16 +85,20 @@ NODE_COUNTERS: dict[str, NodeMetric] = {
 weights fetched for them; names that begin with `weight_` exclude both."""
 
 NODE_GAUGES: dict[str, NodeMetric] = {
-    "logprob_gap": NodeMetric(
-        family="logprob_gap", unit="nats", meaning="Largest difference of engine and trainer logprobs, newest version"
+    "logprob_mismatch": NodeMetric(
+        family="logprob_mismatch",
+        unit="nats",
+        meaning="Largest difference of engine and trainer logprobs, newest version",
     ),
-    "logprob_gap_max": NodeMetric(
-        family="logprob_gap_largest",
+    "logprob_mismatch_max": NodeMetric(
+        family="logprob_mismatch_largest",
         unit="nats",
         meaning="Largest difference of engine and trainer logprobs, all versions",
     ),
-    "reprefill_gap": NodeMetric(
-        family="reprefill_gap", unit="nats", meaning="Largest logprob difference of a request scored again after a swap"
+    "reprefill_mismatch": NodeMetric(
+        family="reprefill_mismatch",
+        unit="nats",
+        meaning="Largest logprob difference of a request scored again after a swap",
     ),
     "tokens_per_s": NodeMetric(
         family="engine", unit="tokens_per_second", meaning="Current generation rate reported by the engine"
@@ -114,6 +120,6 @@ NODE_GAUGES: dict[str, NodeMetric] = {
     ),
     "agent_sessions": NodeMetric(family="agent", unit="sessions", meaning="Sessions of agent programs that run now"),
 }
-"""Current values, by name. `reprefill_gap` is absent until a request was checked, `evaluation_running` on a node that
-never ran an evaluation task, `agent_sessions` on a node without a flow of agents, and the figures of engines on a node
+"""Current values, by name. `reprefill_mismatch` is absent until a request was checked, `evaluation_running` on a node
+that never ran an evaluation task, `agent_sessions` on a node without a flow of agents, and the figures of engines on a node
 whose engine does not report them."""

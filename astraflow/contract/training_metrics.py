@@ -81,7 +81,7 @@ def _metrics(group: MetricGroup, *rows: tuple[str, str, MetricUnit, str]) -> tup
     )
 
 
-_MAXIMA = ("logprob_gap", "staleness_max")
+_MAXIMA = ("mismatch_max", "staleness_max")
 
 TRAINING_METRICS: tuple[TrainingMetric, ...] = (
     *_metrics(
@@ -156,8 +156,8 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "mismatch.",
         ),
         (
-            "logprob_gap",
-            "Largest gap",
+            "mismatch_max",
+            "Largest mismatch",
             MetricUnit.NATS,
             "Largest difference between the log-probabilities of trainer and engine over the same rows.",
         ),

@@ -47,9 +47,9 @@ class EpisodeOptions(Config):
     prompts: int = Field(default=1000, ge=1)
     """Number of prompts that are played, of a mixture by the weights of its parts; the examples then repeat in other
     orders."""
-    plays: int = Field(default=1, ge=1)
-    """Number of times that each prompt is played. With an expert that sometimes errs, such as `fallible_solver`, one
-    play ties each prompt to one answer, and a verifier would learn which prompts to reject instead of which answers."""
+    episodes_per_prompt: int = Field(default=1, ge=1)
+    """Episodes of each prompt. With an expert that sometimes errs, such as `fallible_solver`, one episode
+    ties each prompt to one answer, and a verifier would learn which prompts to reject instead of which answers."""
 
 
 class WarmStartOptions(Config):

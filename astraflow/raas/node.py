@@ -31,7 +31,7 @@ from astraflow.raas.policies.pinned_engines import PinnedEngines, evaluation_cap
 from astraflow.raas.policies.second_engines import SecondEngines
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.policies.transfer_totals import TransferTotals
-from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.policies.weight_loop import MismatchGauges, WeightLoop
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import NoticeSource, wait_for_notice
 from astraflow.raas.tasks.capacity import Capacity
@@ -227,7 +227,7 @@ class Node:
         )
 
     def _weight_loops(self, sources: WeightSources) -> dict[PolicyId, WeightLoop]:
-        gaps = GapGauges(self._counters)
+        mismatches = MismatchGauges(self._counters)
 
         def source(policy: PolicyId) -> Puller:
             return Puller(sources, policy, config=self._config.pull, trusted=self._verifying_key, clock=self._clock)
@@ -238,7 +238,7 @@ class Node:
                 source,
                 self._policies,
                 counters=self._counters,
-                gaps=gaps,
+                mismatches=mismatches,
                 transfers=self._transfers,
                 clock=self._clock,
             )

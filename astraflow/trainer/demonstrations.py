@@ -51,7 +51,9 @@ class _Play:
         self._dataset = dataset
         self._tokenizer = tokenizer
         rng = random.Random(f"demonstrations/prompts/{seed}")
-        self._prompts = [index for _ in range(options.plays) for index in draw_indices(dataset, options.prompts, rng)]
+        self._prompts = [
+            index for _ in range(options.episodes_per_prompt) for index in draw_indices(dataset, options.prompts, rng)
+        ]
         self._workflow: Workflow = workflows.build(options.workflow)
         policies = self._workflow.policies
         if options.policy not in policies:

@@ -12,10 +12,17 @@ from astraflow.algorithms.losses.options import AggregationOptions, AnchoredOpti
 from astraflow.runtime.plugins import Registry
 from docs.generate.page import Page, options_table, table
 
+
+def _kinds(options: type) -> str:
+    """Returns the losses that have these options."""
+    kinds = [f"`{kind}`" for kind in losses.built_in_kinds() if issubclass(losses.options(kind), options)]
+    return f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+
+
 _SECTIONS: tuple[tuple[str, str, Registry[Any]], ...] = (
     ("Advantages", "List `advantages`: from rewards to advantages of trajectories.", advantages),
     ("Token advantages", "List `token_advantages`: advantages of single tokens.", token_advantages),
-    ("Losses", "Table `loss`. All but `sft`, `dpo` and `critic` have the options of policy losses below.", losses),
+    ("Losses", f"Table `loss`. {_kinds(PolicyOptions)} have the options of policy losses below.", losses),
     ("Corrections", "List `corrections` of a policy loss: factors of the objective, multiplied.", corrections),
 )
 _SHARED = (AggregationOptions, PolicyOptions, AnchoredOptions)
@@ -31,10 +38,14 @@ def _body() -> Iterator[str]:
         for kind in registry.built_in_kinds():
             if own := options_table(registry.options(kind), without=_SHARED):
                 yield from (f"\n### {title.lower()}: {kind}\n", *own)
-    yield from ("\n## Options of all losses but dpo\n", *options_table(AggregationOptions))
+    yield from (
+        "\n## Aggregation\n",
+        f"Options of {_kinds(AggregationOptions)}.",
+        "",
+        *options_table(AggregationOptions),
+    )
     yield from ("\n## Options of policy losses\n", *options_table(PolicyOptions, without=(AggregationOptions,)))
-    anchored = [kind for kind in losses.built_in_kinds() if issubclass(losses.options(kind), AnchoredOptions)]
-    yield from ("\n## Anchor\n", f"Option of {', '.join(f'`{kind}`' for kind in anchored)}.", "")
+    yield from ("\n## Anchor\n", f"Option of {_kinds(AnchoredOptions)}.", "")
     yield from options_table(AnchoredOptions, without=(PolicyOptions,))
 
 

@@ -34,7 +34,7 @@ def test_the_measures_match_their_formulas(token_rows: Rows) -> None:
             "mismatch_factor": math.fsum(math.exp(abs(gap)) for gap in gaps) / len(gaps),
             "mismatch_sample_size": math.fsum(ratios) ** 2 / len(gaps) / math.fsum(r * r for r in ratios),
             "mismatch_cut": sum(not 0.5 <= r <= 5 for r in ratios) / len(gaps),
-            "logprob_gap": max(map(abs, gaps)),
+            "mismatch_max": max(map(abs, gaps)),
         },
         rel=1e-9,
         abs=1e-9,
@@ -44,7 +44,7 @@ def test_the_measures_match_their_formulas(token_rows: Rows) -> None:
 def test_only_tokens_of_the_own_version_with_a_recorded_logprob_are_measured() -> None:
     token_rows = [[Token(behaviour=-1.1), Token(behaviour=-3.0), Token(behaviour=math.nan)]]
 
-    assert measured(token_rows, [True, False, True])["logprob_gap"] == pytest.approx(0.1)
+    assert measured(token_rows, [True, False, True])["mismatch_max"] == pytest.approx(0.1)
     assert measured(token_rows, [False, False, False]) == {}
     assert measured([[]]) == {}
 

@@ -177,7 +177,7 @@ async def test_a_server_with_token_ids_is_scored_if_it_serves_the_weights_of_the
         if not is_same:
             with pytest.raises(InvalidInput) as refusal:
                 await folder_subject({SOLVER: folder}, spec, resources)
-            assert refusal.value.code == "baseline.logprob_gap"
+            assert refusal.value.code == "baseline.logprob_mismatch"
             return
         subject = await folder_subject({SOLVER: folder}, spec, resources)
         report, _ = await scored(select(load_recipe("smoke"), "progress", samples=2, prompts=2), subject)
@@ -207,4 +207,4 @@ async def test_an_engine_that_computes_something_else_is_refused(folder: Path, m
     async with AsyncExitStack() as resources:
         with pytest.raises(InvalidInput) as refusal:
             await folder_subject({SOLVER: folder}, {"kind": "local_torch"}, resources)
-    assert refusal.value.code == "baseline.logprob_gap"
+    assert refusal.value.code == "baseline.logprob_mismatch"

@@ -86,7 +86,7 @@ async def record(
         server = engine.servers[0]
         assert engine._folder is not None
         await engine.pause(PauseMode.KEEP)
-        await engine._dialect.reload(server.client, engine._folder.path, "1", learn_placements=False)
+        await engine._dialect.reload(server.client, engine._folder.path, "1", learn_mapping=False)
         await engine.resume()
         recorder.step = "checksum"
         await engine._dialect.checksum(server.client)

@@ -189,9 +189,9 @@ class TestVllmServer(SimulatedServerSuite):
 
 
 RELOAD = {"sglang": "/update_weights_from_disk", "vllm": "/collective_rpc"}
-"""Route that reloads all weights, without placements."""
+"""Route that reloads all weights, without the weight mapping."""
 PATCH = {"sglang": "/astraflow/update", "vllm": "/collective_rpc"}
-"""Route that patches, and reloads with placements."""
+"""Route that patches, and reloads with the weight mapping."""
 GENERATE = {"sglang": "/generate", "vllm": "/inference/v1/generate"}
 
 

@@ -64,7 +64,7 @@ class Learned:
     train_s: float
     publish_s: float
     load_s: float
-    largest_gap: float
+    largest_mismatch: float
     changed_share: float
     """Share of the bf16 elements that change from one version to the next."""
 
@@ -102,7 +102,7 @@ class Learning:
     async def run(self) -> Learned:
         """Steps until the mean reward of the last steps reaches the target."""
         rewards: list[float] = []
-        gaps: list[float] = []
+        mismatches: list[float] = []
         generate_s = train_s = 0.0
         await self._publish_and_load()
         while len(rewards) < self._setup.max_steps:
@@ -113,8 +113,8 @@ class Learning:
             train_s += time.perf_counter() - generated
             generate_s += generated - began
             rewards.append(metrics["reward_mean"])
-            if "logprob_gap" in metrics:
-                gaps.append(metrics["logprob_gap"])
+            if "mismatch_max" in metrics:
+                mismatches.append(metrics["mismatch_max"])
             if len(rewards) >= WINDOW and statistics.fmean(rewards[-WINDOW:]) >= self._setup.target:
                 break
             await self._publish_and_load()
@@ -126,7 +126,7 @@ class Learning:
             train_s=train_s,
             publish_s=self._publish_s,
             load_s=self._load_s,
-            largest_gap=max(gaps, default=0.0),
+            largest_mismatch=max(mismatches, default=0.0),
             changed_share=statistics.fmean(self._changed),
         )
 
@@ -193,7 +193,9 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=Setup().learning_rate)
     chosen = parser.parse_args()
     configure(level="WARNING")
-    sys.stdout.write("lag    seed  steps  first  last   prepare    gen  train  publish  load [ms/step]  changed  gap\n")
+    sys.stdout.write(
+        "lag    seed  steps  first  last   prepare    gen  train  publish  load [ms/step]  changed  mismatch\n"
+    )
     for least, most in chosen.lag or [(0, 0), (2, 4)]:
         for seed in range(chosen.seeds):
             setup = Setup(seed=seed, lag=(least, most), learning_rate=chosen.learning_rate)
@@ -208,7 +210,8 @@ def _line(setup: Setup, learned: Learned) -> str:
     per_step = "  ".join(f"{1000 * part / steps:5.1f}" for part in parts)
     return (
         f"{setup.lag[0]}-{setup.lag[1]}    {setup.seed:4d}  {steps:5d}  {learned.first:5.2f}  {learned.last:5.3f}  "
-        f"{learned.prepare_s:6.1f}s  {per_step}            {learned.changed_share:6.2f}  {learned.largest_gap:.1e}\n"
+        f"{learned.prepare_s:6.1f}s  {per_step}            {learned.changed_share:6.2f}  "
+        f"{learned.largest_mismatch:.1e}\n"
     )
 
 

@@ -74,7 +74,7 @@ def test_adapters_are_trained_on_a_base_that_is_published_once(tmp_path: Path) -
     result = json.loads(summary.read_text())
     assert (result["failed"], result["balanced"], result["restarts"]) == (False, True, 1), result
     assert result["steps"] >= STEPS
-    assert result["logprob_gap_max"] < 1e-3
+    assert result["logprob_mismatch_max"] < 1e-3
     assert (len(events_of(log, "base_published")), len(events_of(log, "base_already_published"))) == (1, 1)
     published = events_of(directory / "logs" / "weights.log", "version_published")
     assert [event["version"] for event in published if event["policy"] == "solver.base"] == [0]

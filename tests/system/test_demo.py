@@ -26,7 +26,7 @@ def test_the_demo_learns_to_reverse_four_letters(tmp_path: Path) -> None:
     assert summary["reward_first"] < 0.5
     # The step that was being written when the run had learned is acknowledged too, and may be a little lower.
     assert summary["reward_last"] >= 0.88
-    assert summary["logprob_gap_max"] < 1e-3  # the engines' logprobs are those of the trainer, in nats
+    assert summary["logprob_mismatch_max"] < 1e-3  # the engines' logprobs are those of the trainer, in nats
     assert summary["weight_updates_delta"] + summary["weight_updates_shared"] > summary["weight_updates_full"]
 
 

@@ -15,4 +15,4 @@ async def test_training_with_stale_rollouts_learns_to_reverse_four_letters() -> 
 
     assert learned.first < 0.45
     assert learned.last >= 0.9, f"{len(learned.rewards)} steps led to {learned.last:.2f}"
-    assert learned.largest_gap < 1e-3
+    assert learned.largest_mismatch < 1e-3

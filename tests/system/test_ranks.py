@@ -100,7 +100,7 @@ def test_two_trainers_of_several_ranks_learn_despite_a_killed_rank(tmp_path: Pat
     assert {policy["policy"] for policy in result["policies"]} == {"solver", "sorter"}
     assert all(policy["steps"] >= STEPS for policy in result["policies"])
     assert result["simulated"] == []
-    assert result["logprob_gap_max"] < 1e-3
+    assert result["logprob_mismatch_max"] < 1e-3
     assert "rank 1 was killed by signal 9" in log.read_text()
     batches = [step["batch"] for step in steps_of(log)]
     assert len(batches) == len(set(batches))

@@ -36,7 +36,7 @@ def test_a_real_language_model_is_fetched_and_learns_sums(tmp_path: Path, monkey
     summary = json.loads(file.read_text())
     assert (summary["balanced"], summary["failed"], summary["restarts"]) == (True, False, 0), run.stdout
     assert summary["reward_last"] > summary["reward_first"] + 0.2
-    assert summary["logprob_gap_max"] < 1e-3  # nats
+    assert summary["logprob_mismatch_max"] < 1e-3  # nats
     assert run.stdout.count("assistant") == 4  # two conversations of the first step, and two of the last
 
 

@@ -11,7 +11,7 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import Conflict
 from astraflow.contract.ids import PolicyId, Version, adapter_base_of
 from astraflow.raas.engines import engines
-from astraflow.raas.engines.logprob_gap import measure_logprob_gap
+from astraflow.raas.engines.logprob_mismatch import measure_logprob_mismatch
 from astraflow.raas.policies.adapter_bases import AdapterBases
 from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.driver import BackendDriver
@@ -74,9 +74,9 @@ async def test_nodes_serve_published_adapters_on_the_published_base_as_the_train
             assert binding is not None
             assert (binding.base, binding.base_version, binding.scale) == (BASE, 0, 8.0)
             await engine.load(await bases.attach_base(adapters))
-            gap = await measure_logprob_gap(engine, adapters.manifest)
-            assert gap is not None
-            assert gap.max < 1e-3
+            mismatch = await measure_logprob_mismatch(engine, adapters.manifest)
+            assert mismatch is not None
+            assert mismatch.max < 1e-3
         await engine.close()
 
 

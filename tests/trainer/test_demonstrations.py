@@ -108,7 +108,7 @@ def test_a_verifier_sees_right_and_wrong_answers(tokenizer: ChatTokenizer) -> No
 
 def test_several_plays_show_a_verifier_right_and_wrong_answers_to_the_same_question(tokenizer: ChatTokenizer) -> None:
     sums = datasets.build({"kind": "arithmetic", "digits": 1}, 0)
-    transcripts = played(sums, tokenizer, 100 * 12, policy="verifier", plays=12, **VERIFICATION)
+    transcripts = played(sums, tokenizer, 100 * 12, policy="verifier", episodes_per_prompt=12, **VERIFICATION)
 
     requests = [parse_verification_prompt(tokenizer.decode(item.tokens)) for item in transcripts]
     answers = [

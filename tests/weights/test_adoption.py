@@ -23,28 +23,30 @@ from tests.weights.versions import POLICY, delta_file, history, layout, snapshot
 
 SNAPSHOTS = history(6)
 VERSIONS = [layout(tensors, version) for version, tensors in enumerate(SNAPSHOTS)]
-Shown = Callable[[tuple[Manifest, Buffer]], SharedBuffer]
+SharedBuffers = Callable[[tuple[Manifest, Buffer]], SharedBuffer]
 
 
 @pytest.fixture
-def shown() -> Iterator[Shown]:
+def shared_buffer() -> Iterator[SharedBuffers]:
     """Returns a function that places a version in shared memory, as a publisher does."""
     buffers: list[SharedBuffer] = []
 
-    def show(version: tuple[Manifest, Buffer]) -> SharedBuffer:
+    def place(version: tuple[Manifest, Buffer]) -> SharedBuffer:
         buffer = SharedBuffer(version[0].size_bytes)
         buffer.buffer[:] = version[1]
         buffers.append(buffer)
         return buffer
 
-    yield show
+    yield place
     for buffer in buffers:
         buffer.unlink()
 
 
-def test_a_version_is_adopted_without_a_copy_and_mapped_by_readers(tmp_path: Path, shown: Shown) -> None:
+def test_a_version_is_adopted_without_a_copy_and_mapped_by_readers(
+    tmp_path: Path, shared_buffer: SharedBuffers
+) -> None:
     with open_test_store(tmp_path) as store:
-        buffer = shown(VERSIONS[0])
+        buffer = shared_buffer(VERSIONS[0])
 
         assert put_shared(store, VERSIONS[0][0], buffer.file)
 
@@ -54,9 +56,11 @@ def test_a_version_is_adopted_without_a_copy_and_mapped_by_readers(tmp_path: Pat
         assert fetched_manifest(store) == VERSIONS[0][0]
 
 
-def test_the_writer_can_reclaim_a_buffer_only_after_the_store_released_it(tmp_path: Path, shown: Shown) -> None:
+def test_the_writer_can_reclaim_a_buffer_only_after_the_store_released_it(
+    tmp_path: Path, shared_buffer: SharedBuffers
+) -> None:
     with open_test_store(tmp_path, WeightsConfig(retired_version_s=0)) as store:
-        first, second = shown(VERSIONS[0]), shown(VERSIONS[1])
+        first, second = shared_buffer(VERSIONS[0]), shared_buffer(VERSIONS[1])
         put_shared(store, VERSIONS[0][0], first.file)
         assert not first.reclaim()
         source = store.open(store.plan(POLICY, have=None, want=None).transfers[0])
@@ -69,15 +73,15 @@ def test_the_writer_can_reclaim_a_buffer_only_after_the_store_released_it(tmp_pa
         assert not second.reclaim()
 
 
-def test_a_reader_of_a_full_snapshot_keeps_its_buffer(tmp_path: Path, shown: Shown) -> None:
+def test_a_reader_of_a_full_snapshot_keeps_its_buffer(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     config = WeightsConfig(full_snapshot_every=100, retired_version_s=0)
     with open_test_store(tmp_path, config) as store:
         for version in (0, 1):
-            buffer = shown(VERSIONS[version])
+            buffer = shared_buffer(VERSIONS[version])
             put_shared(store, VERSIONS[version][0], buffer.file)
         source = store.open(store.plan(POLICY, have=None, want=None).transfers[0])
 
-        put_shared(store, VERSIONS[2][0], shown(VERSIONS[2]).file)
+        put_shared(store, VERSIONS[2][0], shared_buffer(VERSIONS[2]).file)
 
         assert not buffer.reclaim()
         assert bytes(source.read(0, 10**9)) == VERSIONS[1][1].tobytes()
@@ -86,18 +90,18 @@ def test_a_reader_of_a_full_snapshot_keeps_its_buffer(tmp_path: Path, shown: Sho
         assert buffer.reclaim()
 
 
-def test_a_replaced_version_can_be_reopened_for_a_limited_time(tmp_path: Path, shown: Shown) -> None:
+def test_a_replaced_version_can_be_reopened_for_a_limited_time(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     """Opens the file anew for each range and each resumption, as a reader over an unreliable link does."""
     clock = ManualClock()
     with open_test_store(tmp_path, WeightsConfig(full_snapshot_every=100, retired_version_s=30), clock) as store:
         for version in (0, 1):
-            buffer = shown(VERSIONS[version])
+            buffer = shared_buffer(VERSIONS[version])
             put_shared(store, VERSIONS[version][0], buffer.file)
         (full,) = store.plan(POLICY, have=None, want=None).transfers
         store.open(full).close()
 
         for version, passed_s in ((2, 29.0), (3, 29.0)):
-            put_shared(store, VERSIONS[version][0], shown(VERSIONS[version]).file)
+            put_shared(store, VERSIONS[version][0], shared_buffer(VERSIONS[version]).file)
             clock.advance(passed_s)
             assert read(store, full).tobytes() == VERSIONS[1][1].tobytes()
 
@@ -109,8 +113,8 @@ def test_a_replaced_version_can_be_reopened_for_a_limited_time(tmp_path: Path, s
         assert buffer.reclaim()
 
 
-def test_at_most_two_replaced_versions_are_held_for_readers(tmp_path: Path, shown: Shown) -> None:
-    buffers = [shown(version) for version in VERSIONS]
+def test_at_most_two_replaced_versions_are_held_for_readers(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
+    buffers = [shared_buffer(version) for version in VERSIONS]
     with open_test_store(tmp_path, WeightsConfig(full_snapshot_every=100), ManualClock()) as store:
         for (manifest, _), buffer in zip(VERSIONS, buffers, strict=True):
             put_shared(store, manifest, buffer.file)
@@ -120,10 +124,10 @@ def test_at_most_two_replaced_versions_are_held_for_readers(tmp_path: Path, show
         assert [buffer.reclaim() for buffer in buffers] == [True, True, True, False, False, False]
 
 
-def test_followers_get_a_delta_that_the_store_made(tmp_path: Path, shown: Shown) -> None:
+def test_followers_get_a_delta_that_the_store_made(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     with open_test_store(tmp_path) as store:
         for version in (0, 1):
-            put_shared(store, VERSIONS[version][0], shown(VERSIONS[version]).file)
+            put_shared(store, VERSIONS[version][0], shared_buffer(VERSIONS[version]).file)
 
         (transfer,) = store.plan(POLICY, have=Version(0), want=None).transfers
 
@@ -135,47 +139,49 @@ def test_followers_get_a_delta_that_the_store_made(tmp_path: Path, shown: Shown)
         ]
 
 
-def test_a_delta_sent_with_a_shared_version_is_stored_unchanged(tmp_path: Path, shown: Shown) -> None:
+def test_a_delta_sent_with_a_shared_version_is_stored_unchanged(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     delta = delta_file(VERSIONS[0], VERSIONS[1])
     with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
 
-        assert put_shared(store, VERSIONS[1][0], shown(VERSIONS[1]).file, delta)
+        assert put_shared(store, VERSIONS[1][0], shared_buffer(VERSIONS[1]).file, delta)
 
         assert store.plan(POLICY, have=Version(0), want=None).transfers == (delta[0],)
         assert store.notices(POLICY)[-1].changed_elements > 0
 
 
-def test_a_delta_that_does_not_produce_the_bits_is_refused(tmp_path: Path, shown: Shown) -> None:
+def test_a_delta_that_does_not_produce_the_bits_is_refused(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     other = layout(SNAPSHOTS[2], 1)
     transfer, data = delta_file(VERSIONS[0], other)
     with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
 
         with raises_code(CorruptData, "weights.delta_mismatch"):
-            put_shared(store, VERSIONS[1][0], shown(VERSIONS[1]).file, (transfer, data))
+            put_shared(store, VERSIONS[1][0], shared_buffer(VERSIONS[1]).file, (transfer, data))
 
         assert [notice.version for notice in store.notices(POLICY)] == [0]
-        assert put_shared(store, VERSIONS[1][0], shown(VERSIONS[1]).file)
+        assert put_shared(store, VERSIONS[1][0], shared_buffer(VERSIONS[1]).file)
 
 
-def test_a_delta_on_a_missing_base_is_replaced_by_the_stores_own_delta(tmp_path: Path, shown: Shown) -> None:
+def test_a_delta_on_a_missing_base_is_replaced_by_the_stores_own_delta(
+    tmp_path: Path, shared_buffer: SharedBuffers
+) -> None:
     """Needs no second publish from a trainer that is ahead of a store that lost a version: the store has all bits."""
     skipping = delta_file(VERSIONS[0], VERSIONS[2])
     with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
         put_full(store, SNAPSHOTS[1], 1)
 
-        assert put_shared(store, VERSIONS[2][0], shown(VERSIONS[2]).file, skipping)
+        assert put_shared(store, VERSIONS[2][0], shared_buffer(VERSIONS[2]).file, skipping)
 
         (transfer,) = store.plan(POLICY, have=Version(1), want=None).transfers
         assert transfer.base == 1
         assert fetched_manifest(store, have=VERSIONS[1]) == VERSIONS[2][0]
 
 
-def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path, shown: Shown) -> None:
+def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     with open_test_store(tmp_path) as store:
-        buffer = shown(VERSIONS[1])
+        buffer = shared_buffer(VERSIONS[1])
 
         with raises_code(CorruptData, "weights.hash_mismatch", "'embed.weight'"):
             put_shared(store, VERSIONS[0][0], buffer.file)
@@ -185,17 +191,17 @@ def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path, shown: S
         assert store.notices(POLICY) == ()
 
 
-def test_a_buffer_of_another_size_is_refused(tmp_path: Path, shown: Shown) -> None:
+def test_a_buffer_of_another_size_is_refused(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     small = layout({"w": snapshot()["norm.weight"]}, 0)
     with open_test_store(tmp_path) as store, pytest.raises(CorruptData, match="bytes, expected"):
-        put_shared(store, VERSIONS[0][0], shown(small).file)
+        put_shared(store, VERSIONS[0][0], shared_buffer(small).file)
 
 
 @pytest.mark.parametrize("case", ["gone", "elsewhere", "written", "no buffer"])
 def test_an_unavailable_shared_buffer_is_requested_as_bytes(
-    tmp_path: Path, shown: Shown, case: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shared_buffer: SharedBuffers, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    buffer = shown(VERSIONS[0])
+    buffer = shared_buffer(VERSIONS[0])
     file: SharedFile = buffer.file
     match case:
         case "gone":
@@ -214,9 +220,9 @@ def test_an_unavailable_shared_buffer_is_requested_as_bytes(
         assert fetched_manifest(store) == VERSIONS[0][0]
 
 
-def test_a_removed_shared_file_is_not_offered_to_readers(tmp_path: Path, shown: Shown) -> None:
+def test_a_removed_shared_file_is_not_offered_to_readers(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     with open_test_store(tmp_path) as store:
-        buffer = shown(VERSIONS[0])
+        buffer = shared_buffer(VERSIONS[0])
         put_shared(store, VERSIONS[0][0], buffer.file)
 
         buffer.unlink()
@@ -225,19 +231,19 @@ def test_a_removed_shared_file_is_not_offered_to_readers(tmp_path: Path, shown: 
         assert fetched_manifest(store) == VERSIONS[0][0]
 
 
-def test_adopting_a_stored_version_again_is_harmless(tmp_path: Path, shown: Shown) -> None:
+def test_adopting_a_stored_version_again_is_harmless(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     with open_test_store(tmp_path) as store:
-        buffer = shown(VERSIONS[0])
+        buffer = shared_buffer(VERSIONS[0])
         put_shared(store, VERSIONS[0][0], buffer.file)
         buffer.unlink()
 
         assert not put_shared(store, VERSIONS[0][0], buffer.file)
 
 
-def test_an_adopted_version_is_restored_after_a_restart(tmp_path: Path, shown: Shown) -> None:
+def test_an_adopted_version_is_restored_after_a_restart(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     with open_test_store(tmp_path) as store:
         for version in range(6):
-            buffer = shown(VERSIONS[version])
+            buffer = shared_buffer(VERSIONS[version])
             put_shared(store, VERSIONS[version][0], buffer.file)
             buffer.unlink()
     with open_test_store(tmp_path) as store:
@@ -266,10 +272,10 @@ def test_received_versions_can_be_mapped(tmp_path: Path) -> None:
 
 
 def test_full_shared_memory_disables_only_the_sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(*_: object) -> None:
+    def raise_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    monkeypatch.setattr(os, "posix_fallocate", raise_full)
     with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
 
@@ -277,12 +283,12 @@ def test_full_shared_memory_disables_only_the_sharing(tmp_path: Path, monkeypatc
         assert store.plan(POLICY, have=None, want=None).shared is None
 
 
-def test_an_announced_buffer_of_another_version_is_refused(tmp_path: Path, shown: Shown) -> None:
+def test_an_announced_buffer_of_another_version_is_refused(tmp_path: Path, shared_buffer: SharedBuffers) -> None:
     manifest = VERSIONS[0][0]
     with open_test_store(tmp_path) as store:
-        for lie in (
+        for forged in (
             replace(unhashed_transfer(manifest), target=Version(7)),
             replace(unhashed_transfer(manifest), size_bytes=10**9),
         ):
             with pytest.raises(CorruptData):
-                store.begin_upload(manifest, lie, shared=shown(VERSIONS[0]).file)
+                store.begin_upload(manifest, forged, shared=shared_buffer(VERSIONS[0]).file)

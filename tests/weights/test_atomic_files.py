@@ -9,7 +9,7 @@ from astraflow.weights.atomic_files import AtomicFile, write_file
 from tests.errors import raises_code
 
 
-def _no_room(*_: object) -> int:
+def _raise_full(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -43,7 +43,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     write_file(tmp_path / "file", b"old")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, call, _no_room)
+        patched.setattr(os, call, _raise_full)
         with raises_code(StorageFull, "storage.disk_full"):
             write_file(tmp_path / "file", b"new")
 

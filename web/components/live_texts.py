@@ -136,8 +136,8 @@ def _pool_texts(pool: PoolReport) -> dict[str, LiveText]:
     return {f"pool/{pool.id}/{name}": text for name, text in live_texts.items()}
 
 
-GAP_LIMIT = 1e-3
-"""Logprob gap in nats above which engine and trainer disagree."""
+MISMATCH_LIMIT = 1e-3
+"""Logprob mismatch in nats above which engine and trainer disagree."""
 
 
 @node_cache(lambda _: None)
@@ -148,7 +148,7 @@ def build_weight_texts(report: Report) -> dict[str, tuple[str, str]]:
     fulls, deltas = total["weight_updates_full"], total["weight_updates_delta"]
     shared, mapped = total["weight_bytes_shared"], total["weight_updates_shared"]
     updates = fulls + deltas + mapped
-    gap, gap_tone = _gap(report)
+    mismatch, mismatch_tone = _mismatch(report)
     return {
         "weights/full": (formats.size(full), ""),
         "weights/delta": (formats.size(delta), ""),
@@ -159,7 +159,7 @@ def build_weight_texts(report: Report) -> dict[str, tuple[str, str]]:
         "weights/saved": (_saved(full, delta, fulls, deltas, mapped), ""),
         "weights/pause": (formats.duration(total["weight_pause_s"] / updates) if updates else formats.MISSING, ""),
         "weights/failures": (formats.count(total["weight_failures"]), "bad" if total["weight_failures"] else ""),
-        "weights/gap": (gap, gap_tone),
+        "weights/mismatch": (mismatch, mismatch_tone),
     }
 
 
@@ -193,9 +193,9 @@ def _saved(full: float, delta: float, fulls: float, deltas: float, mapped: float
     return f"{compared}: {formats.percent(saved)} less"
 
 
-def _gap(report: Report) -> tuple[str, str]:
-    gaps = [node.gauges["logprob_gap_max"] for node in report.nodes if "logprob_gap_max" in node.gauges]
-    if not gaps:
+def _mismatch(report: Report) -> tuple[str, str]:
+    mismatches = [node.gauges["logprob_mismatch_max"] for node in report.nodes if "logprob_mismatch_max" in node.gauges]
+    if not mismatches:
         return "not measured", ""
-    worst = max(gaps)
-    return (f"{worst:.1e} nats", "bad") if worst > GAP_LIMIT else (f"{worst:.1e} nats", "good")
+    worst = max(mismatches)
+    return (f"{worst:.1e} nats", "bad") if worst > MISMATCH_LIMIT else (f"{worst:.1e} nats", "good")

@@ -1,9 +1,13 @@
 """Registry of losses, which the optimizer minimizes; the built-ins by kind."""
 
+from pkgutil import iter_modules
+
 from astraflow.algorithms.losses.base import Loss
 from astraflow.runtime.plugins import Registry
 
-_KINDS = ("cispo", "critic", "decoupled_ppo", "dpo", "dppo", "gspo", "m2po", "ppo", "reinforce", "sapo", "sft")
+_SHARED = {"base", "options", "policy_gradient"}
+"""Modules of this package that are no loss."""
+_KINDS = tuple(module.name for module in iter_modules(__path__) if module.name not in _SHARED)
 
 losses: Registry[Loss] = Registry(
     "loss", built_in={kind: f"astraflow.algorithms.losses.{kind}" for kind in _KINDS}, heavy=_KINDS

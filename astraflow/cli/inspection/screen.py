@@ -105,8 +105,8 @@ def summary_table(summary: Summary) -> Table:
     table.add_row("weights fetched as deltas", f"{size(delta)} in {summary.weight_updates_delta} updates")
     shared = f"{size(summary.weight_bytes_shared)} in {summary.weight_updates_shared} updates"
     table.add_row("weights mapped, same host", shared)
-    gap = summary.logprob_gap_max
-    table.add_row("largest logprob gap", "not measured" if gap is None else f"{gap:.2e}")
+    mismatch = summary.logprob_mismatch_max
+    table.add_row("largest logprob mismatch", "not measured" if mismatch is None else f"{mismatch:.2e}")
     table.add_row("restarts", str(summary.restarts))
     if failures := _failures(summary.rollouts_failed, summary.latest_error):
         table.add_row("rollouts failed", failures)

@@ -56,7 +56,7 @@ class Summary:
     weight_bytes_shared: int
     """Bytes that nodes mapped from a store on the same host, without fetching."""
     weight_updates_shared: int
-    logprob_gap_max: float | None
+    logprob_mismatch_max: float | None
     """Largest difference between an engine's and the trainer's logprobs, in nats; None when never measured."""
     restarts: int
     imbalances: tuple[str, ...]
@@ -112,7 +112,7 @@ class Tally:
         """True once dataflow reported that the stop condition was met by learning."""
         self._policies = {policy: _PolicyTally() for policy in policies}
         self._counters: dict[NodeId, Mapping[str, float]] = {}
-        self._gap_max: float | None = None
+        self._mismatch_max: float | None = None
         self._imbalances: dict[str, None] = {}
         self._simulated: tuple[str, ...] = ()
         self._first_step_at: float | None = None
@@ -127,9 +127,9 @@ class Tally:
             self._first_step_at = self._clock.now()
         for node in report.nodes:
             self._counters[node.id] = node.counters
-            gap = node.gauges.get("logprob_gap_max")
-            if gap is not None:
-                self._gap_max = gap if self._gap_max is None else max(gap, self._gap_max)
+            mismatch = node.gauges.get("logprob_mismatch_max")
+            if mismatch is not None:
+                self._mismatch_max = mismatch if self._mismatch_max is None else max(mismatch, self._mismatch_max)
         self._rollouts_failed = failed_share(report)
         self._latest_error = latest_error(report) or self._latest_error
         self._imbalances.update(dict.fromkeys(imbalances(report)))
@@ -158,7 +158,7 @@ class Tally:
             weight_updates_delta=self._total("weight_updates_delta"),
             weight_bytes_shared=self._total("weight_bytes_shared"),
             weight_updates_shared=self._total("weight_updates_shared"),
-            logprob_gap_max=self._gap_max,
+            logprob_mismatch_max=self._mismatch_max,
             restarts=restarts,
             imbalances=tuple(self._imbalances),
             rollouts_failed=self._rollouts_failed,

@@ -18,7 +18,7 @@ from astraflow.contract.plugins import CheckResult, Outcome
 from astraflow.contract.rollouts.generation import Finish, Generation, Sampling, joined
 from astraflow.contract.rollouts.trajectories import Int32Array
 from astraflow.raas.engines.base import Engine, PauseMode
-from astraflow.raas.engines.logprob_gap import compare_logprobs, measure_logprob_gap
+from astraflow.raas.engines.logprob_mismatch import compare_logprobs, measure_logprob_mismatch
 from astraflow.weights.tensors import VerifiedWeights
 
 _T = TypeVar("_T")
@@ -154,12 +154,12 @@ async def logprobs_are_those_of_the_trainer(subject: Subject) -> str:
     """The probe of the version agrees within the engine's tolerance."""
     if not subject.can_load:
         raise Unsupported("no trainer here; each version of a run is compared by its probe")
-    gap = await measure_logprob_gap(subject.engine, subject.weights(subject.version).manifest)
-    if gap is None:
+    mismatch = await measure_logprob_mismatch(subject.engine, subject.weights(subject.version).manifest)
+    if mismatch is None:
         raise Unsupported("the engine is simulated, or the version has no probe")
-    excess = gap.excess(subject.engine.logprob_tolerance)
-    _require(not excess, f"the gap to the probe is {excess}")
-    return f"largest difference {gap.max:.2g} nats over {gap.tokens} tokens"
+    excess = mismatch.excess(subject.engine.logprob_tolerance)
+    _require(not excess, f"the mismatch to the probe is {excess}")
+    return f"largest difference {mismatch.max:.2g} nats over {mismatch.tokens} tokens"
 
 
 async def sampled_logprobs_equal_scores(subject: Subject) -> str:
@@ -377,10 +377,10 @@ async def _compare_with_scores(subject: Subject, generation: Generation, length:
         raise Unsupported("the engine is simulated")
     tokens = np.concatenate([subject.prompt, generation.tokens])
     scores = await subject.engine.score(tokens, len(tokens) - length)
-    gap = compare_logprobs(scores, generation.logprobs[-length:])
-    excess = gap.excess(subject.engine.logprob_tolerance)
+    mismatch = compare_logprobs(scores, generation.logprobs[-length:])
+    excess = mismatch.excess(subject.engine.logprob_tolerance)
     _require(not excess, f"logprobs and scores of the same tokens differ by {excess}")
-    return f"largest difference {gap.max:.2g} nats over {gap.tokens} tokens"
+    return f"largest difference {mismatch.max:.2g} nats over {mismatch.tokens} tokens"
 
 
 async def _or_unsupported(work: Awaitable[_T]) -> _T:

@@ -14,7 +14,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.rollouts.generation import Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import Engine
-from astraflow.raas.engines.logprob_gap import LogprobGap, compare_logprobs
+from astraflow.raas.engines.logprob_mismatch import LogprobMismatch, compare_logprobs
 
 TIMEOUT_S = 60.0
 
@@ -75,8 +75,8 @@ class ReprefillCheck:
         sample, self._sample = self._sample, None
         return sample
 
-    async def measure(self, sample: ReprefillSample) -> LogprobGap | None:
-        """Scores a sample and returns the gap; None when the engine has changed the version meanwhile.
+    async def measure(self, sample: ReprefillSample) -> LogprobMismatch | None:
+        """Scores a sample and returns the mismatch; None when the engine has changed the version meanwhile.
 
         Raises: TimeoutError, and any error of the engine.
         """

@@ -9,7 +9,7 @@ from astraflow.contract.errors import InternalError
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
-from astraflow.raas.engines.logprob_gap import gap_message, measure_logprob_gap
+from astraflow.raas.engines.logprob_mismatch import measure_logprob_mismatch, mismatch_message
 from astraflow.raas.policies.adapter_bases import AdapterBases, VersionSource
 from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
 from astraflow.runtime.clock import Clock
@@ -103,9 +103,9 @@ class SecondEngines:
         began_at, engine = self._clock.now(), pinned.served.engine
         weights = await pinned.bases.attach_base(pulled.weights)
         await engine.load(replace(weights, base=None, changes=None))
-        gap = await measure_logprob_gap(engine, pulled.weights.manifest)
-        if gap is not None and (excess := gap.excess(engine.logprob_tolerance)):
-            raise InternalError(gap_message(pulled.weights.manifest, excess), code="weights.logprob_gap")
+        mismatch = await measure_logprob_mismatch(engine, pulled.weights.manifest)
+        if mismatch is not None and (excess := mismatch.excess(engine.logprob_tolerance)):
+            raise InternalError(mismatch_message(pulled.weights.manifest, excess), code="weights.logprob_mismatch")
         pinned.source.commit(pulled.weights)
         self._counters.add("evaluation_loads")
         self._counters.add("evaluation_load_s", self._clock.now() - began_at)

@@ -11,7 +11,12 @@ from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.weights import Manifest
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.engines.logprob_gap import JUMP_FACTOR, GapHistory, gap_message, measure_logprob_gap
+from astraflow.raas.engines.logprob_mismatch import (
+    JUMP_FACTOR,
+    MismatchHistory,
+    measure_logprob_mismatch,
+    mismatch_message,
+)
 from astraflow.raas.engines.merged_adapters import MAX_LOST
 from astraflow.raas.policies.adapter_bases import AdapterBases
 from astraflow.raas.policies.reprefill_check import ReprefillSample
@@ -42,7 +47,7 @@ class NewestSource(CommittedSource, Protocol):
 class WeightLoop:
     """Keeps one engine on the newest version, verified twice: its bits by hashes, its effect by the probe.
 
-        wait for a newer version ──► pull, verify ──► load ──► measure the gap ──► serve
+        wait for a newer version ──► pull, verify ──► load ──► measure the mismatch ──► serve
                                                         ▲            │ too large
                                                         └─full, once─┤
                                                                      └─► withhold until a later probe passes
@@ -61,7 +66,7 @@ class WeightLoop:
         policies: ServedPolicies,
         *,
         counters: NodeCounters,
-        gaps: "GapGauges",
+        mismatches: "MismatchGauges",
         transfers: TransferTotals,
         clock: Clock,
     ) -> None:
@@ -72,15 +77,15 @@ class WeightLoop:
         self._adapter_bases = AdapterBases(source)
         self._policies = policies
         self._counters = counters
-        self._gaps = gaps
+        self._mismatches = mismatches
         self._clock = clock
         self._transfers = transfers
         self._transfer_source = ""
         self._is_withheld = False
         self._has_warned_of_rounding = False
-        self._is_gap_too_large = False
+        self._is_mismatch_too_large = False
         """True after a failed probe; a version without a probe does not reset it."""
-        self._gap_history = GapHistory()
+        self._mismatch_history = MismatchHistory()
         self._swap_lock = asyncio.Lock()
         """Held while a version is loaded, withheld after a failed check, or kept for an evaluation."""
         self._pull: asyncio.Future[PulledVersion] | None = None
@@ -126,8 +131,8 @@ class WeightLoop:
         if self._served.engine.evaluation_mode is not EvaluationMode.SERVED_VERSION:
             return ""
         assert self._manifest is not None  # noqa: S101 (a served version was loaded)
-        gap = await measure_logprob_gap(self._served.engine, self._manifest)
-        excess = "" if gap is None else gap.excess(self._served.engine.logprob_tolerance)
+        mismatch = await measure_logprob_mismatch(self._served.engine, self._manifest)
+        excess = "" if mismatch is None else mismatch.excess(self._served.engine.logprob_tolerance)
         if not excess:
             return ""
         return (
@@ -191,16 +196,16 @@ class WeightLoop:
         while True:
             sample = await check.next_sample()
             try:
-                gap = await check.measure(sample)
+                mismatch = await check.measure(sample)
             except Exception as problem:
                 self._counters.note_error(
                     f"{self._served.policy}: cannot check a request after a swap: {type(problem).__name__}: {problem}"
                 )
                 log.warning("reprefill_check_failed", policy=self._served.policy, problem=str(problem))
                 continue
-            if gap is not None:
-                self._gaps.record_reprefill(self._served.policy, gap.max)
-                excess = gap.excess(self._served.engine.logprob_tolerance)
+            if mismatch is not None:
+                self._mismatches.record_reprefill(self._served.policy, mismatch.max)
+                excess = mismatch.excess(self._served.engine.logprob_tolerance)
                 if excess:
                     await self._withhold_stale(sample, excess)
 
@@ -212,9 +217,9 @@ class WeightLoop:
             f"again, their logprobs differ by {excess}; the engine continued on the key-value cache of the old "
             "weights: use an engine that computes it again at each load (docs/how-to/engines.md)"
         )
-        self._counters.add("reprefill_gap_failures")
+        self._counters.add("reprefill_mismatch_failures")
         self._counters.note_error(message)
-        log.error("reprefill_gap_exceeded", policy=policy, version=sample.version, message=message)
+        log.error("reprefill_mismatch_exceeded", policy=policy, version=sample.version, message=message)
         async with self._swap_lock:
             if self._served.is_serving and self._served.engine.version == sample.version:
                 await self._withhold()
@@ -256,7 +261,7 @@ class WeightLoop:
         if self._is_withheld:
             await engine.resume()
             self._is_withheld = False
-        return await self._is_gap_accepted(weights.manifest, is_patch=weights.changes is not None)
+        return await self._is_mismatch_accepted(weights.manifest, is_patch=weights.changes is not None)
 
     def _note_rounding(self, share: float) -> None:
         """Warns once that the served policy lacks most of what was trained."""
@@ -269,33 +274,39 @@ class WeightLoop:
         )
         log.warning("adapters_rounded_away", policy=self._served.policy, share=round(share, 3))
 
-    async def _is_gap_accepted(self, manifest: Manifest, *, is_patch: bool) -> bool:
-        """Measures the gap; a jump after a patch is not accepted, so that the whole version is loaded."""
+    async def _is_mismatch_accepted(self, manifest: Manifest, *, is_patch: bool) -> bool:
+        """Measures the mismatch; a jump after a patch is not accepted, so that the whole version is loaded."""
         engine = self._served.engine
-        gap = await measure_logprob_gap(engine, manifest)
-        if gap is None:
-            return not self._is_gap_too_large
-        self._gaps.record(manifest.policy, gap.max)
-        excess = gap.excess(engine.logprob_tolerance)
-        self._is_gap_too_large = bool(excess)
+        mismatch = await measure_logprob_mismatch(engine, manifest)
+        if mismatch is None:
+            return not self._is_mismatch_too_large
+        self._mismatches.record(manifest.policy, mismatch.max)
+        excess = mismatch.excess(engine.logprob_tolerance)
+        self._is_mismatch_too_large = bool(excess)
         if excess:
-            self._counters.add("logprob_gap_failures")
-            message = gap_message(manifest, excess)
+            self._counters.add("logprob_mismatch_failures")
+            message = mismatch_message(manifest, excess)
             self._counters.note_error(message)
             log.error(
-                "logprob_gap_exceeded", policy=manifest.policy, version=manifest.version, gap=gap.max, message=message
+                "logprob_mismatch_exceeded",
+                policy=manifest.policy,
+                version=manifest.version,
+                mismatch=mismatch.max,
+                message=message,
             )
             return False
-        if self._gap_history.is_jump(gap) and is_patch:
-            log.warning("logprob_gap_jumped", policy=manifest.policy, version=manifest.version, gap=gap.mean)
-            return False  # loads the whole version and measures again
-        if self._gap_history.is_jump(gap):
-            self._counters.add("logprob_gap_jumps")
-            self._counters.note_error(
-                f"{manifest.policy}: the mean logprob gap of version {manifest.version} is {gap.mean:.3g} nats, more "
-                f"than {JUMP_FACTOR:g} times the usual one"
+        if self._mismatch_history.is_jump(mismatch) and is_patch:
+            log.warning(
+                "logprob_mismatch_jumped", policy=manifest.policy, version=manifest.version, mismatch=mismatch.mean
             )
-        self._gap_history.add(gap)
+            return False  # loads the whole version and measures again
+        if self._mismatch_history.is_jump(mismatch):
+            self._counters.add("logprob_mismatch_jumps")
+            self._counters.note_error(
+                f"{manifest.policy}: the mean logprob mismatch of version {manifest.version} is {mismatch.mean:.3g} nats, "
+                f"more than {JUMP_FACTOR:g} times the usual one"
+            )
+        self._mismatch_history.add(mismatch)
         return True
 
     async def _withhold(self) -> None:
@@ -322,8 +333,8 @@ class WeightLoop:
         self._counters.add("weight_failures", stats.fallbacks)
 
 
-class GapGauges:
-    """Logprob gaps of all policies as the two gauges of the node."""
+class MismatchGauges:
+    """Logprob mismatches of all policies as the two gauges of the node."""
 
     def __init__(self, counters: NodeCounters) -> None:
         self._counters = counters
@@ -331,17 +342,17 @@ class GapGauges:
         self._largest = 0.0
         self._reprefills: dict[str, float] = {}
 
-    def record(self, policy: str, gap: float) -> None:
-        """Records the measured gap of a policy, in nats."""
-        self._latest[policy] = gap
-        self._largest = max(self._largest, gap)
-        self._counters.set_gauge("logprob_gap", max(self._latest.values()))
-        self._counters.set_gauge("logprob_gap_max", self._largest)
+    def record(self, policy: str, mismatch: float) -> None:
+        """Records the measured mismatch of a policy, in nats."""
+        self._latest[policy] = mismatch
+        self._largest = max(self._largest, mismatch)
+        self._counters.set_gauge("logprob_mismatch", max(self._latest.values()))
+        self._counters.set_gauge("logprob_mismatch_max", self._largest)
 
-    def record_reprefill(self, policy: str, gap: float) -> None:
-        """Records the gap of a request that was in flight during a swap, in nats."""
-        self._reprefills[policy] = gap
-        self._counters.set_gauge("reprefill_gap", max(self._reprefills.values()))
+    def record_reprefill(self, policy: str, mismatch: float) -> None:
+        """Records the mismatch of a request that was in flight during a swap, in nats."""
+        self._reprefills[policy] = mismatch
+        self._counters.set_gauge("reprefill_mismatch", max(self._reprefills.values()))
 
 
 def _without_base(weights: VerifiedWeights) -> VerifiedWeights:

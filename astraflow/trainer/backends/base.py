@@ -62,7 +62,7 @@ class Backend(Protocol):
 
     def step(self, batch: Batch) -> Mapping[str, float]:
         """Runs one optimizer step over the whole batch; returns metrics (`loss`, `grad_norm`, `clip_fraction`,
-        `entropy`, `ratio_mean`, `logprob_gap` over rows written wholly with the trainer's own version, ...)."""
+        `entropy`, `ratio_mean`, `mismatch_max` over rows written wholly with the trainer's own version, ...)."""
 
     @property
     def published_shapes(self) -> TensorShapes:

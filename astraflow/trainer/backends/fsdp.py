@@ -20,7 +20,7 @@ from astraflow.trainer.backends.state.sharded import INDEX, joined_index
 from astraflow.trainer.backends.state.step import STATE, StepState
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks.channel import Message
-from astraflow.trainer.ranks.crew import Crew
+from astraflow.trainer.ranks.rank_group import RankGroup
 from astraflow.trainer.step.flops import peak_flops
 from astraflow.trainer.step.metrics import step_metrics
 from astraflow.trainer.step.row_check import row_limits_of, without_bad_rows
@@ -52,11 +52,11 @@ class FsdpBackend:
         self._options = options
         self._algorithm = AlgorithmConfig.parse(algorithm, where="algorithm")
         prepare_model(model)  # once, before the other ranks of this host look for its result
-        self._crew = Crew.start(
+        self._rank_group = RankGroup.start(
             ranks=options.ranks, device=options.device, timeout_s=options.rank_timeout_s, threads=options.threads
         )
         atexit.register(self.close)
-        device = self._crew.device
+        device = self._rank_group.device
         facts = {
             "options": options.model_dump(mode="json"),
             "model": dict(model),
@@ -65,7 +65,7 @@ class FsdpBackend:
             "engine": self.engine,
         }
         try:
-            self._rank, _ = self._crew.call(
+            self._rank, _ = self._rank_group.call(
                 "build",
                 lambda: RankTrainer(options, model, algorithm, seed=seed, device=device, engine=self.engine),
                 facts=facts,
@@ -105,7 +105,7 @@ class FsdpBackend:
             return {"updates": 0.0, **dropped}
         plan = self._planner.plan(batch)
         sequence_ranks = self._rank.engine.layout.sequence_ranks
-        shares = [plan.shares[rank // sequence_ranks] for rank in range(self._crew.ranks)]
+        shares = [plan.shares[rank // sequence_ranks] for rank in range(self._rank_group.ranks)]
         messages = []
         for share in shares[1:]:
             facts, arrays = share.encode()
@@ -118,7 +118,7 @@ class FsdpBackend:
             probe_text=probe_text_from_batch(batch, **limits) or self._state.probe_text,
         )
         duration_s = time.perf_counter() - began
-        peak = None if self._peak_flops is None else self._peak_flops * self._crew.ranks
+        peak = None if self._peak_flops is None else self._peak_flops * self._rank_group.ranks
         metrics = step_metrics(batch, plan, result, duration_s=duration_s, peak_flops=peak)
         self._limits.check(batch, result, metrics)
         return {**metrics, **dropped}
@@ -149,7 +149,7 @@ class FsdpBackend:
         """Copies weights, optimizer and the probe's sequences to the hosts of the ranks."""
         size_bytes, answers = self._call("capture", self._rank.capture)
         return CapturedShards(
-            crew=self._crew,
+            rank_group=self._rank_group,
             rank=self._rank,
             state=self._state,
             size_bytes=size_bytes + sum(answer.facts["size_bytes"] for answer in answers),
@@ -167,23 +167,23 @@ class FsdpBackend:
     def close(self) -> None:
         """Ends the other ranks."""
         atexit.unregister(self.close)
-        self._crew.close()
+        self._rank_group.close()
 
     def _write_base(self, staged: StagedVersion) -> None:
         facts = snapshot_facts(staged)
         self._call("snapshot_base", lambda: self._rank.snapshot_base(staged), facts=facts, is_long=True)
 
     def _call(self, command: str, own: Callable[[], T], **arguments: Any) -> tuple[T, list[Message]]:
-        return self._crew.call(command, own, calls=lambda: self._rank.calls, **arguments)
+        return self._rank_group.call(command, own, calls=lambda: self._rank.calls, **arguments)
 
 
 class CapturedShards:
     """State that the ranks have captured. Implements `CapturedState`."""
 
-    def __init__(self, *, crew: Crew, rank: RankTrainer, state: StepState, size_bytes: int) -> None:
+    def __init__(self, *, rank_group: RankGroup, rank: RankTrainer, state: StepState, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         """Size of the state over all ranks."""
-        self._crew = crew
+        self._rank_group = rank_group
         self._rank = rank
         self._state = state
 
@@ -192,11 +192,11 @@ class CapturedShards:
 
         Raises: OSError; Unavailable when a rank is lost.
         """
-        own, answers = self._crew.call(
+        own, answers = self._rank_group.call(
             "write",
             lambda: self._rank.write(folder),
             facts={"folder": str(folder.absolute())},
-            lane="write",
+            queue="write",
             is_long=True,
         )
         index = joined_index([own, *(answer.facts["index"] for answer in answers)])

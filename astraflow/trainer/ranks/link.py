@@ -27,14 +27,14 @@ _GREETING_S = 5.0
 
 @dataclass(kw_only=True)
 class RankLink:
-    """A rank other than the first, as the first rank knows it. Guarded by the condition of its `Crew`."""
+    """A rank other than the first, as the first rank knows it. Guarded by the condition of its `RankGroup`."""
 
     number: int
     channel: Channel
     process: subprocess.Popen[bytes] | None
     """None for a rank that a scheduler started."""
     heard_at: float = 0.0
-    """Time of its last message, by the clock of its `Crew`."""
+    """Time of its last message, by the clock of its `RankGroup`."""
     calls: int = 0
     """Collective calls that it has begun."""
     answers: dict[int, Message] = field(default_factory=dict)

@@ -29,8 +29,8 @@ JOIN_TIMEOUT_S = 300.0
 """Time in which a rank must reach the first rank; a scheduler may start ranks minutes apart. Seconds."""
 BEAT_S = 0.5
 """Interval of the heartbeats of a rank. Seconds."""
-WRITE_LANE = "write"
-"""Lane of commands that run concurrently with those of the main lane; they use no collectives."""
+WRITE_QUEUE = "write"
+"""Queue of commands that run concurrently with those of the main queue; they use no collectives."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -44,7 +44,7 @@ class RankWork(Protocol):
 
     @property
     def commands(self) -> Mapping[str, Callable[[Message], Message]]:
-        """Commands by name. They may be collective; those of the lane `write` must not be."""
+        """Commands by name. They may be collective; those of the queue `write` must not be."""
 
 
 BuildWork = Callable[[Message, torch.device], RankWork]
@@ -72,10 +72,10 @@ def run_rank(build: BuildWork) -> NoReturn:
 
 
 class _Rank:
-    """Threads of a rank: one receives messages, one per lane runs commands, and one sends heartbeats.
+    """Threads of a rank: one receives messages, one per queue runs commands, and one sends heartbeats.
 
-    receive ─► main lane: join, build, step, ...   (this thread: torch's collectives)
-        │  └─► write lane: write                   (a checkpoint, during the next step)
+    receive ─► main queue: join, build, step, ...   (this thread: torch's collectives)
+        │  └─► write queue: write                   (a checkpoint, during the next step)
         └ first rank lost ─► the process ends, whatever the other threads do
     """
 
@@ -86,12 +86,12 @@ class _Rank:
         self._build = build
         self._work: RankWork | None = None
         self._device = torch.device("cpu")
-        self._lanes: dict[str, queue.SimpleQueue[Message | None]] = {
-            name: queue.SimpleQueue() for name in ("main", WRITE_LANE)
+        self._queues: dict[str, queue.SimpleQueue[Message | None]] = {
+            name: queue.SimpleQueue() for name in ("main", WRITE_QUEUE)
         }
 
     def run(self) -> None:
-        writer = threading.Thread(target=self._serve, args=(WRITE_LANE,), daemon=True)
+        writer = threading.Thread(target=self._serve, args=(WRITE_QUEUE,), daemon=True)
         for thread in (writer, *(threading.Thread(target=work, daemon=True) for work in (self._receive, self._beat))):
             thread.start()
         self._serve("main")
@@ -101,12 +101,12 @@ class _Rank:
     def _receive(self) -> None:
         try:
             while (message := self._channel.receive()).facts["command"] != "close":
-                self._lanes[message.facts["lane"]].put(message)
+                self._queues[message.facts["queue"]].put(message)
         except AstraFlowError as problem:
             log.error("rank_ends", rank=self._place.rank, problem=str(problem))
             os._exit(EXIT_FAILED)  # the main thread may wait for a lost rank in native code
-        for lane in self._lanes.values():
-            lane.put(None)
+        for commands in self._queues.values():
+            commands.put(None)
 
     def _beat(self) -> None:
         pause = threading.Event()
@@ -116,8 +116,8 @@ class _Rank:
         except Unavailable:
             return  # the receiving thread ends the process
 
-    def _serve(self, lane: str) -> None:
-        while (message := self._lanes[lane].get()) is not None:
+    def _serve(self, name: str) -> None:
+        while (message := self._queues[name].get()) is not None:
             number = message.facts["number"]
             try:
                 answer = self._carry_out(message)

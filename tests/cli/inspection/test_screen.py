@@ -89,7 +89,7 @@ def test_a_terminal_shows_every_change_and_keeps_messages() -> None:
 def test_the_summary_has_the_result_and_the_main_figures() -> None:
     tally = Tally([PolicyId("solver")], window_steps=2)
     counters = {"weight_bytes_full": 428_000.0, "weight_updates_full": 2.0, "weight_bytes_delta": 61_000.0}
-    node = make.node_report(counters=counters, gauges={"logprob_gap_max": 1.2e-5})
+    node = make.node_report(counters=counters, gauges={"logprob_mismatch_max": 1.2e-5})
     report = make.report(make.stream_report(steps=6, rewards=(0.1, 0.1, 0.1, 0.1, 0.1, 1.0)), nodes=(node,))
     completion = Completion(reason="it did", has_learned=True, at=7.0, ends_run=True)
     tally.observe(replace(report, completion=completion))

@@ -78,12 +78,12 @@ def test_counters_of_restarted_nodes_are_summed() -> None:
     assert (totals.weight_bytes_full, totals.weight_updates_full, totals.weight_bytes_delta) == (200, 2, 16)
 
 
-def test_the_largest_gap_is_kept() -> None:
+def test_the_largest_mismatch_is_kept() -> None:
     gathered = tally()
-    assert summary(gathered).logprob_gap_max is None
-    for gap in (1e-5, 3e-4, 1e-6):
-        gathered.observe(make.report(nodes=(make.node_report(gauges={"logprob_gap_max": gap}),)))
-    assert summary(gathered).logprob_gap_max == 3e-4
+    assert summary(gathered).logprob_mismatch_max is None
+    for mismatch in (1e-5, 3e-4, 1e-6):
+        gathered.observe(make.report(nodes=(make.node_report(gauges={"logprob_mismatch_max": mismatch}),)))
+    assert summary(gathered).logprob_mismatch_max == 3e-4
 
 
 def test_times_count_from_the_command_and_from_the_first_step() -> None:

@@ -65,7 +65,7 @@ class _Server:
         """is_packed: the weights are packed, as on a CPU, and cannot be patched."""
         self._core = core
         self._is_packed = is_packed
-        self._has_placements = False
+        self._has_mapping = False
         self._has_adapters = has_adapters
         self._adapters: set[str] = set()
 
@@ -193,10 +193,10 @@ class _Server:
             raise HttpError(500, {"error": "arguments must be strings"})
         if method == "astraflow_load":
             await self._core.call("load", path=arguments["path"], version=None)
-            self._has_placements = arguments["learn"] == "1" and not self._is_packed
+            self._has_mapping = arguments["learn"] == "1" and not self._is_packed
             return {"results": ["0"]}
         if method == "astraflow_patch":
-            if not self._has_placements:
+            if not self._has_mapping:
                 raise HttpError(500, "Internal Server Error")
             return {"results": [str(await self._core.call("patch", path=arguments["path"], version=None))]}
         raise HttpError(500, "Internal Server Error")

@@ -35,7 +35,7 @@ class Weights:
     def patch(self, path: Path) -> int:
         """Writes changed elements; returns their number."""
         if not self._tensors:
-            raise CannotLoad("cannot patch: no placements are known; load a whole version first")
+            raise CannotLoad("cannot patch: no weight mapping is known; load a whole version first")
         changes = read_tensors(path)
         elements = 0
         for name in (name.removesuffix(".positions") for name in changes if name.endswith(".positions")):

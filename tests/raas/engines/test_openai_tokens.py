@@ -21,7 +21,7 @@ from astraflow.contract.rollouts.generation import Finish, Sampling
 from astraflow.contract.weights import Probe
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, PauseMode
-from astraflow.raas.engines.logprob_gap import measure_logprob_gap
+from astraflow.raas.engines.logprob_mismatch import measure_logprob_mismatch
 from astraflow.raas.engines.server.openai_tokens import OpenAITokensEngine, OpenAITokensOptions
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make
@@ -100,14 +100,14 @@ async def test_a_load_waits_for_the_server_and_delays_requests() -> None:
         assert engine.version == 1
 
 
-async def test_a_server_with_old_weights_has_a_logprob_gap() -> None:
+async def test_a_server_with_old_weights_has_a_logprob_mismatch() -> None:
     server = CompletionsServer()
     async with connected(server) as engine:
         await engine.load(weights(server, 1))
-        gap = await measure_logprob_gap(engine, weights(server, 1).manifest)
+        mismatch = await measure_logprob_mismatch(engine, weights(server, 1).manifest)
 
-    assert gap is not None
-    assert gap.excess(engine.logprob_tolerance)
+    assert mismatch is not None
+    assert mismatch.excess(engine.logprob_tolerance)
 
 
 async def test_a_generation_that_overlaps_a_version_change_fails() -> None:

@@ -16,7 +16,7 @@ from astraflow.raas.policies.held_engines import HOLD_IDLE_S, HeldEngines
 from astraflow.raas.policies.pinned_engines import PinnedEngines
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.policies.transfer_totals import TransferTotals
-from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.policies.weight_loop import MismatchGauges, WeightLoop
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion
 from tests import make
@@ -108,7 +108,7 @@ async def held(mode: EvaluationMode = EvaluationMode.RESERVED) -> AsyncIterator[
         published.source,
         policies,
         counters=counters,
-        gaps=GapGauges(counters),
+        mismatches=MismatchGauges(counters),
         transfers=TransferTotals(),
         clock=clock,
     )

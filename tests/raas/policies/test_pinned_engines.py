@@ -250,7 +250,7 @@ async def test_a_node_that_cannot_build_an_engine_backs_off_from_evaluations() -
         assert engine == 1
 
 
-async def test_an_engine_with_a_logprob_gap_serves_no_evaluation() -> None:
+async def test_an_engine_with_a_logprob_mismatch_serves_no_evaluation() -> None:
     bench = PinnedEnginesUnderTest(clock=ManualClock())
     async with bench.at(1):
         bench.engines[0].score_error = lambda engine: 0.5

@@ -15,7 +15,7 @@ from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.reprefill_check import MIN_ROUNDED_TOKENS, ReprefillCheck
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.policies.transfer_totals import TransferTotals
-from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.policies.weight_loop import MismatchGauges, WeightLoop
 from tests import make
 from tests.fakes.clock import ManualClock, settle
 from tests.fakes.engine import FakeEngine
@@ -84,7 +84,7 @@ async def following() -> AsyncIterator[Following]:
         source.make,
         policies,
         counters=counters,
-        gaps=GapGauges(counters),
+        mismatches=MismatchGauges(counters),
         transfers=TransferTotals(),
         clock=ManualClock(),
     )
@@ -106,8 +106,8 @@ async def test_a_request_across_a_weight_update_is_rescored_once_per_version() -
         await node.generate()
 
     assert len(node.engine.scored) == 2
-    assert node.counters.gauges()["reprefill_gap"] == 0
-    assert node.counters.counters()["reprefill_gap_failures"] == 0
+    assert node.counters.gauges()["reprefill_mismatch"] == 0
+    assert node.counters.counters()["reprefill_mismatch_failures"] == 0
     assert node.policies.versions() == {SOLVER: 2}
 
 
@@ -118,8 +118,8 @@ async def test_a_stale_cache_withholds_the_policy_until_the_next_version() -> No
         await node.generate()
         assert node.policies.versions() == {}
         assert node.engine.is_paused
-        assert node.counters.counters()["reprefill_gap_failures"] == 1
-        assert node.counters.gauges()["reprefill_gap"] == pytest.approx(2.5)
+        assert node.counters.counters()["reprefill_mismatch_failures"] == 1
+        assert node.counters.gauges()["reprefill_mismatch"] == pytest.approx(2.5)
         assert "key-value cache" in node.counters.errors()[-1]
         node.engine.is_stale = False
         await node.publish(2)
@@ -127,7 +127,7 @@ async def test_a_stale_cache_withholds_the_policy_until_the_next_version() -> No
 
     assert node.policies.versions() == {SOLVER: 2}
     assert not node.engine.is_paused
-    assert node.counters.gauges()["reprefill_gap"] == 0
+    assert node.counters.gauges()["reprefill_mismatch"] == 0
 
 
 async def test_a_failed_score_is_reported_and_does_not_withhold_the_policy() -> None:
@@ -139,7 +139,7 @@ async def test_a_failed_score_is_reported_and_does_not_withhold_the_policy() -> 
         assert "ZeroDivisionError" in node.counters.errors()[-1]
         node.engine.score_error = lambda engine: 0.0
         await node.generate()
-        assert node.counters.gauges()["reprefill_gap"] == 0
+        assert node.counters.gauges()["reprefill_mismatch"] == 0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.policies.transfer_totals import TransferTotals
-from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.policies.weight_loop import MismatchGauges, WeightLoop
 from astraflow.weights.adapters import AdapterBinding
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion, TransferStats
@@ -123,7 +123,7 @@ async def following() -> AsyncIterator[Following]:
         source.make,
         policies,
         counters=counters,
-        gaps=GapGauges(counters),
+        mismatches=MismatchGauges(counters),
         transfers=links,
         clock=clock,
     )
@@ -162,7 +162,7 @@ async def test_versions_are_loaded_measured_and_served() -> None:
     assert (counter_values["weight_bytes_full"], counter_values["weight_bytes_delta"]) == (100, 10)
     assert (counter_values["weight_fetch_s"], counter_values["weight_verify_s"]) == (2.0, 1.75)
     assert counter_values["weight_pause_s"] == 0.25, "the first load pauses no request"
-    assert node.counters.gauges()["logprob_gap"] == pytest.approx(5e-4, rel=1e-3)
+    assert node.counters.gauges()["logprob_mismatch"] == pytest.approx(5e-4, rel=1e-3)
 
 
 async def test_the_old_version_counts_as_served_while_the_next_one_is_loaded() -> None:
@@ -181,7 +181,7 @@ async def test_the_old_version_counts_as_served_while_the_next_one_is_loaded() -
     assert node.policies.versions() == {SOLVER: 1}
 
 
-async def test_a_gap_that_a_full_load_repairs_is_counted_and_the_version_served() -> None:
+async def test_a_mismatch_that_a_full_load_repairs_is_counted_and_the_version_served() -> None:
     async with following() as node:
         node.source.publish(0)
         await settle()
@@ -191,11 +191,11 @@ async def test_a_gap_that_a_full_load_repairs_is_counted_and_the_version_served(
 
     assert node.policies.versions() == {SOLVER: 1}
     assert [weights.base for weights in node.engine.loads] == [None, 0, None]
-    assert node.counters.counters()["logprob_gap_failures"] == 1
-    assert node.counters.gauges()["logprob_gap_max"] == pytest.approx(0.5)
+    assert node.counters.counters()["logprob_mismatch_failures"] == 1
+    assert node.counters.gauges()["logprob_mismatch_max"] == pytest.approx(0.5)
 
 
-async def test_a_lasting_gap_withholds_the_policy_until_a_version_passes() -> None:
+async def test_a_lasting_mismatch_withholds_the_policy_until_a_version_passes() -> None:
     async with following() as node:
         node.source.publish(0)
         await settle()
@@ -205,7 +205,7 @@ async def test_a_lasting_gap_withholds_the_policy_until_a_version_passes() -> No
         assert not node.is_ready
         assert node.policies.versions() == {}
         assert node.engine.is_paused
-        assert node.counters.counters()["logprob_gap_failures"] == 2
+        assert node.counters.counters()["logprob_mismatch_failures"] == 2
         assert "0.5 nats" in node.counters.errors()[-1]
         node.source.publish(2, base=1)
         await settle()
@@ -215,7 +215,7 @@ async def test_a_lasting_gap_withholds_the_policy_until_a_version_passes() -> No
     assert node.engine.loads[-1].base is None, "a withheld version is never patched"
 
 
-async def test_a_gap_jump_causes_a_full_load_and_is_reported_if_it_stays() -> None:
+async def test_a_mismatch_jump_causes_a_full_load_and_is_reported_if_it_stays() -> None:
     async with following() as node:
         node.engine.score_error = lambda engine: 5e-4 if engine.version == 6 else 1e-4
         node.source.publish(0)
@@ -226,7 +226,7 @@ async def test_a_gap_jump_causes_a_full_load_and_is_reported_if_it_stays() -> No
     assert node.policies.versions() == {SOLVER: 7}, "a jump below the tolerance is served"
     assert [weights.manifest.version for weights in node.engine.loads if weights.base is None] == [0, 6]
     counters = node.counters.counters()
-    assert (counters["logprob_gap_jumps"], counters["logprob_gap_failures"]) == (1, 0)
+    assert (counters["logprob_mismatch_jumps"], counters["logprob_mismatch_failures"]) == (1, 0)
     assert any("version 6" in error for error in node.counters.errors())
 
 

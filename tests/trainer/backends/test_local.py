@@ -220,19 +220,19 @@ def test_weights_are_published_in_the_configured_dtype(dtype: str) -> None:
             np.testing.assert_array_equal(bits, bits_of(original[name], expected))
 
 
-def test_the_logprob_gap_is_measured_on_rows_of_the_current_version() -> None:
-    assert local().step(batch(version=1, born=1))["logprob_gap"] < 1.0
-    assert "logprob_gap" not in local().step(batch(version=1, born=0))
+def test_the_logprob_mismatch_is_measured_on_rows_of_the_current_version() -> None:
+    assert local().step(batch(version=1, born=1))["mismatch_max"] < 1.0
+    assert "mismatch_max" not in local().step(batch(version=1, born=0))
 
 
-def test_the_logprob_gap_is_the_largest_difference_to_the_models_logprobs() -> None:
+def test_the_logprob_mismatch_is_the_largest_difference_to_the_models_logprobs() -> None:
     training_batch = batch()
     expected = max(
         float(np.abs(row.trajectory.logprobs - make_torch.logprobs(make_torch.model(), row.trajectory.tokens, 6)).max())
         for row in training_batch.rows
     )
 
-    assert local().step(training_batch)["logprob_gap"] == pytest.approx(expected, abs=1e-5)
+    assert local().step(training_batch)["mismatch_max"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_metrics_describe_the_batch() -> None:

@@ -1,4 +1,4 @@
-"""Gradient of a whole training step: of the ranks of an engine, and of the plainest loop. Run as a rank by `Crew`."""
+"""Gradient of a whole training step: of the ranks of an engine, and of the plainest loop. Run as a rank."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from astraflow.trainer.ranks.crew import Crew
+from astraflow.trainer.ranks.rank_group import RankGroup
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner
 from tests.fakes.forking import ForkingProgram
@@ -31,11 +31,11 @@ BATCHES = {
 
 
 @pytest.fixture(scope="module")
-def crew(rank_python: ForkingProgram) -> Iterator[Crew]:
+def rank_group(rank_python: ForkingProgram) -> Iterator[RankGroup]:
     command = (*rank_python.command, "-m", "tests.trainer.engines.gradients")
-    with Crew.start(ranks=RANKS, device="cpu", timeout_s=60, threads=1, command=command) as crew:
-        crew.call("build", lambda: None)
-        yield crew
+    with RankGroup.start(ranks=RANKS, device="cpu", timeout_s=60, threads=1, command=command) as rank_group:
+        rank_group.call("build", lambda: None)
+        yield rank_group
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Outcome:
     packs: int
 
 
-def outcome(crew: Crew, case: Case, batch: str, *, micro_batch_tokens: int = 24) -> Outcome:
+def outcome(rank_group: RankGroup, case: Case, batch: str, *, micro_batch_tokens: int = 24) -> Outcome:
     data_ranks = RANKS // case.sequence_ranks
     planner = StepPlanner(
         algorithm(case),
@@ -57,7 +57,7 @@ def outcome(crew: Crew, case: Case, batch: str, *, micro_batch_tokens: int = 24)
     shares = planner.plan(BATCHES[batch]).shares
     messages = [facts_of(case, shares[rank // case.sequence_ranks]) for rank in range(RANKS)]
     work: GradientWork = work_of()
-    own, answers = crew.call("gradient", lambda: work.gradient(messages[0]), messages=messages[1:])
+    own, answers = rank_group.call("gradient", lambda: work.gradient(messages[0]), messages=messages[1:])
     assert {answer.facts["loss"] for answer in answers} == {own.facts["loss"]}
     return Outcome(
         gradients={name: torch.from_numpy(value) for name, value in own.arrays.items()},
@@ -91,10 +91,12 @@ CASES = [
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_any_division_over_ranks_has_the_gradient_of_a_plain_loop(crew: Crew, case: Case, batch: str) -> None:
+def test_any_division_over_ranks_has_the_gradient_of_a_plain_loop(
+    rank_group: RankGroup, case: Case, batch: str
+) -> None:
     expected = reference_gradient(case, BATCHES[batch])
 
-    result = outcome(crew, case, batch)
+    result = outcome(rank_group, case, batch)
 
     # Rounding exceeds 1e-6 and 2e-2 in two cases. Adapters: 1.05e-6, and 2.4e-2 in bfloat16; a plain loop in the same
     # type 1.04e-6 and 3.9e-2. MIS, whose weight is exp of a sum over a trajectory, 35 logprobs with an error of 2e-7
@@ -110,9 +112,9 @@ def test_any_division_over_ranks_has_the_gradient_of_a_plain_loop(crew: Crew, ca
             assert difference <= bound * largest, (name, difference / largest)
 
 
-def test_the_gradient_does_not_depend_on_packs_within_a_rank(crew: Crew) -> None:
-    whole = outcome(crew, Case(), "rows", micro_batch_tokens=10_000)
-    parts = outcome(crew, Case(), "rows", micro_batch_tokens=1)
+def test_the_gradient_does_not_depend_on_packs_within_a_rank(rank_group: RankGroup) -> None:
+    whole = outcome(rank_group, Case(), "rows", micro_batch_tokens=10_000)
+    parts = outcome(rank_group, Case(), "rows", micro_batch_tokens=1)
 
     assert (whole.packs, parts.packs) == (1, 4)
     largest = max(float(gradient.abs().max()) for gradient in whole.gradients.values())
@@ -121,8 +123,8 @@ def test_the_gradient_does_not_depend_on_packs_within_a_rank(crew: Crew) -> None
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_each_rank_holds_only_its_shard_of_every_weight(crew: Crew, replicas: int) -> None:
-    held = outcome(crew, Case(replicas=replicas), "rows").held
+def test_each_rank_holds_only_its_shard_of_every_weight(rank_group: RankGroup, replicas: int) -> None:
+    held = outcome(rank_group, Case(replicas=replicas), "rows").held
 
     model = model_of(Case())
     for name, weight in model.named_parameters():

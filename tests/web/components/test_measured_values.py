@@ -121,12 +121,12 @@ def test_every_changing_figure_has_a_live_text() -> None:
     assert live_texts["run/nodes"].text == "2 ready"
 
 
-def test_a_logprob_gap_above_the_limit_is_bad() -> None:
+def test_a_logprob_mismatch_above_the_limit_is_bad() -> None:
     report = SyntheticRun().report(100)
-    node = dataclasses.replace(report.nodes[0], gauges={"logprob_gap_max": 0.02})
+    node = dataclasses.replace(report.nodes[0], gauges={"logprob_mismatch_max": 0.02})
     live_texts = build_live_texts(dataclasses.replace(report, nodes=(node,)), Series())
 
-    assert (live_texts["weights/gap"].text, live_texts["weights/gap"].tone) == ("2.0e-02 nats", "bad")
+    assert (live_texts["weights/mismatch"].text, live_texts["weights/mismatch"].tone) == ("2.0e-02 nats", "bad")
 
 
 def test_lost_nodes_come_first_and_gone_nodes_are_hidden() -> None:

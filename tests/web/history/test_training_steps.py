@@ -87,7 +87,7 @@ async def test_a_long_run_with_slow_steps_is_read_step_by_step_and_a_fast_one_me
                 level=SECOND_LEVEL,
                 at=step * interval_s,
                 subject=training_subject("solver"),
-                values={STEP: step, "entropy": float(step % 2), "logprob_gap": float(step % 2)},
+                values={STEP: step, "entropy": float(step % 2), "mismatch_max": float(step % 2)},
             )
             for step in range(1, steps + 1)
         ]
@@ -103,7 +103,7 @@ async def test_a_long_run_with_slow_steps_is_read_step_by_step_and_a_fast_one_me
     assert [numbers[STEP] for _, numbers in slow] == list(range(1, 1001)), "over 16 hours"
     assert len(fast) <= 400
     assert fast[-1][1][STEP] == 4000
-    assert {numbers["logprob_gap"] for _, numbers in fast[:-1]} == {1.0}, "the largest"
+    assert {numbers["mismatch_max"] for _, numbers in fast[:-1]} == {1.0}, "the largest"
     assert all(numbers["entropy"] == pytest.approx(0.5, abs=0.1) for _, numbers in fast[:-1]), "the mean"
     database.close()
 

@@ -55,11 +55,13 @@ def test_meanings_are_the_docstrings_of_fields_and_properties() -> None:
 
 
 def test_a_node_is_returned_with_the_facts_and_metrics_of_its_report() -> None:
-    node = replace(make.node_report(gauges={"logprob_gap": math.nan, "lease_limit": 4.0}), links=(make.link_report(),))
+    node = replace(
+        make.node_report(gauges={"logprob_mismatch": math.nan, "lease_limit": 4.0}), links=(make.link_report(),)
+    )
     response = json.loads(NodeDetail.model_validate(NodeDetail.values_of(node, lag={"solver": 1})).model_dump_json())
     assert response["facts"]["pool"] == node.facts.pool
     assert response["state"] == "ready"
-    assert response["gauges"] == {"logprob_gap": None, "lease_limit": 4.0}
+    assert response["gauges"] == {"logprob_mismatch": None, "lease_limit": 4.0}
     assert (response["lag"], response["links"][0]["source"]) == ({"solver": 1}, node.links[0].source)
     assert SCHEMAS["NodeDetail"]["properties"]["gauges"]["additionalProperties"]["anyOf"][1] == {"type": "null"}
     assert "links" not in NodeResponse.model_fields

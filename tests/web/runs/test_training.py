@@ -48,8 +48,8 @@ def test_a_small_multiple_reaches_from_the_lowest_to_the_highest_value() -> None
 
 
 def test_steps_without_a_value_do_not_interrupt_the_line() -> None:
-    rows = rows_of(logprob_gap=[0.1, None, 0.3])
-    (line,) = small_chart(metric("logprob_gap"), [run_line(metric("logprob_gap"), rows)]).drawing.lines
+    rows = rows_of(mismatch_max=[0.1, None, 0.3])
+    (line,) = small_chart(metric("mismatch_max"), [run_line(metric("mismatch_max"), rows)]).drawing.lines
 
     assert (line.path.count("M"), line.path.count("L")) == (1, 1)
 

@@ -317,8 +317,8 @@ async def test_a_version_missing_in_a_mirror_is_fetched_from_the_store(tmp_path:
                 await _puller(mirror, mirror)[0].pull_exact(Version(0))
 
 
-@pytest.mark.parametrize("lie", ["older", "policy", "unwanted"])
-async def test_a_plan_for_another_version_is_refused(tmp_path: Path, lie: str) -> None:
+@pytest.mark.parametrize("forged", ["older", "policy", "unwanted"])
+async def test_a_plan_for_another_version_is_refused(tmp_path: Path, forged: str) -> None:
     tensors = history(2)
     async with weight_store(tmp_path) as address:
         await publish(address, *tensors)
@@ -326,13 +326,13 @@ async def test_a_plan_for_another_version_is_refused(tmp_path: Path, lie: str) -
             puller = Puller(
                 WeightSources([WeightSource("store", [plane])]), POLICY, config=FETCHING, clock=BriskClock()
             )
-            if lie == "older":
+            if forged == "older":
                 puller.commit((await puller.pull_newer()).weights)
                 old = await plane.plan(POLICY, have=None, want=Version(0))
                 await publish(address, tensors[0], first=2)
             else:
                 old = await plane.plan(POLICY, have=None, want=Version(0))
-            if lie == "policy":
+            if forged == "policy":
                 manifest = replace(old.manifest, policy=PolicyId("other"))
                 transfers = tuple(replace(transfer, policy=PolicyId("other")) for transfer in old.transfers)
                 old = TransferPlan(manifest=manifest, transfers=transfers)
@@ -342,7 +342,7 @@ async def test_a_plan_for_another_version_is_refused(tmp_path: Path, lie: str) -
 
             plane.on_plan = another
             with raises_code(CorruptData, "weights.unexpected_plan"):
-                await (puller.pull_newer() if lie != "unwanted" else puller.pull_exact(Version(1)))
+                await (puller.pull_newer() if forged != "unwanted" else puller.pull_exact(Version(1)))
 
 
 async def test_ranges_are_fetched_over_all_connections(tmp_path: Path) -> None:

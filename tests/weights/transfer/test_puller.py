@@ -272,12 +272,12 @@ async def test_repeatedly_corrupt_chunks_are_an_error(tmp_path: Path) -> None:
             await puller_of(plane).pull_newer()
 
 
-@pytest.mark.parametrize("lie", ["root", "offset", "size", "policy"])
-async def test_an_inconsistent_plan_is_refused(tmp_path: Path, lie: str) -> None:
+@pytest.mark.parametrize("forged", ["root", "offset", "size", "policy"])
+async def test_an_inconsistent_plan_is_refused(tmp_path: Path, forged: str) -> None:
     async def lying(plan: TransferPlan) -> TransferPlan:
         manifest, (transfer,) = plan.manifest, plan.transfers
         first, *rest = manifest.tensors
-        match lie:
+        match forged:
             case "root":
                 manifest = replace(manifest, root_hash=bytes(32))
             case "offset":

@@ -153,14 +153,14 @@ def test_a_wrong_base_is_refused_with_its_version() -> None:
 
 _TRUE = _chain(history(3))
 _NUMBERS = st.one_of(st.integers(0, 20_000), st.sampled_from([2**31, 2**40, 2**63, 2**64 - 1]))
-_TENSOR_LIES: dict[str, st.SearchStrategy[Any]] = {
+_TENSOR_FORGED: dict[str, st.SearchStrategy[Any]] = {
     "name": st.sampled_from(["", "scale", "x" * 5000, "another"]),
     "dtype": st.sampled_from(Dtype),
     "shape": st.lists(_NUMBERS, max_size=20).map(tuple),
     "offset": _NUMBERS,
     "hash": st.binary(min_size=32, max_size=32),
 }
-_TRANSFER_LIES: dict[str, st.SearchStrategy[Any]] = {
+_TRANSFER_FORGED: dict[str, st.SearchStrategy[Any]] = {
     "target": st.integers(0, 9).map(Version),
     "base": st.integers(0, 9).map(Version),
     "size_bytes": _NUMBERS,
@@ -173,14 +173,20 @@ def test_an_altered_plan_gives_the_true_weights_or_an_error(data: st.DataObject)
     manifest, transfers = plan.manifest, list(plan.transfers)
     if data.draw(st.booleans(), label="about a tensor"):
         tensor_index = data.draw(st.integers(0, len(manifest.tensors) - 1))
-        lie = {name: data.draw(_TENSOR_LIES[name]) for name in [data.draw(st.sampled_from(sorted(_TENSOR_LIES)))]}
-        tensors = [replace(entry, **lie) if at == tensor_index else entry for at, entry in enumerate(manifest.tensors)]
+        forged = {
+            name: data.draw(_TENSOR_FORGED[name]) for name in [data.draw(st.sampled_from(sorted(_TENSOR_FORGED)))]
+        }
+        tensors = [
+            replace(entry, **forged) if at == tensor_index else entry for at, entry in enumerate(manifest.tensors)
+        ]
         manifest = replace(manifest, tensors=tuple(data.draw(st.permutations(tensors))))
         if data.draw(st.booleans(), label="consistently"):
             manifest = replace(manifest, root_hash=root_hash(manifest.tensors))
     else:
-        lie = {name: data.draw(_TRANSFER_LIES[name]) for name in [data.draw(st.sampled_from(sorted(_TRANSFER_LIES)))]}
-        transfers[data.draw(st.integers(0, 1))] = replace(transfers[0], **lie)
+        forged = {
+            name: data.draw(_TRANSFER_FORGED[name]) for name in [data.draw(st.sampled_from(sorted(_TRANSFER_FORGED)))]
+        }
+        transfers[data.draw(st.integers(0, 1))] = replace(transfers[0], **forged)
     lying = TransferPlan(manifest=manifest, transfers=tuple(transfers))
 
     try:

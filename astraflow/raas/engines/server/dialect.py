@@ -81,10 +81,10 @@ class Dialect(Protocol):
     async def resume(self, client: ServerClient) -> None:
         """Resumes generation; may be called again when it has succeeded."""
 
-    async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_placements: bool) -> None:
+    async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_mapping: bool) -> None:
         """Replaces all weights of a paused server by those of `folder / "model.safetensors"`, and discards the cache.
 
-        learn_placements: prepares later patches. Raises: ServerRefused; the weights are then unknown.
+        learn_mapping: prepares later patches. Raises: ServerRefused; the weights are then unknown.
         """
 
     async def load_adapter(self, client: ServerClient, folder: Path, version: str) -> None:
@@ -100,8 +100,8 @@ class Dialect(Protocol):
         """Writes the changes in `patch` (`patch_file.py`) into the weights of a paused server, discards the cache, and
         resumes generation if `resumes`.
 
-        Raises: ServerRefused when the server has no placements of the weights, or a change is outside of them; the
-        weights are then unknown.
+        Raises: ServerRefused when the server has no weight mapping, or a change is outside of it; the weights are then
+        unknown.
         """
 
     async def checksum(self, client: ServerClient) -> str:

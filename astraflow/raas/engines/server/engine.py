@@ -300,7 +300,7 @@ class ServerEngine:
                 replica.loaded = folder.version
                 return resumes
         replica.loaded = None
-        await self._dialect.reload(client, folder.path, version, learn_placements=self._can_patch)
+        await self._dialect.reload(client, folder.path, version, learn_mapping=self._can_patch)
         replica.loaded = folder.version
         return False
 
@@ -310,7 +310,7 @@ class ServerEngine:
         replica.loaded = None
         if replica.base_root != folder.root_hash:
             replica.base_root = b""
-            await self._dialect.reload(replica.client, folder.path, str(folder.version), learn_placements=False)
+            await self._dialect.reload(replica.client, folder.path, str(folder.version), learn_mapping=False)
             replica.base_root = folder.root_hash
         await self._dialect.load_adapter(replica.client, folder.adapter, str(folder.adapter_version))
         replica.loaded = folder.adapter_version
@@ -319,7 +319,7 @@ class ServerEngine:
         """Compares the patched weights with a reload; a difference ends patching."""
         assert self._folder is not None  # noqa: S101 (the engine was started)
         patched = await self._dialect.checksum(replica.client)
-        await self._dialect.reload(replica.client, self._folder.path, version, learn_placements=True)
+        await self._dialect.reload(replica.client, self._folder.path, version, learn_mapping=True)
         if patched != await self._dialect.checksum(replica.client):
             log.error("engine_patch_wrong", engine=self._dialect.kind, version=version)
             self._can_patch = False
@@ -335,7 +335,7 @@ class ServerEngine:
                 await self._apply_adapter(replica, self._folder)
             else:
                 await self._dialect.reload(
-                    replica.client, self._folder.path, str(self._folder.version), learn_placements=self._can_patch
+                    replica.client, self._folder.path, str(self._folder.version), learn_mapping=self._can_patch
                 )
                 replica.loaded = self._folder.version
         if self._open.is_set():

@@ -23,7 +23,7 @@ from astraflow.contract.rollouts.generation import Finish, Generation, Sampling
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
-from astraflow.raas.engines.logprob_gap import logprob_gap
+from astraflow.raas.engines.logprob_mismatch import logprob_mismatch
 from astraflow.raas.engines.server.formats import parse_metrics
 from astraflow.raas.engines.server.openai_formats import completion_request, parse_completion
 from astraflow.runtime.clock import Clock, SystemClock
@@ -198,7 +198,7 @@ class OpenAITokensEngine:
     async def load(self, weights: VerifiedWeights) -> LoadTimings:
         """Waits until the server serves this version, by its probe; at most `refresh_timeout_s`.
 
-        Returns also when the server still disagrees: the caller measures the gap and decides.
+        Returns also when the server still disagrees: the caller measures the mismatch and decides.
         Raises: InvalidInput for a version without a probe; the errors of `score`.
         """
         manifest = weights.manifest
@@ -216,8 +216,8 @@ class OpenAITokensEngine:
             try:
                 deadline = self._clock.now() + self._options.refresh_timeout_s
                 while True:
-                    gap = await logprob_gap(self, manifest.probe)
-                    if not gap.excess(self.logprob_tolerance) or self._clock.now() >= deadline:
+                    mismatch = await logprob_mismatch(self, manifest.probe)
+                    if not mismatch.excess(self.logprob_tolerance) or self._clock.now() >= deadline:
                         break
                     await self._clock.sleep(self._options.refresh_poll_s)
                 self._version = manifest.version

@@ -1,7 +1,7 @@
 """File with the changed elements of a version, in shared memory: the input of a patch in place.
 
 It is a safetensors file with two tensors per changed tensor of the checkpoint: `NAME.positions` (int64 `[n]`, flat,
-sorted) and `NAME.values` (`[n]`, the dtype of the tensor). `in_server/astraflow_placements.py` reads it.
+sorted) and `NAME.values` (`[n]`, the dtype of the tensor). `in_server/astraflow_weight_mapping.py` reads it.
 """
 
 import json

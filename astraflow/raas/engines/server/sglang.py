@@ -238,9 +238,9 @@ class SglangDialect:
         body = {"torch_empty_cache": False}
         await client.post("/continue_generation", body, limit_s=CONTROL_S, is_repeatable=True)
 
-    async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_placements: bool) -> None:
+    async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_mapping: bool) -> None:
         """Loads a whole version from shared memory. `auto` is explicit: the default is the format at the start."""
-        if learn_placements:
+        if learn_mapping:
             await self._apply(client, f"load:{folder / WEIGHTS}", version, resumes=False)
             return
         answer = await client.post(

@@ -181,9 +181,9 @@ class VllmDialect:
         """Resumes generation."""
         await client.post("/resume", {}, limit_s=CONTROL_S, is_repeatable=True)
 
-    async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_placements: bool) -> None:
+    async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_mapping: bool) -> None:
         """Loads a whole version from shared memory."""
-        arguments = {"path": str(folder / WEIGHTS), "learn": "1" if learn_placements else "0"}
+        arguments = {"path": str(folder / WEIGHTS), "learn": "1" if learn_mapping else "0"}
         await self._call_workers(client, "astraflow_load", arguments, version)
 
     async def load_adapter(self, client: ServerClient, folder: Path, version: str) -> None:

@@ -18,9 +18,9 @@ from astraflow.contract.weights import Dtype, Manifest, Probe, TransferKind
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts
 from astraflow.runtime.clock import Clock
+from astraflow.trainer.backends.publishing.gloo_group import GlooGroup
 from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.backends.publishing.published_shards import PublishedShards
-from astraflow.trainer.backends.publishing.rank_group import RankGroup
 from astraflow.trainer.backends.publishing.shard_exchange import ShardExchange
 from astraflow.weights.parts import part_covering
 from astraflow.weights.publish.part_publisher import PartPublisher
@@ -118,7 +118,7 @@ class DistributedPublisher:
         self._dtype = dtype
         self._config = config or PublishConfig()
         self._signing = signing
-        self._ranks = RankGroup(group, timeout_s=rank_timeout_s)
+        self._ranks = GlooGroup(group, timeout_s=rank_timeout_s)
         shards = self._published.local(is_first=self._ranks.is_first)
         self._specs = lay_out(self.published_shapes)
         self._exchange = ShardExchange(self._specs, {name: shard.box for name, shard in shards.items()}, self._ranks)

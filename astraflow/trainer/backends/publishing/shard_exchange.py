@@ -9,7 +9,7 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import TensorSpec
-from astraflow.trainer.backends.publishing.rank_group import RankGroup
+from astraflow.trainer.backends.publishing.gloo_group import GlooGroup
 from astraflow.trainer.backends.shards import Box
 from astraflow.weights.parts import split_by_bytes
 from astraflow.weights.tensors import BitArray, Buffer, tensor_bits
@@ -21,7 +21,7 @@ class ShardExchange:
     Each round exchanges one tensor per rank, so that a rank needs memory for its part and at most one more tensor.
     """
 
-    def __init__(self, specs: Sequence[TensorSpec], local_boxes: Mapping[str, Box], ranks: RankGroup) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], local_boxes: Mapping[str, Box], ranks: GlooGroup) -> None:
         """Collective. specs: tensors of the whole model, equal on every rank. local_boxes: boxes that this rank writes.
 
         Raises, on every rank: InvalidInput unless every element is written by exactly one rank; Unavailable.

@@ -13,9 +13,9 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, UnknownVersi
 from astraflow.contract.weights import Dtype, SharedFile
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts
+from astraflow.trainer.backends.publishing.gloo_group import GlooGroup
 from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.backends.publishing.published_shards import PublishedShards
-from astraflow.trainer.backends.publishing.rank_group import RankGroup
 from astraflow.trainer.backends.publishing.shard_exchange import decode_boxes, encode_boxes, receive_buffer
 from astraflow.trainer.backends.shards import Box, LocalShard
 from astraflow.weights.publish.staging_buffers import StagedVersion, tensor_views
@@ -57,7 +57,7 @@ class ShardedWeights:
         """
         self._published = PublishedShards(parameters, parts or {})
         self._dtype = dtype
-        self._ranks = RankGroup(group, timeout_s=rank_timeout_s)
+        self._ranks = GlooGroup(group, timeout_s=rank_timeout_s)
         self._host_copy = HostCopy(device)
         self._mapped_buffers: dict[str, Buffer] = {}
 

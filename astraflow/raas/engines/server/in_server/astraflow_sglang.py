@@ -5,7 +5,7 @@
 All routes need the key (`astraflow_key.py`).
 
 The custom weight loader `astraflow_sglang.apply` (`--custom-weight-loader`) takes one tensor whose name is the payload:
-`load:PATH` loads a safetensors file and learns the placements of its elements, `patch:PATH` writes changed elements.
+`load:PATH` loads a safetensors file and learns the weight mapping, `patch:PATH` writes changed elements.
 The route `POST /astraflow/update` calls it between the begin and the end of an update, and resumes generation. The
 server generates nothing during these steps, which are four requests of SGLang's own, each after the answer to the last.
 
@@ -24,7 +24,7 @@ from typing import Any
 import astraflow_cpu_attention
 import torch
 from astraflow_key import RequiresKey
-from astraflow_placements import CannotPatch, Placements
+from astraflow_weight_mapping import CannotPatch, WeightMapping
 
 if not hasattr(torch.ops.torchvision, "nms"):
     _OPERATORS = torch.library.Library("torchvision", "DEF")
@@ -44,7 +44,7 @@ if os.environ.get("ASTRAFLOW_WITHOUT_PINNING"):  # SGLang's adapter layers pin m
         setattr(torch, _name, _without_pinning(getattr(torch, _name)))
     torch.Tensor.pin_memory = lambda tensor: tensor
 
-_PLACEMENTS = Placements()
+_WEIGHT_MAPPING = WeightMapping()
 
 
 def apply(model: torch.nn.Module, named: list[tuple[str, torch.Tensor]]) -> None:
@@ -53,9 +53,9 @@ def apply(model: torch.nn.Module, named: list[tuple[str, torch.Tensor]]) -> None
     _prepare_process()
     if action == "load":
         is_sharded = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-        _PLACEMENTS.load(path, model.load_weights, is_sharded=is_sharded)
+        _WEIGHT_MAPPING.load(path, model.load_weights, is_sharded=is_sharded)
     elif action == "patch":
-        _PLACEMENTS.patch(path)
+        _WEIGHT_MAPPING.patch(path)
     else:
         raise CannotPatch(f"cannot apply {action!r}: known actions are load and patch")
 

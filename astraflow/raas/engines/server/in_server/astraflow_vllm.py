@@ -17,7 +17,7 @@ import os
 import runpy
 import time
 
-from astraflow_placements import CannotPatch, Placements
+from astraflow_weight_mapping import CannotPatch, WeightMapping
 from safetensors.torch import load_file
 
 WAIT_S = 0.0002
@@ -36,8 +36,8 @@ class WeightLoader:
         """Replaces all weights by those of a safetensors file. learn: `1` to prepare later patches."""
         runner = self.model_runner
         if learn == "1" and self.device.type != "cpu":
-            self.astraflow_placements = Placements()
-            self.astraflow_placements.load(
+            self.astraflow_weight_mapping = WeightMapping()
+            self.astraflow_weight_mapping.load(
                 path,
                 lambda tensors: runner.reload_weights(weights_iterator=iter(tensors)),
                 is_sharded=self.vllm_config.parallel_config.world_size > 1,
@@ -50,10 +50,10 @@ class WeightLoader:
 
     def astraflow_patch(self, path: str) -> int:
         """Writes the changes of a patch file; returns the number of elements."""
-        placements = getattr(self, "astraflow_placements", None)
-        if placements is None:
-            raise CannotPatch("cannot patch: no placements are known; load a whole version first")
-        return placements.patch(path)
+        mapping = getattr(self, "astraflow_weight_mapping", None)
+        if mapping is None:
+            raise CannotPatch("cannot patch: no weight mapping is known; load a whole version first")
+        return mapping.patch(path)
 
 
 def _pack_tied_head(model: object) -> None:

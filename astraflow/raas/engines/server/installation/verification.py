@@ -58,15 +58,15 @@ async def check_answers(engine: Engine) -> float:
             code="engine.check_failed",
         )
     scores = await engine.score(np.concatenate([_PROMPT, generation.tokens]), len(_PROMPT))
-    gap = float(np.abs(scores - generation.logprobs).max())
+    mismatch = float(np.abs(scores - generation.logprobs).max())
     tolerance = engine.logprob_tolerance
-    if not gap <= min(tolerance.max, 2 * tolerance.p99):  # also refuses NaN
+    if not mismatch <= min(tolerance.max, 2 * tolerance.p99):  # also refuses NaN
         raise Unavailable(
-            f"cannot use the engine: the logprobs of generated and of scored tokens differ by {gap:.3g} nats; install "
-            "a tested release",
+            f"cannot use the engine: the logprobs of generated and of scored tokens differ by {mismatch:.3g} nats; "
+            "install a tested release",
             code="engine.check_failed",
         )
-    return gap
+    return mismatch
 
 
 async def _verify(environment: Environment) -> str:
@@ -77,7 +77,7 @@ async def _verify(environment: Environment) -> str:
     try:
         await engine.start()
         times.append(time.perf_counter())
-        gap = await check_answers(engine)
+        mismatch = await check_answers(engine)
         times.append(time.perf_counter())
     except* AstraFlowError as problems:
         raise flattened_errors(problems)[0] from None
@@ -86,7 +86,7 @@ async def _verify(environment: Environment) -> str:
     start_s, answer_s = (end - begin for begin, end in pairwise(times))
     return (
         f"the server started in {start_s:.0f} s and answered in {answer_s:.1f} s; generated and scored logprobs agree "
-        f"within {gap:.1g} nats"
+        f"within {mismatch:.1g} nats"
     )
 
 

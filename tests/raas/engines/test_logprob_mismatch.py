@@ -6,9 +6,9 @@ import pytest
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.rollouts.trajectories import Float32Array, Int32Array
 from astraflow.contract.weights import Probe
-from astraflow.raas.engines import logprob_gap as logprob_gap_module
+from astraflow.raas.engines import logprob_mismatch as logprob_mismatch_module
 from astraflow.raas.engines.base import EXACT, ROUNDED, UNLIMITED, EngineGauges, LogprobTolerance
-from astraflow.raas.engines.logprob_gap import GapHistory, LogprobGap, compare_logprobs, logprob_gap
+from astraflow.raas.engines.logprob_mismatch import LogprobMismatch, MismatchHistory, compare_logprobs, logprob_mismatch
 from tests.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.anyio
@@ -30,16 +30,16 @@ def probe(logprobs: list[float], *, lengths: tuple[int, ...] = (3, 4), scored_fr
     )
 
 
-async def test_the_gap_is_the_largest_difference_over_all_sequences() -> None:
-    assert (await logprob_gap(Echo(), probe([-1, -2, -5, -6]))).max == 0
-    gap = await logprob_gap(Echo(), probe([-1, -2.25, -5, -5.875]))
-    assert (gap.max, gap.mean, gap.tokens) == (0.25, 0.09375, 4)
-    assert (await logprob_gap(Echo(), probe([-5, -6], scored_from=(3, 2)))).max == 0
+async def test_the_mismatch_is_the_largest_difference_over_all_sequences() -> None:
+    assert (await logprob_mismatch(Echo(), probe([-1, -2, -5, -6]))).max == 0
+    mismatch = await logprob_mismatch(Echo(), probe([-1, -2.25, -5, -5.875]))
+    assert (mismatch.max, mismatch.mean, mismatch.tokens) == (0.25, 0.09375, 4)
+    assert (await logprob_mismatch(Echo(), probe([-5, -6], scored_from=(3, 2)))).max == 0
 
 
-async def test_a_logprob_that_is_not_a_number_is_an_infinite_gap() -> None:
-    gap = await logprob_gap(Echo(), probe([-1, float("nan"), -5, -6]))
-    assert (gap.max, gap.mean, gap.p99) == (np.inf, np.inf, np.inf)
+async def test_a_logprob_that_is_not_a_number_is_an_infinite_mismatch() -> None:
+    mismatch = await logprob_mismatch(Echo(), probe([-1, float("nan"), -5, -6]))
+    assert (mismatch.max, mismatch.mean, mismatch.p99) == (np.inf, np.inf, np.inf)
 
 
 @pytest.mark.parametrize(
@@ -60,29 +60,29 @@ def test_the_tolerance_depends_on_precision_and_probe_size(
     differences: list[float], tolerance: LogprobTolerance, is_accepted: bool
 ) -> None:
     measured = np.array(differences, dtype=np.float32)
-    gap = compare_logprobs(measured, np.zeros_like(measured))
+    mismatch = compare_logprobs(measured, np.zeros_like(measured))
 
-    assert (gap.excess(tolerance) == "") is is_accepted
+    assert (mismatch.excess(tolerance) == "") is is_accepted
 
 
-def test_a_mean_gap_of_three_times_the_usual_one_is_a_jump() -> None:
-    history = GapHistory()
+def test_a_mean_mismatch_of_three_times_the_usual_one_is_a_jump() -> None:
+    history = MismatchHistory()
     for mean in (0.01, 0.012, 0.008, 0.011, 0.009):
-        assert not history.is_jump(gap_of(0.5)), "too few versions to compare with"
-        history.add(gap_of(mean))
+        assert not history.is_jump(mismatch_of(0.5)), "too few versions to compare with"
+        history.add(mismatch_of(mean))
 
-    assert not history.is_jump(gap_of(0.029))
-    assert history.is_jump(gap_of(0.031))
+    assert not history.is_jump(mismatch_of(0.029))
+    assert history.is_jump(mismatch_of(0.031))
 
 
-def gap_of(mean: float) -> LogprobGap:
-    return LogprobGap(max=1.0, mean=mean, p99=0.1, tokens=300)
+def mismatch_of(mean: float) -> LogprobMismatch:
+    return LogprobMismatch(max=1.0, mean=mean, p99=0.1, tokens=300)
 
 
 async def test_an_inconsistent_probe_is_refused() -> None:
     for bad in (probe([-1]), probe([-1, -2, -5, -6], lengths=(3, 3)), probe([], scored_from=(4, 5))):
         with pytest.raises(CorruptData) as caught:
-            await logprob_gap(Echo(), bad)
+            await logprob_mismatch(Echo(), bad)
         assert caught.value.code == "weights.invalid_probe"
 
 
@@ -95,7 +95,7 @@ class Slow(Echo):
 
     async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:
         for step in range(1, 5):
-            await asyncio.sleep(logprob_gap_module.STALL_S / 2)
+            await asyncio.sleep(logprob_mismatch_module.STALL_S / 2)
             if self._shows_steps:
                 self.load_now = EngineGauges(running=1, cache_used=step / 100)
         return await super().score(tokens, scored_from)
@@ -104,12 +104,12 @@ class Slow(Echo):
 async def test_the_measurement_waits_for_an_engine_as_long_as_it_makes_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logprob_gap_module, "STALL_S", 0.2)
-    monkeypatch.setattr(logprob_gap_module, "_POLL_S", 0.01)
+    monkeypatch.setattr(logprob_mismatch_module, "STALL_S", 0.2)
+    monkeypatch.setattr(logprob_mismatch_module, "_POLL_S", 0.01)
 
-    assert (await logprob_gap(Slow(shows_steps=True), probe([-1, -2, -5, -6]))).max == 0
+    assert (await logprob_mismatch(Slow(shows_steps=True), probe([-1, -2, -5, -6]))).max == 0
     with pytest.raises(TimeoutError):
-        await logprob_gap(Slow(shows_steps=False), probe([-1, -2, -5, -6]))
-    monkeypatch.setattr(logprob_gap_module, "TIMEOUT_S", 0.3)
+        await logprob_mismatch(Slow(shows_steps=False), probe([-1, -2, -5, -6]))
+    monkeypatch.setattr(logprob_mismatch_module, "TIMEOUT_S", 0.3)
     with pytest.raises(TimeoutError):
-        await logprob_gap(Slow(shows_steps=True), probe([-1, -2, -5, -6]))
+        await logprob_mismatch(Slow(shows_steps=True), probe([-1, -2, -5, -6]))

@@ -93,14 +93,14 @@ class _Copy:
         return self.destination.is_contiguous()
 
 
-class Placements:
+class WeightMapping:
     """Copies of each checkpoint tensor, of the last complete load."""
 
     def __init__(self) -> None:
         self._copies: dict[str, list[_Copy]] = {}
         self._transformed: set[str] = set()
         self._elements: dict[str, int] = {}
-        self._rank_file = f"placements-{uuid4().hex}.json"
+        self._rank_file = f"mapping-{uuid4().hex}.json"
         self._folder = Path()
         self._complete: set[str] | None = None
         """Tensors that all ranks together hold; None until the other ranks have loaded."""
@@ -108,7 +108,7 @@ class Placements:
     def load(
         self, path: str, load_weights: Callable[[list[tuple[str, torch.Tensor]]], object], *, is_sharded: bool = False
     ) -> None:
-        """Loads a safetensors file with the model's own loader and learns the placements.
+        """Loads a safetensors file with the model's own loader and learns the weight mapping.
 
         is_sharded: True if this rank holds a part of the model only.
         """
@@ -153,7 +153,7 @@ class Placements:
         placement in any rank.
         """
         if not self._copies:
-            raise CannotPatch("cannot patch: no placements are known; load a whole version first")
+            raise CannotPatch("cannot patch: no weight mapping is known; load a whole version first")
         changes = load_file(path)
         names = [name.removesuffix(".positions") for name in changes if name.endswith(".positions")]
         complete = self._tensors_of(self._views_of_all_ranks()) if self._complete is None else self._complete
@@ -169,7 +169,7 @@ class Placements:
 
     def _views_of_all_ranks(self) -> dict[str, set[_View]]:
         views: dict[str, set[_View]] = {}
-        for file in self._folder.glob("placements-*.json"):
+        for file in self._folder.glob("mapping-*.json"):
             for name, parts in json.loads(file.read_text()).items():
                 views.setdefault(name, set()).update(tuple(tuple(numbers) for numbers in part) for part in parts)
         return views

@@ -37,15 +37,15 @@ REPORT_S = 10.0
 """Time in which a call must report a lost rank; then the process ends, because the call is stuck in native code."""
 
 
-class Crew:
+class RankGroup:
     """First rank's connections to the other ranks. Use as a `with`: at the end the ranks exit, or are killed.
 
         start ─► join (process groups) ─► call ─► call ─► ... ─► close
                        │ a rank's connection closes, or is silent for `timeout_s`, or its command takes that long
                        └──► Unavailable `trainer.rank_lost`, which names the rank: the trainer ends, its restart resumes
 
-    A main-lane call that is stuck in native code although a rank is lost (nccl) ends the process after `REPORT_S`,
-    also when a call of another lane has raised the loss.
+    A call of the main queue that is stuck in native code although a rank is lost (nccl) ends the process after
+    `REPORT_S`, also when a call of another queue has raised the loss.
     """
 
     def __init__(self, rank_place: RankPlace, store: Store, *, timeout_s: float, clock: Clock | None = None) -> None:
@@ -59,10 +59,10 @@ class Crew:
         """Leaves out the time in which this process was suspended. Guarded by `_changed`."""
         self._number = 0
         self._calls: dict[int, str] = {}
-        """Lanes of the calls that have not returned, by number. Guarded by `_changed`."""
+        """Queues of the calls that have not returned, by number. Guarded by `_changed`."""
         self._closing = threading.Event()
         self._is_reported = False
-        """True when a call of any lane has raised the loss of a rank. Guarded by `_changed`."""
+        """True when a call of any queue has raised the loss of a rank. Guarded by `_changed`."""
         self.device = torch.device("cpu")
         """Device of this rank."""
 
@@ -81,18 +81,18 @@ class Crew:
             launched = launched or LaunchedRanks.launch(
                 ranks=ranks, threads=threads, command=command or launch.RANK_COMMAND
             )
-            crew = cls(launched.place, open_store(launched.place, timeout_s=timeout_s), timeout_s=timeout_s)
-            crew._processes = launched.processes
+            rank_group = cls(launched.place, open_store(launched.place, timeout_s=timeout_s), timeout_s=timeout_s)
+            rank_group._processes = launched.processes
         else:
             check_place(first_rank, ranks)
-            crew = cls(first_rank, open_store(first_rank, timeout_s=JOIN_TIMEOUT_S), timeout_s=timeout_s)
+            rank_group = cls(first_rank, open_store(first_rank, timeout_s=JOIN_TIMEOUT_S), timeout_s=timeout_s)
         try:
-            crew._connect()
-            crew._join(device)
+            rank_group._connect()
+            rank_group._join(device)
         except BaseException:
-            crew.close(is_failed=True)
+            rank_group.close(is_failed=True)
             raise
-        return crew
+        return rank_group
 
     def __enter__(self) -> Self:
         return self
@@ -119,19 +119,19 @@ class Crew:
         *,
         facts: Mapping[str, Any] | None = None,
         messages: Sequence[Message] = (),
-        lane: str = "main",
+        queue: str = "main",
         is_long: bool = False,
         calls: Callable[[], int] = lambda: 0,
     ) -> tuple[T, list[Message]]:
         """Runs a command on all ranks: `own` here, in this thread. Returns its result and the others' answers.
 
         facts: the same for all ranks; messages: else, one for each rank but the first. calls: this rank's
-        `RankWork.calls`. is_long: a rank that is alive may take any time. One call at a time in each lane.
+        `RankWork.calls`. is_long: a rank that is alive may take any time. One call at a time in each queue.
         Raises: an error of `own`; else that of the first rank that failed; Unavailable when a rank is lost.
         """
-        number = self._begin(lane)
+        number = self._begin(queue)
         try:
-            self._send(number, command, messages or [Message(facts=facts or {})] * len(self._ranks), lane)
+            self._send(number, command, messages or [Message(facts=facts or {})] * len(self._ranks), queue)
             began_at = self._now()
             try:
                 result = own()
@@ -188,13 +188,13 @@ class Crew:
         hosts = sorted({answer.facts["host"] for answer in answers} | {socket.gethostname()})
         log.info("ranks_joined", ranks=self.ranks, hosts=hosts, device=str(self.device))
 
-    def _begin(self, lane: str) -> int:
+    def _begin(self, queue: str) -> int:
         """Returns the number of a new call. Raises: Unavailable when a rank is lost: a collective would not return."""
         with self._changed:
             if any(rank.loss for rank in self._ranks):
                 raise self._lost()
             self._number += 1
-            self._calls[self._number] = lane
+            self._calls[self._number] = queue
             return self._number
 
     def _end(self, number: int) -> None:
@@ -205,9 +205,9 @@ class Crew:
                 rank.answers.pop(number, None)
             self._changed.notify_all()
 
-    def _send(self, number: int, command: str, messages: Sequence[Message], lane: str) -> None:
+    def _send(self, number: int, command: str, messages: Sequence[Message], queue: str) -> None:
         for rank, message in zip(self._ranks, messages, strict=True):
-            facts = {**message.facts, "command": command, "lane": lane, "number": number}
+            facts = {**message.facts, "command": command, "queue": queue, "number": number}
             try:
                 rank.channel.send(Message(facts=facts, arrays=message.arrays))
             except Unavailable as problem:
@@ -295,7 +295,7 @@ class Crew:
 
     def _watch(self) -> None:
         """Records silent ranks as lost; ends the process when no call reports a lost rank in time, or when a call of
-        the main lane does not return in time: another lane's report does not free a collective."""
+        the main queue does not return in time: another queue's report does not free a collective."""
         while not self._closing.wait(BEAT_S):
             for rank in self._silent_ranks():
                 self._lose(rank, f"sent nothing for {self._timeout_s:g} s")
@@ -316,7 +316,7 @@ class Crew:
             return self._clock.now()
 
     def _is_handled(self) -> bool:
-        """Returns whether the owner of the crew knows of a loss and no call of the main lane waits for a rank."""
+        """Returns whether the owner knows of a loss and no call of the main queue waits for a rank."""
         return (self._is_reported or self._closing.is_set()) and "main" not in self._calls.values()
 
     def _lose(self, rank: RankLink, why: str) -> None:

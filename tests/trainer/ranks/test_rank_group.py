@@ -1,4 +1,4 @@
-"""The crew joins real processes by gloo, carries commands and answers, and names the rank that is lost or hangs."""
+"""The group joins real processes by gloo, carries commands and answers, and names the rank that is lost or hangs."""
 
 import gc
 import os
@@ -22,28 +22,31 @@ from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput,
 from astraflow.runtime import logs
 from astraflow.runtime.clock import VirtualClock
 from astraflow.trainer.ranks.channel import Channel, Message
-from astraflow.trainer.ranks.crew import Crew
 from astraflow.trainer.ranks.launch import SECRET, LaunchedRanks, RankPlace
 from astraflow.trainer.ranks.link import RankLink
+from astraflow.trainer.ranks.rank_group import RankGroup
 from astraflow.trainer.ranks.rendezvous import open_store
 from tests.fakes.forking import ForkingProgram
-from tests.trainer.ranks.crew_rank import Work
+from tests.trainer.ranks.group_rank import Work
 
-COMMAND = (sys.executable, "-m", "tests.trainer.ranks.crew_rank")
+COMMAND = (sys.executable, "-m", "tests.trainer.ranks.group_rank")
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 class Team:
-    """A crew, and the first rank's own work."""
+    """A rank group, and the first rank's own work."""
 
-    def __init__(self, crew: Crew) -> None:
-        self.crew = crew
+    def __init__(self, rank_group: RankGroup) -> None:
+        self.rank_group = rank_group
         self.work = Work(Message(facts={"offset": 1}), torch.device("cpu"))
 
     def sum(self, **facts: object) -> tuple[Message, list[Message]]:
         own = Message(facts=facts, arrays={"values": VALUES})
-        return self.crew.call(
-            "sum", lambda: self.work.sum(own), messages=[own] * (self.crew.ranks - 1), calls=lambda: self.work.calls
+        return self.rank_group.call(
+            "sum",
+            lambda: self.work.sum(own),
+            messages=[own] * (self.rank_group.ranks - 1),
+            calls=lambda: self.work.calls,
         )
 
 
@@ -53,9 +56,9 @@ def configure_logs() -> None:
 
 
 def started(ranks: int = 2, *, timeout_s: float = 30.0, command: Sequence[str] = COMMAND) -> Team:
-    crew = Crew.start(ranks=ranks, device="cpu", timeout_s=timeout_s, threads=1, command=command)
-    crew.call("build", lambda: None, facts={"offset": 1})
-    return Team(crew)
+    rank_group = RankGroup.start(ranks=ranks, device="cpu", timeout_s=timeout_s, threads=1, command=command)
+    rank_group.call("build", lambda: None, facts={"offset": 1})
+    return Team(rank_group)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ def team(forked: tuple[str, ...]) -> Iterator[Team]:
     """Three ranks, which the tests must leave working."""
     team = started(3, command=forked)
     yield team
-    team.crew.close()
+    team.rank_group.close()
     assert not dist.is_initialized()
 
 
@@ -86,7 +89,7 @@ def test_an_error_of_one_rank_is_raised_with_its_type_and_the_ranks_continue(
     team: Team, how: str, expected: type[Exception]
 ) -> None:
     with pytest.raises(expected, match="rank 2") as caught:
-        team.crew.call("fail", lambda: None, facts={"rank": 2, "how": how})
+        team.rank_group.call("fail", lambda: None, facts={"rank": 2, "how": how})
 
     if isinstance(caught.value, AstraFlowError):
         assert caught.value.code == "checkpoint.damaged"
@@ -100,7 +103,7 @@ def test_lanes_run_concurrently(team: Team) -> None:
     ended: list[float] = []
 
     def write() -> None:
-        _, answers = team.crew.call("sleep", lambda: None, facts={"s": 1.0}, lane="write")
+        _, answers = team.rank_group.call("sleep", lambda: None, facts={"s": 1.0}, queue="write")
         ended.extend(answer.facts["at"] for answer in answers)
 
     thread = threading.Thread(target=write)
@@ -115,7 +118,7 @@ def test_lanes_run_concurrently(team: Team) -> None:
 
 @pytest.mark.parametrize("arrives", ["before", "after"])
 def test_answers_to_calls_that_failed_are_not_kept(team: Team, arrives: str) -> None:
-    links = team.crew._ranks
+    links = team.rank_group._ranks
 
     def fill_disk() -> None:
         deadline = time.monotonic() + 60
@@ -126,8 +129,8 @@ def test_answers_to_calls_that_failed_are_not_kept(team: Team, arrives: str) -> 
 
     for _ in range(5):
         with pytest.raises(OSError, match="No space"):
-            team.crew.call("sleep", fill_disk, facts={"s": 0.05 if arrives == "after" else 0}, lane="write")
-    team.crew.call("sleep", lambda: None, facts={"s": 0}, lane="write")  # a lane answers in order
+            team.rank_group.call("sleep", fill_disk, facts={"s": 0.05 if arrives == "after" else 0}, queue="write")
+    team.rank_group.call("sleep", lambda: None, facts={"s": 0}, queue="write")  # a queue answers in order
 
     assert [link.answers for link in links] == [{}, {}]
 
@@ -140,7 +143,7 @@ def test_an_invalid_rank_environment_is_refused() -> None:
 
 def run_trainer(scenario: str, python: Sequence[str] = (sys.executable,), **variables: str) -> tuple[int, str, str]:
     """Runs a program that is a first rank, since a process has one group of ranks; returns exit code and outputs."""
-    program = f"import os\nfrom tests.trainer.ranks.test_crew import *\nconfigure_logs()\n{scenario}"
+    program = f"import os\nfrom tests.trainer.ranks.test_rank_group import *\nconfigure_logs()\n{scenario}"
     environment = {**os.environ, **variables}
     done = subprocess.run(
         [*python, "-c", program], capture_output=True, text=True, check=False, timeout=120, env=environment
@@ -150,12 +153,12 @@ def run_trainer(scenario: str, python: Sequence[str] = (sys.executable,), **vari
 
 LOSES_A_RANK = """
 team = started(timeout_s={timeout_s}, command={command})
-(pid,) = team.crew.processes.values()
+(pid,) = team.rank_group.processes.values()
 try:
     team.sum(lost=1, signal={signal})
 except Unavailable as problem:
     print(problem.code, problem)
-team.crew.close(is_failed=True)
+team.rank_group.close(is_failed=True)
 print("rank is gone:", not Path(f"/proc/{{pid}}").exists(), flush=True)
 """
 
@@ -184,7 +187,7 @@ def test_a_rank_with_an_unexpected_error_is_reported(rank_python: ForkingProgram
 team = started(command={forked})
 message = Message(facts={{"rank": 1, "how": "defect"}})
 try:
-    team.crew.call("fail", lambda: team.work.fail(message), facts=message.facts)
+    team.rank_group.call("fail", lambda: team.work.fail(message), facts=message.facts)
 except Unavailable as problem:
     print(problem.code, problem, flush=True)
 """,
@@ -199,10 +202,10 @@ except Unavailable as problem:
 def test_a_lost_rank_between_calls_ends_the_process(forked: tuple[str, ...]) -> None:
     code, _, error = run_trainer(
         f"""
-import astraflow.trainer.ranks.crew as crew
-crew.REPORT_S = 0.5
+import astraflow.trainer.ranks.rank_group as rank_group
+rank_group.REPORT_S = 0.5
 team = started(command={forked})
-os.kill(*team.crew.processes.values(), signal.SIGKILL)
+os.kill(*team.rank_group.processes.values(), signal.SIGKILL)
 time.sleep(60)
 """
     )
@@ -214,23 +217,23 @@ time.sleep(60)
 def test_a_main_call_that_is_stuck_ends_the_process_although_a_write_reported_the_loss(forked: tuple[str, ...]) -> None:
     code, out, error = run_trainer(
         f"""
-import astraflow.trainer.ranks.crew as crew
-crew.REPORT_S = 2
+import astraflow.trainer.ranks.rank_group as rank_group
+rank_group.REPORT_S = 2
 team = started(command={forked})
 is_writing, is_reported = threading.Event(), threading.Event()
 def write():
     try:
-        team.crew.call("sleep", is_writing.set, facts={{"s": 600}}, lane="write")
+        team.rank_group.call("sleep", is_writing.set, facts={{"s": 600}}, queue="write")
     except Unavailable as problem:
         print(problem.code, flush=True)
         is_reported.set()
 def stick():
-    os.kill(*team.crew.processes.values(), signal.SIGKILL)
+    os.kill(*team.rank_group.processes.values(), signal.SIGKILL)
     assert is_reported.wait(60)
     time.sleep(30)  # as in a collective of nccl, which does not return
 threading.Thread(target=write, daemon=True).start()
 is_writing.wait()
-team.crew.call("pid", stick)
+team.rank_group.call("pid", stick)
 """
     )
 
@@ -245,13 +248,13 @@ def test_a_process_lives_on_when_a_write_reported_the_loss_and_no_main_call_is_o
 ) -> None:
     code, out, error = run_trainer(
         f"""
-import astraflow.trainer.ranks.crew as crew
-crew.REPORT_S = 2
+import astraflow.trainer.ranks.rank_group as rank_group
+rank_group.REPORT_S = 2
 team = started(command={forked})
-for lane in ("write", "main"):
+for queue in ("write", "main"):
     try:
-        team.crew.call("pid", lambda: os.kill(*team.crew.processes.values(), signal.SIGKILL), lane=lane)
-        team.crew.call("sleep", lambda: None, facts={{"s": 600}}, lane=lane)
+        team.rank_group.call("pid", lambda: os.kill(*team.rank_group.processes.values(), signal.SIGKILL), queue=queue)
+        team.rank_group.call("sleep", lambda: None, facts={{"s": 600}}, queue=queue)
     except Unavailable as problem:
         print(problem.code, flush=True)
 time.sleep(3)
@@ -267,21 +270,23 @@ print("alive", flush=True)
 def test_time_in_which_the_machine_was_suspended_is_no_silence_of_a_rank() -> None:
     clock = VirtualClock()
     rank_place = RankPlace(rank=0, local_rank=0, ranks=2, address="127.0.0.1", port=0, secret=b"")
-    crew = Crew(rank_place, cast("Store", None), timeout_s=60.0, clock=clock)
-    rank = RankLink(number=1, channel=cast("Channel", None), process=None, heard_at=crew._now())
-    crew._ranks = [rank]
+    rank_group = RankGroup(rank_place, cast("Store", None), timeout_s=60.0, clock=clock)
+    rank = RankLink(number=1, channel=cast("Channel", None), process=None, heard_at=rank_group._now())
+    rank_group._ranks = [rank]
     clock.advance(3600.0)
-    assert crew._silent_ranks() == []
+    assert rank_group._silent_ranks() == []
     for _ in range(60):
         clock.advance(1.0)
-        assert crew._silent_ranks() == []
+        assert rank_group._silent_ranks() == []
     clock.advance(1.0)
-    assert crew._silent_ranks() == [rank]
+    assert rank_group._silent_ranks() == [rank]
 
 
 def test_a_rank_that_does_not_start_is_reported() -> None:
     with pytest.raises(Unavailable) as caught:
-        Crew.start(ranks=2, device="cpu", timeout_s=5, threads=1, command=(sys.executable, "-c", "raise SystemExit(3)"))
+        RankGroup.start(
+            ranks=2, device="cpu", timeout_s=5, threads=1, command=(sys.executable, "-c", "raise SystemExit(3)")
+        )
     assert caught.value.code == "trainer.rank_not_started"
     assert "exited with code 3" in str(caught.value)
 
@@ -290,8 +295,8 @@ def test_ranks_end_with_their_trainer_even_when_they_are_stopped() -> None:
     code, out, error = run_trainer(
         """
 team = started(3)
-print(*team.crew.processes.values(), flush=True)
-os.kill(team.crew.processes[1], signal.SIGSTOP)
+print(*team.rank_group.processes.values(), flush=True)
+os.kill(team.rank_group.processes[1], signal.SIGSTOP)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     )
@@ -321,8 +326,8 @@ def test_ranks_started_by_a_scheduler_join_by_their_environment(
             """
 team = started()
 _, answers = team.sum()
-print(answers[0].arrays["total"].sum(), dict(team.crew.processes), flush=True)
-team.crew.close()
+print(answers[0].arrays["total"].sum(), dict(team.rank_group.processes), flush=True)
+team.rank_group.close()
 """,
             rank_python.command,
             **variables,
@@ -346,8 +351,8 @@ with launch.launched_early({{"kind": "fsdp", "ranks": 2}}):
     (early,) = [process.pid for process in launch._early[0].processes.values()]
     team = started(command=())
     _, answers = team.sum()
-    print(answers[0].arrays["total"].sum(), team.crew.processes == {{1: early}}, flush=True)
-    team.crew.close()
+    print(answers[0].arrays["total"].sum(), team.rank_group.processes == {{1: early}}, flush=True)
+    team.rank_group.close()
 """,
         rank_python.command,
     )
@@ -362,7 +367,7 @@ def test_a_number_of_ranks_other_than_the_recipes_is_refused(monkeypatch: pytest
         monkeypatch.setenv(name, value)
 
     with pytest.raises(InvalidInput) as caught:
-        Crew.start(ranks=2, device="cpu", timeout_s=5, threads=1)
+        RankGroup.start(ranks=2, device="cpu", timeout_s=5, threads=1)
 
     assert caught.value.code == "trainer.bad_rank_environment"
 
@@ -371,12 +376,12 @@ def test_a_store_that_is_freed_after_its_ranks_ended_writes_into_no_other_file(t
     launched = LaunchedRanks.launch(ranks=2, threads=1, command=(sys.executable, "-IS", "-c", "input()"))
     store = open_store(launched.place, timeout_s=5.0)
     store.set("key", "value")
-    crew = Crew(launched.place, store, timeout_s=5.0)
-    crew._processes = launched.processes
-    crew.close(is_failed=True)
+    rank_group = RankGroup(launched.place, store, timeout_s=5.0)
+    rank_group._processes = launched.processes
+    rank_group.close(is_failed=True)
     files = [(tmp_path / str(number)).open("w+b") for number in range(50)]  # they take the numbers of closed files
     assert store.get("key") == b"value"
-    del crew, store
+    del rank_group, store
     gc.collect()
     assert [file.read() for file in files] == [b""] * 50
     for file in files:

@@ -1,4 +1,4 @@
-"""Logprob gap: differences between the logprobs of engine and trainer for the same tokens."""
+"""Logprob mismatch: differences between the logprobs of engine and trainer for the same tokens."""
 
 import asyncio
 from collections import deque
@@ -23,13 +23,13 @@ _POLL_S = 1.0
 
 JUMP_FACTOR = 3.0
 JUMP_FLOOR = 1e-4
-"""Mean gap in nats below which a jump is rounding."""
+"""Mean mismatch in nats below which a jump is rounding."""
 _JUMP_WINDOW = 21
 _MIN_JUMP_SAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogprobGap:
+class LogprobMismatch:
     """Absolute differences over the tokens of a probe, in nats; infinite if any logprob is not finite."""
 
     max: float
@@ -51,42 +51,42 @@ class LogprobGap:
         return ""
 
 
-class GapHistory:
-    """Mean gaps of the latest versions, to detect a jump: engines with a reload that leaves some state old show it."""
+class MismatchHistory:
+    """Mean mismatches of the latest versions, to detect a jump, as of a reload that leaves some state old."""
 
     def __init__(self) -> None:
         self._means: deque[float] = deque(maxlen=_JUMP_WINDOW)
 
-    def is_jump(self, gap: LogprobGap) -> bool:
+    def is_jump(self, mismatch: LogprobMismatch) -> bool:
         """Returns whether the mean is more than three times the median of the versions before."""
         if len(self._means) < _MIN_JUMP_SAMPLES:
             return False
-        return gap.mean > max(JUMP_FLOOR, JUMP_FACTOR * median(self._means))
+        return mismatch.mean > max(JUMP_FLOOR, JUMP_FACTOR * median(self._means))
 
-    def add(self, gap: LogprobGap) -> None:
-        """Records the gap of a served version."""
-        self._means.append(gap.mean)
+    def add(self, mismatch: LogprobMismatch) -> None:
+        """Records the mismatch of a served version."""
+        self._means.append(mismatch.mean)
 
 
-async def measure_logprob_gap(engine: Engine, manifest: Manifest) -> LogprobGap | None:
-    """Measures the gap to the trainer after a load; None without a probe or for a simulated engine.
+async def measure_logprob_mismatch(engine: Engine, manifest: Manifest) -> LogprobMismatch | None:
+    """Measures the mismatch to the trainer after a load; None without a probe or for a simulated engine.
 
-    Raises: the errors of `logprob_gap`.
+    Raises: the errors of `logprob_mismatch`.
     """
     if manifest.probe is None or engine.is_simulated:
         return None
-    return await logprob_gap(engine, manifest.probe)
+    return await logprob_mismatch(engine, manifest.probe)
 
 
-def gap_message(manifest: Manifest, excess: str) -> str:
-    """Returns the message for a gap above the tolerance. excess: as from `LogprobGap.excess`."""
+def mismatch_message(manifest: Manifest, excess: str) -> str:
+    """Returns the message for a mismatch above the tolerance. excess: as from `LogprobMismatch.excess`."""
     return (
         f"cannot serve {manifest.policy!r} version {manifest.version}: the logprobs of engine and trainer differ by "
         f"{excess}; give node and trainer the same model spec"
     )
 
 
-async def logprob_gap(engine: Engine, probe: Probe) -> LogprobGap:
+async def logprob_mismatch(engine: Engine, probe: Probe) -> LogprobMismatch:
     """Returns the absolute differences over all scored tokens.
 
     Raises: CorruptData for a probe with inconsistent lengths, TimeoutError when the engine makes no progress for
@@ -97,8 +97,8 @@ async def logprob_gap(engine: Engine, probe: Probe) -> LogprobGap:
     scored = [length - start for length, start in zip(probe.lengths, probe.scored_from, strict=True)]
     if sum(probe.lengths) != len(tokens) or sum(scored) != len(expected) or any(count < 0 for count in scored):
         raise CorruptData(
-            "cannot measure the logprob gap: the lengths of the probe in the manifest do not cover its tokens; publish "
-            "the version again",
+            "cannot measure the logprob mismatch: the lengths of the probe in the manifest do not cover its tokens; "
+            "publish the version again",
             code="weights.invalid_probe",
         )
     ends = list(accumulate(probe.lengths, initial=0))
@@ -135,14 +135,14 @@ async def _while_progressing(engine: Engine) -> AsyncIterator[None]:
             watch.cancel()
 
 
-def compare_logprobs(measured: Float32Array, expected: Float32Array) -> LogprobGap:
-    """Returns the gap between two arrays of logprobs, float32 `[n]`."""
+def compare_logprobs(measured: Float32Array, expected: Float32Array) -> LogprobMismatch:
+    """Returns the mismatch between two arrays of logprobs, float32 `[n]`."""
     differences = np.abs(measured - expected) if len(measured) == len(expected) else np.full(1, np.inf)
     if not len(differences):
-        return LogprobGap(max=0.0, mean=0.0, p99=0.0, tokens=0)
+        return LogprobMismatch(max=0.0, mean=0.0, p99=0.0, tokens=0)
     if not np.isfinite(differences).all():
-        return LogprobGap(max=np.inf, mean=np.inf, p99=np.inf, tokens=len(differences))
-    return LogprobGap(
+        return LogprobMismatch(max=np.inf, mean=np.inf, p99=np.inf, tokens=len(differences))
+    return LogprobMismatch(
         max=float(differences.max()),
         mean=float(differences.mean()),
         p99=float(np.quantile(differences, 0.99)),

@@ -1,4 +1,4 @@
-"""Rank of a trainer for the tests of the crew: sums, sleeps, fails. Run as a program by `Crew`."""
+"""Rank of a trainer for the tests of the rank group: sums, sleeps, fails. Run as a program by `RankGroup`."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ class Work:
         return Message(facts={})
 
     def sleep(self, message: Message) -> Message:
-        """Waits in the lane of writes."""
+        """Waits in the queue of writes."""
         time.sleep(message.facts["s"])
         return Message(facts={"at": time.monotonic()})
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from astraflow.raas.engines.server.in_server.astraflow_placements import CannotPatch, Placements
+from astraflow.raas.engines.server.in_server.astraflow_weight_mapping import CannotPatch, WeightMapping
 
 HIDDEN, HEADS, KEYS, WIDE, VOCAB = 8, 8, 4, 12, 10
 SHAPES = {
@@ -80,12 +80,12 @@ def patch_file(folder: Path, before: Tensors, after: Tensors) -> Path:
     return path
 
 
-def loaded(folder: Path, before: Tensors, models: Sequence[Ranked], *, is_sharded: bool = False) -> list[Placements]:
+def loaded(folder: Path, before: Tensors, models: Sequence[Ranked], *, is_sharded: bool = False) -> list[WeightMapping]:
     save_file(before, folder / "model.safetensors")
-    placements = [Placements() for _ in models]
-    for model, learned in zip(models, placements, strict=True):
+    mappings = [WeightMapping() for _ in models]
+    for model, learned in zip(models, mappings, strict=True):
         learned.load(str(folder / "model.safetensors"), model.load_weights, is_sharded=is_sharded or len(models) > 1)
-    return placements
+    return mappings
 
 
 @given(st.data(), st.sampled_from([1, 2]), st.sampled_from([torch.bfloat16, torch.float32]))
@@ -100,7 +100,7 @@ def test_a_patch_equals_a_full_load(
         after[name].view(-1)[sorted(positions)] = 9.0
     models = [Ranked(rank, ranks, dtype=dtype) for rank in range(ranks)]
     patch = patch_file(folder, before, after)
-    counts = [placements.patch(str(patch)) for placements in loaded(folder, before, models)]
+    counts = [mapping.patch(str(patch)) for mapping in loaded(folder, before, models)]
 
     changed = sum(int((after[name] != before[name]).sum()) for name in after)
     norms = int((after["norm"] != before["norm"]).sum()) * (ranks - 1)  # every rank has the whole norm
@@ -115,8 +115,8 @@ def test_a_patch_equals_a_full_load(
 def test_a_patch_without_a_load_is_refused(tmp_path: Path) -> None:
     patch = patch_file(tmp_path, tensors(0), tensors(1))
 
-    with pytest.raises(CannotPatch, match="no placements"):
-        Placements().patch(str(patch))
+    with pytest.raises(CannotPatch, match="no weight mapping"):
+        WeightMapping().patch(str(patch))
 
 
 class Transposed(Ranked):
@@ -132,19 +132,19 @@ class Transposed(Ranked):
 
 def test_a_transformed_tensor_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     model = Transposed()
-    (placements,) = loaded(tmp_path, tensors(0), [model])
+    (mapping,) = loaded(tmp_path, tensors(0), [model])
     before = {name: parameter.clone() for name, parameter in model.parameters().items()}
 
     with pytest.raises(CannotPatch, match="'down'"):
-        placements.patch(str(patch_file(tmp_path, tensors(0), tensors(1))))
+        mapping.patch(str(patch_file(tmp_path, tensors(0), tensors(1))))
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.parameters().items())
 
 
 def test_untransformed_tensors_of_the_model_are_patched(tmp_path: Path) -> None:
     model = Transposed()
-    (placements,) = loaded(tmp_path, tensors(0), [model])
+    (mapping,) = loaded(tmp_path, tensors(0), [model])
     after = {**tensors(0), "norm": tensors(1)["norm"]}
-    placements.patch(str(patch_file(tmp_path, tensors(0), after)))
+    mapping.patch(str(patch_file(tmp_path, tensors(0), after)))
 
     assert torch.equal(model.norm, after["norm"])
 
@@ -152,13 +152,13 @@ def test_untransformed_tensors_of_the_model_are_patched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_sharded", [False, True])
 def test_a_patch_of_a_part_that_no_rank_has_is_refused(tmp_path: Path, is_sharded: bool) -> None:
     model = Ranked(0, 2)  # knows one half
-    (placements,) = loaded(tmp_path, tensors(0), [model], is_sharded=is_sharded)
+    (mapping,) = loaded(tmp_path, tensors(0), [model], is_sharded=is_sharded)
     before = {name: parameter.clone() for name, parameter in model.parameters().items()}
     only_norm = {**tensors(0), "norm": tensors(1)["norm"]}
-    placements.patch(str(patch_file(tmp_path, tensors(0), only_norm)))  # every rank has the whole norm
+    mapping.patch(str(patch_file(tmp_path, tensors(0), only_norm)))  # every rank has the whole norm
 
     with pytest.raises(CannotPatch, match="not copied unchanged"):
-        placements.patch(str(patch_file(tmp_path, tensors(0), tensors(1))))
+        mapping.patch(str(patch_file(tmp_path, tensors(0), tensors(1))))
     assert torch.equal(model.norm, only_norm["norm"])
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.parameters().items() if name != "norm")
 
@@ -175,9 +175,9 @@ class TransposedElsewhere(Ranked):
 def test_a_tensor_transformed_by_one_rank_is_refused_by_all_ranks(tmp_path: Path, unwatched: set[int]) -> None:
     models = [(TransposedElsewhere if rank in unwatched else Ranked)(rank, 2) for rank in range(2)]
     before = models[0].down.clone()
-    for placements in loaded(tmp_path, tensors(0), models):
+    for mapping in loaded(tmp_path, tensors(0), models):
         with pytest.raises(CannotPatch, match="'down'"):
-            placements.patch(str(patch_file(tmp_path, tensors(0), {**tensors(0), "down": tensors(1)["down"]})))
+            mapping.patch(str(patch_file(tmp_path, tensors(0), {**tensors(0), "down": tensors(1)["down"]})))
     assert not torch.equal(models[0].down, before)  # loaded, and patched by none
     assert torch.equal(models[0].down, tensors(0)["down"][:, : WIDE // 2])
 
@@ -200,5 +200,5 @@ def test_loading_restores_the_copy_method_of_torch(tmp_path: Path) -> None:
         raise RuntimeError("broken loader")
 
     with pytest.raises(RuntimeError, match="broken loader"):
-        Placements().load(str(tmp_path / "model.safetensors"), fail)
+        WeightMapping().load(str(tmp_path / "model.safetensors"), fail)
     assert torch.Tensor.copy_ is original

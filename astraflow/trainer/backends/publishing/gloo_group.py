@@ -14,7 +14,7 @@ from astraflow.weights.tensors import Buffer
 Result = TypeVar("Result")
 
 
-class RankGroup:
+class GlooGroup:
     """Separate gloo group, which a thread may use while the next step runs. All methods are collective and block, and
     raise Unavailable when a rank is lost."""
 
