@@ -57,7 +57,7 @@ NODE_COUNTERS: dict[str, NodeMetric] = {
         family="weight", unit="failures", meaning="Versions that could not be fetched, loaded or applied as deltas"
     ),
     "logprob_mismatch_failures": NodeMetric(
-        family="logprob_mismatch", unit="failures", meaning="Versions withheld because engine and trainer disagree"
+        family="logprob_mismatch", unit="failures", meaning="Versions not served because engine and trainer disagree"
     ),
     "logprob_mismatch_jumps": NodeMetric(
         family="logprob_mismatch",
@@ -67,7 +67,7 @@ NODE_COUNTERS: dict[str, NodeMetric] = {
     "reprefill_mismatch_failures": NodeMetric(
         family="reprefill_mismatch",
         unit="failures",
-        meaning="Versions withheld because requests in flight continued on the cache of older weights",
+        meaning="Versions not served because requests in flight continued on the cache of older weights",
     ),
     "engine_restarts": NodeMetric(
         family="engine", unit="restarts", meaning="Restarts of engine servers that ended or hung"
@@ -121,5 +121,5 @@ NODE_GAUGES: dict[str, NodeMetric] = {
     "agent_sessions": NodeMetric(family="agent", unit="sessions", meaning="Sessions of agent programs that run now"),
 }
 """Current values, by name. `reprefill_mismatch` is absent until a request was checked, `evaluation_running` on a node
-that never ran an evaluation task, `agent_sessions` on a node without a flow of agents, and the figures of engines on a node
-whose engine does not report them."""
+that never ran an evaluation task, `agent_sessions` on a node without a flow of agents, and the figures of engines on a
+node whose engine does not report them."""

@@ -26,12 +26,12 @@ from astraflow.raas.drain_state import DrainState
 from astraflow.raas.engine_monitor import EngineMonitor
 from astraflow.raas.heartbeats import HeartbeatLoop
 from astraflow.raas.membership import Membership
-from astraflow.raas.policies.held_engines import HOLD_IDLE_S, HeldEngines
-from astraflow.raas.policies.pinned_engines import PinnedEngines, evaluation_capacity, joint_mode
-from astraflow.raas.policies.second_engines import SecondEngines
+from astraflow.raas.policies.evaluation_engines import RESERVED_IDLE_S, ReservedEngines, SecondEngines
+from astraflow.raas.policies.pinned_versions import PinnedVersions, evaluation_capacity, joint_mode
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.policies.transfer_totals import TransferTotals
-from astraflow.raas.policies.weight_loop import MismatchGauges, WeightLoop
+from astraflow.raas.policies.verification import MismatchGauges
+from astraflow.raas.policies.weight_loop import WeightLoop
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import NoticeSource, wait_for_notice
 from astraflow.raas.tasks.capacity import Capacity
@@ -132,7 +132,7 @@ class Node:
                 )
             )
             weight_loops = self._weight_loops(sources)
-            pinned = self._pinned_engines(join_result, engines, sources, weight_loops)
+            pinned = self._pinned_versions(join_result, engines, sources, weight_loops)
             resources.push_async_callback(pinned.close)
             self._task_loop = self._build_task_loop(join_result, flows, pinned)
             monitor = self._engine_monitor(pinned, self._task_loop)
@@ -227,7 +227,7 @@ class Node:
         )
 
     def _weight_loops(self, sources: WeightSources) -> dict[PolicyId, WeightLoop]:
-        mismatches = MismatchGauges(self._counters)
+        gauges = MismatchGauges(self._counters)
 
         def source(policy: PolicyId) -> Puller:
             return Puller(sources, policy, config=self._config.pull, trusted=self._verifying_key, clock=self._clock)
@@ -238,24 +238,24 @@ class Node:
                 source,
                 self._policies,
                 counters=self._counters,
-                mismatches=mismatches,
+                gauges=gauges,
                 transfers=self._transfers,
                 clock=self._clock,
             )
             for policy, served in self._policies.items()
         }
 
-    def _pinned_engines(
+    def _pinned_versions(
         self,
         join_result: JoinResult,
         engines: Mapping[PolicyId, Mapping[str, Any]],
         sources: WeightSources,
         loops: Mapping[PolicyId, WeightLoop],
-    ) -> PinnedEngines:
+    ) -> PinnedVersions:
         counters, clock = self._counters, self._clock
         if self._evaluation_mode().is_exclusive:
-            held = HeldEngines(self._policies, loops)
-            return PinnedEngines(held, counters=counters, clock=clock, idle_s=HOLD_IDLE_S)
+            reserved = ReservedEngines(self._policies, loops)
+            return PinnedVersions(reserved, counters=counters, clock=clock, idle_s=RESERVED_IDLE_S)
         specs = {spec.id: spec for spec in join_result.policies}
         second = SecondEngines(
             lambda policy: build_policy(specs[policy], engines[policy]),
@@ -265,9 +265,9 @@ class Node:
             counters=counters,
             clock=clock,
         )
-        return PinnedEngines(second, counters=counters, clock=clock, idle_s=self._config.evaluation_idle_s)
+        return PinnedVersions(second, counters=counters, clock=clock, idle_s=self._config.evaluation_idle_s)
 
-    def _engine_monitor(self, pinned: PinnedEngines, task_loop: TaskLoop) -> EngineMonitor:
+    def _engine_monitor(self, pinned: PinnedVersions, task_loop: TaskLoop) -> EngineMonitor:
         return EngineMonitor(
             {policy: served.engine for policy, served in self._policies.items()},
             lambda: pinned.engines,
@@ -280,7 +280,7 @@ class Node:
         )
 
     def _build_task_loop(
-        self, join_result: JoinResult, flows: Mapping[FlowId, BuiltFlow], pinned: PinnedEngines
+        self, join_result: JoinResult, flows: Mapping[FlowId, BuiltFlow], pinned: PinnedVersions
     ) -> TaskLoop:
         def evaluations_at_once() -> int:
             if not self._config.evaluates or pinned.is_backing_off:

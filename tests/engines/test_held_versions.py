@@ -7,16 +7,17 @@ import pytest
 
 from astraflow.contract.ids import Version
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.policies.held_engines import HeldEngines
-from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.evaluation_engines import ReservedEngines
+from astraflow.raas.policies.pinned_versions import PinnedVersions
 from astraflow.raas.policies.transfer_totals import TransferTotals
-from astraflow.raas.policies.weight_loop import GapGauges, WeightLoop
+from astraflow.raas.policies.verification import MismatchGauges
+from astraflow.raas.policies.weight_loop import WeightLoop
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.folders.run_folders import home
 from tests import make_torch
 from tests.engines.real import MODEL, server, version
 from tests.raas.parts import SOLVER, serving
-from tests.raas.policies.test_held_engines import PublishedVersions
+from tests.raas.policies.test_evaluation_engines import PublishedVersions
 
 pytestmark = [pytest.mark.engines, pytest.mark.anyio, pytest.mark.timeout(900)]
 
@@ -37,12 +38,12 @@ async def test_a_server_holds_the_pinned_version_and_then_loads_the_newest_one()
         published.source,
         policies,
         counters=counters,
-        gaps=GapGauges(counters),
+        gauges=MismatchGauges(counters),
         transfers=TransferTotals(),
         clock=clock,
     )
-    held = HeldEngines(policies, {SOLVER: loop})
-    pinned = PinnedEngines(held, counters=counters, clock=clock, idle_s=IDLE_S)
+    held = ReservedEngines(policies, {SOLVER: loop})
+    pinned = PinnedVersions(held, counters=counters, clock=clock, idle_s=IDLE_S)
 
     async def check(number: int) -> None:
         served = await engine.score(TOKENS, 1)

@@ -14,8 +14,8 @@ from astraflow.raas.builders import build_flow
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.membership import Membership
-from astraflow.raas.policies.pinned_engines import PinnedEngines
-from astraflow.raas.policies.second_engines import SecondEngines
+from astraflow.raas.policies.evaluation_engines import SecondEngines
+from astraflow.raas.policies.pinned_versions import PinnedVersions
 from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
 from astraflow.raas.tasks.capacity import Capacity
 from astraflow.raas.tasks.circuit_breaker import CircuitBreaker
@@ -60,7 +60,7 @@ def runner(
     membership: Membership | None = None,
     timeout_s: float = 30.0,
     text_share: float = 0.0,
-    pinned: PinnedEngines | None = None,
+    pinned: PinnedVersions | None = None,
 ) -> Runner:
     """Returns a runner of the fake's flows."""
     return Runner(
@@ -75,14 +75,14 @@ def runner(
     )
 
 
-def unpinned() -> PinnedEngines:
+def unpinned() -> PinnedVersions:
     """Returns engines for pinned tasks that fail when a test uses them."""
 
     def none(policy: PolicyId) -> Any:
         raise AssertionError(f"{policy} was not to be pinned")
 
     clock, counters = SystemClock(), NodeCounters()
-    return PinnedEngines(
+    return PinnedVersions(
         SecondEngines(none, none, counters=counters, clock=clock), counters=counters, clock=clock, idle_s=60.0
     )
 
@@ -107,7 +107,7 @@ async def working(
     slots: int = 4,
     is_ready: bool = True,
     break_after: int = 1000,
-    pinned: PinnedEngines | None = None,
+    pinned: PinnedVersions | None = None,
     evaluation_capacity: int = 0,
     clock: Clock | None = None,
     timeout_s: float = 30.0,

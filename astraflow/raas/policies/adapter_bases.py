@@ -17,6 +17,9 @@ class VersionSource(Protocol):
     async def pull_exact(self, version: Version) -> PulledVersion:
         """Returns one version once it is published: the base of adapters, or the version of an evaluation."""
 
+    def commit(self, weights: VerifiedWeights) -> None:
+        """Records that the engine serves these weights, so that later versions are fetched as deltas to them."""
+
 
 class AdapterBases:
     """Attaches the base weights to adapters and returns other versions unchanged. Caches the latest base."""

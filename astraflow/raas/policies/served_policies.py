@@ -34,7 +34,7 @@ CLOSE_TIMEOUT_S = 3.0
 class ServedPolicy:
     """One policy on this node: its engine, its tokenizer, and whether the loaded version is verified.
 
-    waiting ──verified version──► serving ──failed version──► withheld ──verified version──► serving
+    waiting ──verified version──► serving ──failed version──► unready ──verified version──► serving
     """
 
     def __init__(self, policy: PolicyId, engine: Engine, tokenizer: ChatTokenizer) -> None:

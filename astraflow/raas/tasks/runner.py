@@ -14,7 +14,7 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.timelines import EPISODE, Hop
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.pinned_versions import PinnedVersions
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.sampling_check import SamplingCheck
 from astraflow.raas.policies.served_policies import ServedPolicies
@@ -58,7 +58,7 @@ class Runner:
         self,
         flows: Mapping[FlowId, BuiltFlow],
         policies: ServedPolicies,
-        pinned: PinnedEngines | None,
+        pinned: PinnedVersions | None,
         *,
         node: Callable[[], NodeId],
         counters: NodeCounters,

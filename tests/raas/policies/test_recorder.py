@@ -196,7 +196,7 @@ async def test_an_unused_recorded_generation_is_not_returned_again() -> None:
     assert recorder.generations_to_hand_back() == ()
 
 
-async def test_tokens_of_withheld_weights_are_not_returned() -> None:
+async def test_tokens_of_unready_weights_are_not_returned() -> None:
     engine = FakeEngine(version=3)
     engine.gate.clear()
     engine.begun = "dc"

@@ -15,7 +15,8 @@ from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.reprefill_check import MIN_ROUNDED_TOKENS, ReprefillCheck
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.policies.transfer_totals import TransferTotals
-from astraflow.raas.policies.weight_loop import MismatchGauges, WeightLoop
+from astraflow.raas.policies.verification import MismatchGauges
+from astraflow.raas.policies.weight_loop import WeightLoop
 from tests import make
 from tests.fakes.clock import ManualClock, settle
 from tests.fakes.engine import FakeEngine
@@ -84,7 +85,7 @@ async def following() -> AsyncIterator[Following]:
         source.make,
         policies,
         counters=counters,
-        mismatches=MismatchGauges(counters),
+        gauges=MismatchGauges(counters),
         transfers=TransferTotals(),
         clock=ManualClock(),
     )
@@ -111,7 +112,7 @@ async def test_a_request_across_a_weight_update_is_rescored_once_per_version() -
     assert node.policies.versions() == {SOLVER: 2}
 
 
-async def test_a_stale_cache_withholds_the_policy_until_the_next_version() -> None:
+async def test_a_stale_cache_makes_the_policy_unready_until_the_next_version() -> None:
     async with following() as node:
         await node.publish(1)
         node.engine.is_stale = True
@@ -130,7 +131,7 @@ async def test_a_stale_cache_withholds_the_policy_until_the_next_version() -> No
     assert node.counters.gauges()["reprefill_mismatch"] == 0
 
 
-async def test_a_failed_score_is_reported_and_does_not_withhold_the_policy() -> None:
+async def test_a_failed_score_is_reported_and_leaves_the_policy_ready() -> None:
     async with following() as node:
         await node.publish(1)
         node.engine.score_error = lambda engine: 1 / 0

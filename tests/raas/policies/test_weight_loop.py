@@ -13,7 +13,8 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.policies.transfer_totals import TransferTotals
-from astraflow.raas.policies.weight_loop import MismatchGauges, WeightLoop
+from astraflow.raas.policies.verification import MismatchGauges
+from astraflow.raas.policies.weight_loop import WeightLoop
 from astraflow.weights.adapters import AdapterBinding
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion, TransferStats
@@ -123,7 +124,7 @@ async def following() -> AsyncIterator[Following]:
         source.make,
         policies,
         counters=counters,
-        mismatches=MismatchGauges(counters),
+        gauges=MismatchGauges(counters),
         transfers=links,
         clock=clock,
     )
@@ -195,7 +196,7 @@ async def test_a_mismatch_that_a_full_load_repairs_is_counted_and_the_version_se
     assert node.counters.gauges()["logprob_mismatch_max"] == pytest.approx(0.5)
 
 
-async def test_a_lasting_mismatch_withholds_the_policy_until_a_version_passes() -> None:
+async def test_a_lasting_mismatch_makes_the_policy_unready_until_a_version_passes() -> None:
     async with following() as node:
         node.source.publish(0)
         await settle()
@@ -212,7 +213,7 @@ async def test_a_lasting_mismatch_withholds_the_policy_until_a_version_passes() 
 
     assert node.is_ready
     assert not node.engine.is_paused
-    assert node.engine.loads[-1].base is None, "a withheld version is never patched"
+    assert node.engine.loads[-1].base is None, "an unready version is never patched"
 
 
 async def test_a_mismatch_jump_causes_a_full_load_and_is_reported_if_it_stays() -> None:
@@ -230,7 +231,7 @@ async def test_a_mismatch_jump_causes_a_full_load_and_is_reported_if_it_stays() 
     assert any("version 6" in error for error in node.counters.errors())
 
 
-async def test_a_version_without_a_probe_does_not_end_the_withholding() -> None:
+async def test_a_version_without_a_probe_does_not_make_it_ready() -> None:
     async with following() as node:
         node.source.publish(0)
         node.source.publish(1, base=0, probe=None)

@@ -16,7 +16,7 @@ from astraflow.contract.rollouts.tasks import Prompt, Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.pinned_versions import PinnedVersions
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.sampling_check import SamplingCheck
 from astraflow.raas.policies.served_policies import ServedPolicies
@@ -322,7 +322,7 @@ def test_the_calls_of_an_episode_are_cut_at_one_length_beyond_its_limit() -> Non
     assert limited[0].calls[0].reply == "r" * 10
 
 
-class PinnedTo(PinnedEngines):
+class PinnedTo(PinnedVersions):
     """Provides the same policies for any pinned versions."""
 
     def __init__(self, policies: ServedPolicies) -> None:

@@ -12,11 +12,12 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import EvaluationMode
 from astraflow.contract.rollouts.failures import RolloutFailed
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.policies.held_engines import HOLD_IDLE_S, HeldEngines
-from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.evaluation_engines import RESERVED_IDLE_S, ReservedEngines
+from astraflow.raas.policies.pinned_versions import PinnedVersions
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.raas.policies.transfer_totals import TransferTotals
-from astraflow.raas.policies.weight_loop import MismatchGauges, WeightLoop
+from astraflow.raas.policies.verification import MismatchGauges
+from astraflow.raas.policies.weight_loop import WeightLoop
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.transfer.puller import PulledVersion
 from tests import make
@@ -76,7 +77,7 @@ class Held:
     engine: FakeEngine
     published: PublishedVersions
     policies: ServedPolicies
-    pinned: PinnedEngines
+    pinned: PinnedVersions
     counters: NodeCounters
     clock: ManualClock
 
@@ -108,11 +109,13 @@ async def held(mode: EvaluationMode = EvaluationMode.RESERVED) -> AsyncIterator[
         published.source,
         policies,
         counters=counters,
-        mismatches=MismatchGauges(counters),
+        gauges=MismatchGauges(counters),
         transfers=TransferTotals(),
         clock=clock,
     )
-    pinned = PinnedEngines(HeldEngines(policies, {SOLVER: loop}), counters=counters, clock=clock, idle_s=HOLD_IDLE_S)
+    pinned = PinnedVersions(
+        ReservedEngines(policies, {SOLVER: loop}), counters=counters, clock=clock, idle_s=RESERVED_IDLE_S
+    )
     running = [asyncio.create_task(loop.run()), asyncio.create_task(pinned.run())]
     under_test = Held(
         engine=engine, published=published, policies=policies, pinned=pinned, counters=counters, clock=clock
@@ -132,9 +135,9 @@ async def test_the_served_version_is_held_without_a_load_and_the_newest_one_foll
             await node.publish(1)
             await node.publish(2)
             assert node.loads == [0], "the engine keeps the pinned version"
-        await node.clock.pass_time(HOLD_IDLE_S / 2)
+        await node.clock.pass_time(RESERVED_IDLE_S / 2)
         assert node.loads == [0], "further tasks of the round may come"
-        await node.clock.pass_time(HOLD_IDLE_S)
+        await node.clock.pass_time(RESERVED_IDLE_S)
         assert node.loads[-1] == 2
         assert node.engine.version == 2
 
@@ -147,7 +150,7 @@ async def test_an_older_version_is_loaded_and_left_after_the_round_even_if_nothi
             assert (node.engine.version, node.policies.versions()) == (1, {SOLVER: 1})
         async with node.at(0):
             assert node.engine.version == 0
-        await node.clock.pass_time(2 * HOLD_IDLE_S)
+        await node.clock.pass_time(2 * RESERVED_IDLE_S)
         assert node.loads == [0, 1, 2, 1, 0, 2]
         assert node.counters.counters()["evaluation_loads"] == 2
         await node.publish(3)

@@ -14,9 +14,9 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.weights import Probe
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.policies.pinned_engines import PinnedEngines
+from astraflow.raas.policies.evaluation_engines import SecondEngines
+from astraflow.raas.policies.pinned_versions import PinnedVersions
 from astraflow.raas.policies.recorder import RolloutRecorder
-from astraflow.raas.policies.second_engines import SecondEngines
 from astraflow.raas.policies.served_policies import ServedPolicy
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.weights.tensors import VerifiedWeights
@@ -83,7 +83,7 @@ def _stats(version: Version) -> TransferStats:
 
 
 @dataclass(slots=True, kw_only=True)
-class PinnedEnginesUnderTest:
+class PinnedVersionsUnderTest:
     """Engines under test, and their dependencies."""
 
     clock: Clock
@@ -91,11 +91,11 @@ class PinnedEnginesUnderTest:
     shelf: FakeShelf = field(default_factory=FakeShelf)
     engines: list[FakeEngine] = field(default_factory=list)
     build_problem: Exception | None = None
-    pinned: PinnedEngines = field(init=False)
+    pinned: PinnedVersions = field(init=False)
 
     def __post_init__(self) -> None:
         second = SecondEngines(self._build, lambda policy: self.shelf, counters=self.counters, clock=self.clock)
-        self.pinned = PinnedEngines(second, counters=self.counters, clock=self.clock, idle_s=IDLE_S)
+        self.pinned = PinnedVersions(second, counters=self.counters, clock=self.clock, idle_s=IDLE_S)
 
     async def _build(self, policy: PolicyId) -> ServedPolicy:
         if self.build_problem is not None:
@@ -111,7 +111,7 @@ class PinnedEnginesUnderTest:
 
 
 async def test_tasks_of_one_version_share_an_engine_loaded_once() -> None:
-    bench = PinnedEnginesUnderTest(clock=ManualClock())
+    bench = PinnedVersionsUnderTest(clock=ManualClock())
     assert bench.engines == [], "engines are built on demand"
     async with bench.at(3) as first, bench.at(3) as second:
         assert (first, second) == (3, 3)
@@ -130,7 +130,7 @@ async def test_tasks_of_one_version_share_an_engine_loaded_once() -> None:
 
 
 async def test_other_versions_are_loaded_when_idle_in_the_order_of_requests() -> None:
-    bench = PinnedEnginesUnderTest(clock=ManualClock())
+    bench = PinnedVersionsUnderTest(clock=ManualClock())
     served: list[int] = []
 
     async def work(version: int) -> None:
@@ -149,7 +149,7 @@ async def test_other_versions_are_loaded_when_idle_in_the_order_of_requests() ->
 
 
 async def test_a_cancelled_wait_does_not_block_others() -> None:
-    bench = PinnedEnginesUnderTest(clock=ManualClock())
+    bench = PinnedVersionsUnderTest(clock=ManualClock())
     async with bench.at(1):
         waiting = asyncio.create_task(bench.at(2).__aenter__())
         await settle()
@@ -169,7 +169,7 @@ async def test_a_cancelled_wait_does_not_block_others() -> None:
 
 
 async def test_a_failed_engine_is_replaced() -> None:
-    bench = PinnedEnginesUnderTest(clock=ManualClock())
+    bench = PinnedVersionsUnderTest(clock=ManualClock())
     async with bench.at(1):
         bench.engines[0].failure.put_nowait("it ended 4 times")
         await settle()
@@ -181,7 +181,7 @@ async def test_a_failed_engine_is_replaced() -> None:
 
 async def test_an_idle_engine_is_closed_and_rebuilt_on_demand() -> None:
     clock = ManualClock()
-    bench = PinnedEnginesUnderTest(clock=clock)
+    bench = PinnedVersionsUnderTest(clock=clock)
     closing = asyncio.create_task(bench.pinned.run())
     async with bench.at(1):
         await clock.pass_time(2 * IDLE_S)
@@ -208,7 +208,7 @@ class HastyClock(ManualClock):
 
 async def test_an_idle_engine_is_closed_also_when_sleeps_end_early() -> None:
     clock = HastyClock()
-    bench = PinnedEnginesUnderTest(clock=clock)
+    bench = PinnedVersionsUnderTest(clock=clock)
     closing = asyncio.create_task(bench.pinned.run())
     async with bench.at(1):
         pass
@@ -219,7 +219,7 @@ async def test_an_idle_engine_is_closed_also_when_sleeps_end_early() -> None:
 
 
 async def test_a_missing_version_fails_only_its_tasks() -> None:
-    bench = PinnedEnginesUnderTest(clock=ManualClock())
+    bench = PinnedVersionsUnderTest(clock=ManualClock())
     bench.shelf.problem = lambda version: UnknownVersion("version 1 is not kept") if version == 1 else None
     for _ in range(2):
         with raises_code(RolloutFailed, "rollout.unknown_version", "UnknownVersion") as broke:
@@ -233,7 +233,7 @@ async def test_a_missing_version_fails_only_its_tasks() -> None:
 
 async def test_a_node_that_cannot_build_an_engine_backs_off_from_evaluations() -> None:
     clock = ManualClock()
-    bench = PinnedEnginesUnderTest(clock=clock, build_problem=MemoryError("full"))
+    bench = PinnedVersionsUnderTest(clock=clock, build_problem=MemoryError("full"))
     rests = []
     for _ in range(7):
         with raises_code(RolloutFailed, "rollout.engine_not_started", "MemoryError"):
@@ -251,7 +251,7 @@ async def test_a_node_that_cannot_build_an_engine_backs_off_from_evaluations() -
 
 
 async def test_an_engine_with_a_logprob_mismatch_serves_no_evaluation() -> None:
-    bench = PinnedEnginesUnderTest(clock=ManualClock())
+    bench = PinnedVersionsUnderTest(clock=ManualClock())
     async with bench.at(1):
         bench.engines[0].score_error = lambda engine: 0.5
     with raises_code(RolloutFailed, "rollout.engine_not_started", "'solver' version 2"):
@@ -263,7 +263,7 @@ async def test_an_engine_with_a_logprob_mismatch_serves_no_evaluation() -> None:
 
 
 async def test_pinned_tasks_use_their_version_beside_training_tasks() -> None:
-    bench = PinnedEnginesUnderTest(clock=SystemClock())
+    bench = PinnedVersionsUnderTest(clock=SystemClock())
     dataflow, newest = FakeDataflow(flows=(flow(), flow("held-out", evaluation_share=0.25))), FakeEngine(version=9)
     dataflow.add([make.task(), make.task(flow="held-out", pinned=4), make.task(group=1)])
     async with working(dataflow, newest, pinned=bench.pinned, evaluation_capacity=2) as node:
@@ -278,7 +278,7 @@ async def test_pinned_tasks_use_their_version_beside_training_tasks() -> None:
 
 
 async def test_failing_evaluations_do_not_pause_training() -> None:
-    bench = PinnedEnginesUnderTest(clock=SystemClock())
+    bench = PinnedVersionsUnderTest(clock=SystemClock())
     bench.shelf.problem = lambda version: UnknownVersion("version 4 is not kept")
     dataflow, newest = FakeDataflow(flows=(flow(), flow("held-out", evaluation_share=0.25))), FakeEngine(version=9)
     dataflow.add(make.task(flow="held-out", group=group, pinned=4) for group in range(6))
@@ -293,7 +293,7 @@ async def test_failing_evaluations_do_not_pause_training() -> None:
 
 
 async def test_an_episode_times_out_while_it_waits_for_its_versions() -> None:
-    bench = PinnedEnginesUnderTest(clock=SystemClock())
+    bench = PinnedVersionsUnderTest(clock=SystemClock())
     bench.shelf.gate.clear()
     dataflow, newest = FakeDataflow(), FakeEngine(version=9)
     run = runner(dataflow, serving(newest), bench.counters, pinned=bench.pinned, timeout_s=0.05)

@@ -1,11 +1,9 @@
-"""Engines for tasks pinned to versions: a second engine for each policy, or the engine for training, which keeps its
-version meanwhile."""
+"""Versions to which tasks of an evaluation are pinned, on the engines that serve them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from math import floor
-from typing import Protocol
 
 from astraflow.contract.errors import UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
@@ -13,6 +11,7 @@ from astraflow.contract.nodes import EvaluationMode, FlowSpec
 from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
+from astraflow.raas.policies.evaluation_engines import EvaluationEngines
 from astraflow.raas.policies.served_policies import ServedPolicies
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -24,27 +23,7 @@ MAX_BACKOFF_S = 60.0
 """Time without pinned tasks after an engine could not be built or loaded; doubles with each failure."""
 
 
-class PinnedServing(Protocol):
-    """Serves one set of pinned versions at a time."""
-
-    @property
-    def engines(self) -> Mapping[PolicyId, Engine]:
-        """Engines that exist now besides those for training."""
-
-    def failures(self) -> list[str]:
-        """Returns the reasons for which the versions are no longer served; empty while they are."""
-
-    async def serve(self, pinned: Mapping[PolicyId, Version]) -> ServedPolicies:
-        """Serves these versions instead of the previous ones. Raises: UnknownVersion; errors of the engine."""
-
-    async def check(self) -> None:
-        """Checks that the versions were served until now. Raises: RolloutFailed."""
-
-    async def close(self) -> None:
-        """Ends the service."""
-
-
-class PinnedEngines:
+class PinnedVersions:
     """Serves one set of pinned versions at a time to any number of tasks; prepares the engines on first use.
 
         closed ──task──► load ──► serve ──idle for `idle_s`──► closed
@@ -58,13 +37,13 @@ class PinnedEngines:
 
     def __init__(
         self,
-        serving: PinnedServing,
+        engines: EvaluationEngines,
         *,
         counters: NodeCounters,
         clock: Clock,
         idle_s: float,
     ) -> None:
-        self._serving = serving
+        self._evaluation_engines = engines
         self._counters = counters
         self._clock = clock
         self._idle_s = idle_s
@@ -86,7 +65,7 @@ class PinnedEngines:
     @property
     def engines(self) -> Mapping[PolicyId, Engine]:
         """Engines that exist now besides those for training."""
-        return self._serving.engines
+        return self._evaluation_engines.engines
 
     @asynccontextmanager
     async def use_versions(self, pinned: Mapping[PolicyId, Version]) -> AsyncIterator[ServedPolicies]:
@@ -99,7 +78,7 @@ class PinnedEngines:
             self._count_user(1)
         try:
             yield policies
-            await self._serving.check()
+            await self._evaluation_engines.check()
         finally:
             self._count_user(-1)
 
@@ -118,19 +97,19 @@ class PinnedEngines:
     async def close(self) -> None:
         """Ends the service of pinned versions and frees its resources."""
         self._served_versions = None
-        await self._serving.close()
+        await self._evaluation_engines.close()
 
     async def _policies_at(self, pinned: Mapping[PolicyId, Version]) -> ServedPolicies:
-        failures = self._serving.failures()
+        failures = self._evaluation_engines.failures()
         if failures:
             await self._is_unused.wait()
-            log.error("pinned_engine_failed", reasons=failures)
+            log.error("evaluation_engines_failed", reasons=failures)
             await self.close()
         if self._served_versions is None or self._served_versions[0] != pinned:
             await self._is_unused.wait()
             self._served_versions = None
             try:
-                policies = await self._serving.serve(pinned)
+                policies = await self._evaluation_engines.serve(pinned)
             except UnknownVersion as problem:
                 raise RolloutFailed(
                     f"UnknownVersion: {problem}", boundary=Boundary.ENGINE, code="rollout.unknown_version"
@@ -147,7 +126,7 @@ class PinnedEngines:
     async def _back_off(self, problem: Exception) -> None:
         """Closes the engines and backs off: a partly loaded engine may be unusable and occupies memory."""
         self._counters.note_error(f"evaluation: {type(problem).__name__}: {problem}")
-        log.error("pinned_engine_failed", backoff_s=self._backoff_s, exc_info=problem)
+        log.error("evaluation_engines_failed", backoff_s=self._backoff_s, exc_info=problem)
         self._backoff_until = self._clock.now() + self._backoff_s
         self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
         await self.close()
