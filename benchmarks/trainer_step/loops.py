@@ -13,6 +13,7 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner, StepResult, StepRunner
 from astraflow.trainer.step.shares import Plan
@@ -55,11 +56,13 @@ class LocalLoop:
         model = setting.model()
         self.engine = LocalEngine(
             model,
-            OptimizerOptions(learning_rate=LEARNING_RATE, grad_clip=MAX_NORM, **setting.optimizer),
-            device=torch.device(setting.device),
-            published_dtype=Dtype.FLOAT32 if setting.dtype == torch.float32 else Dtype.BFLOAT16,
-            needs_reference=False,
-            **setting.engine,
+            EngineSpec(
+                optimizer=OptimizerOptions(learning_rate=LEARNING_RATE, grad_clip=MAX_NORM, **setting.optimizer),
+                device=torch.device(setting.device),
+                published_dtype=Dtype.FLOAT32 if setting.dtype == torch.float32 else Dtype.BFLOAT16,
+                needs_reference=False,
+                **setting.engine,
+            ),
         )
         self._planner = StepPlanner(
             ALGORITHM,

@@ -10,8 +10,10 @@ from torch import Tensor
 from astraflow.contract.batches import Batch
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import cast
+from astraflow.trainer.engines.base import ModelRole
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner, StepRunner
 from tests.trainer.step_gradients import Case, tiny_model
@@ -35,11 +37,13 @@ class DeviceSteps:
         self._model = cast(tiny_model(is_tied=True), device=device, dtype=torch.bfloat16)
         self._engine = LocalEngine(
             self._model,
-            OptimizerOptions(learning_rate=1e-30),
-            device=device,
-            published_dtype=Dtype.BFLOAT16,
-            needs_reference=False,
-            **options,
+            EngineSpec(
+                optimizer=OptimizerOptions(learning_rate=1e-30),
+                device=device,
+                published_dtype=Dtype.BFLOAT16,
+                needs_reference=False,
+                **options,
+            ),
         )
 
     def run(self, batch: Batch, *, micro_batch_tokens: int) -> DeviceStep:
@@ -53,7 +57,7 @@ class DeviceSteps:
         )
         share = planner.plan(batch).shares[0]
         gradients: dict[str, Tensor] = {}
-        optimizer = self._engine._optimizer
+        optimizer = self._engine._optimizers[ModelRole.POLICY]
         norm = MasterOptimizer._norm
 
         def recording(step_gradients: Mapping[str, Tensor]) -> Tensor:

@@ -23,6 +23,7 @@ from astraflow.trainer.engines.adapters import Adapters, LoraOptions, trained_we
 from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner, StepRunner
 from astraflow.trainer.step.shares import Share
@@ -183,13 +184,15 @@ def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
     options = OptimizerOptions(learning_rate=1e-30)
     engine = LocalEngine(
         model,
-        options,
-        critic=options if case.has_critic else None,
-        device=torch.device("cpu"),
-        published_dtype=Dtype.FLOAT32,
-        needs_reference=False,
-        adapters=adapters,
-        **case.engine_options,
+        EngineSpec(
+            optimizer=options,
+            critic=options if case.has_critic else None,
+            device=torch.device("cpu"),
+            published_dtype=Dtype.FLOAT32,
+            needs_reference=False,
+            adapters=adapters,
+            **case.engine_options,
+        ),
     )
     gradients: list[Gradients] = []
     update = engine.update

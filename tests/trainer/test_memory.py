@@ -16,6 +16,7 @@ from astraflow.trainer.engines.adapters import Adapters, LoraOptions
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.memory import TrainingSetup, activation_bytes, held_bytes, trainer_memory
 from tests.trainer.step_gradients import VOCABULARY, tiny_model
 
@@ -77,11 +78,13 @@ def test_a_trainer_holds_exactly_the_estimated_bytes(moments: str, lora: int) ->
     adapters = Adapters.add(model, LoraOptions(rank=lora), published_dtype=Dtype.BFLOAT16, seed=0) if lora else None
     engine = LocalEngine(
         model,
-        OptimizerOptions.parse({"moments_dtype": moments}, where="backend"),
-        device=torch.device("cpu"),
-        published_dtype=Dtype.BFLOAT16,
-        needs_reference=True,
-        adapters=adapters,
+        EngineSpec(
+            optimizer=OptimizerOptions.parse({"moments_dtype": moments}, where="backend"),
+            device=torch.device("cpu"),
+            published_dtype=Dtype.BFLOAT16,
+            needs_reference=True,
+            adapters=adapters,
+        ),
     )
     engine.learn(pack(), loss, is_last=True)
 
@@ -115,11 +118,13 @@ def test_the_activations_of_a_pass_stay_below_the_bound(dtype: torch.dtype, expe
     shape = shape_of(model)
     engine = LocalEngine(
         model,
-        OptimizerOptions(),
-        device=torch.device("cpu"),
-        published_dtype=Dtype.BFLOAT16,
-        needs_reference=False,
-        recompute=recompute,  # type: ignore[arg-type]  # one of its values
+        EngineSpec(
+            optimizer=OptimizerOptions(),
+            device=torch.device("cpu"),
+            published_dtype=Dtype.BFLOAT16,
+            needs_reference=False,
+            recompute=recompute,  # type: ignore[arg-type]  # one of its values
+        ),
     )
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}

@@ -27,7 +27,7 @@ from astraflow.models.precision import (
     use_fast_float32_products,
     weights_dtype_of,
 )
-from astraflow.models.published import published_parts
+from astraflow.models.published import PublishedParts, published_parts
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.logs import get_logger
 from astraflow.trainer.backends import backends
@@ -45,6 +45,7 @@ from astraflow.trainer.engines.adapters import Adapters, LoraOptions
 from astraflow.trainer.engines.float8 import check_float8
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks.launch import DEFAULT_THREADS
@@ -130,20 +131,9 @@ class LocalBackend:
         loaded = self._load_model(model)
         parts = published_parts(loaded)
         self._adapters = add_adapters(loaded, options, self._algorithm, seed=seed)
-        self._engine = LocalEngine(
-            loaded,
-            options,
-            device=self._device,
-            published_dtype=weights_dtype_of(options.weights_dtype),
-            parts=parts,
-            needs_reference=Pass.REFERENCE in losses.build(self._algorithm.loss).needs,
-            teacher=None if self._algorithm.teacher is None else self._load_teacher(self._algorithm.teacher, loaded),
-            adapters=self._adapters,
-            recompute=options.recompute,
-            compile_blocks=options.compile_blocks,
-            float8=options.float8,
-            critic=critic_options(options, self._algorithm.critic),
-        )
+        spec = engine_spec(options, self._algorithm, device=self._device, parts=parts, adapters=self._adapters)
+        teacher = None if self._algorithm.teacher is None else self._load_teacher(self._algorithm.teacher, loaded)
+        self._engine = LocalEngine(loaded, spec, teacher=teacher)
         self._planner = StepPlanner(
             self._algorithm,
             data_ranks=1,
@@ -259,6 +249,29 @@ class LocalBackend:
         teacher = self._load_model(model)
         check_teacher(teacher, policy)
         return teacher
+
+
+def engine_spec(
+    options: LocalOptions,
+    algorithm: AlgorithmConfig,
+    *,
+    device: torch.device,
+    parts: PublishedParts,
+    adapters: Adapters | None,
+) -> EngineSpec:
+    """Returns the specification of the engine that runs the steps of an algorithm."""
+    return EngineSpec(
+        optimizer=options,
+        device=device,
+        published_dtype=weights_dtype_of(options.weights_dtype),
+        parts=parts,
+        needs_reference=Pass.REFERENCE in losses.build(algorithm.loss).needs,
+        critic=critic_options(options, algorithm.critic),
+        adapters=adapters,
+        recompute=options.recompute,
+        compile_blocks=options.compile_blocks,
+        float8=options.float8,
+    )
 
 
 def training_dtype(options: LocalOptions, device: torch.device) -> torch.dtype:

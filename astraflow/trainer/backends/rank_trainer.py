@@ -13,16 +13,14 @@ from torch.distributed.tensor import DTensor
 from transformers import PretrainedConfig
 
 from astraflow.algorithms.config import AlgorithmConfig
-from astraflow.algorithms.losses import losses
-from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Probe, SharedFile
 from astraflow.models import models
-from astraflow.models.precision import torch_dtype_of, use_fast_float32_products, weights_dtype_of
+from astraflow.models.precision import torch_dtype_of, use_fast_float32_products
 from astraflow.models.published import published_parts
 from astraflow.models.stored import StoredModel
 from astraflow.runtime.config.setting_permissions import SettableBy
-from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher, training_dtype
+from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher, engine_spec, training_dtype
 from astraflow.trainer.backends.probe import ProbeText, score_probe
 from astraflow.trainer.backends.publishing.sharded_weights import ShardedWeights
 from astraflow.trainer.backends.shards import local_shards
@@ -30,10 +28,9 @@ from astraflow.trainer.backends.state import files as state_files
 from astraflow.trainer.backends.state import sharded as sharded_state
 from astraflow.trainer.backends.state.files import HostTensors
 from astraflow.trainer.engines.float8 import check_float8
-from astraflow.trainer.engines.fsdp import FsdpEngine
+from astraflow.trainer.engines.fsdp import FsdpEngine, Sharding
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.titan import TitanEngine
-from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.launch import DEFAULT_RANKS
@@ -81,6 +78,9 @@ class FsdpOptions(LocalOptions):
         return self
 
 
+_ENGINES: Mapping[str, type[FsdpEngine]] = {"fsdp": FsdpEngine, "titan": TitanEngine}
+
+
 class RankTrainer:
     """Part of one rank. All methods but `write` are collective. Implements `RankWork`."""
 
@@ -94,59 +94,30 @@ class RankTrainer:
         device: torch.device,
         engine: Literal["fsdp", "titan"] = "fsdp",
     ) -> None:
-        if options.cpu_offload and device.type == "cpu":
-            raise InvalidInput(
-                "cannot offload weights from a CPU to the host: they are there already; set cpu_offload = false, or "
-                "device = 'cuda'",
-                code="trainer.offload_without_gpu",
-            )
-        if options.float8:
-            check_float8(device)
-        torch.set_num_threads(options.threads)
-        use_fast_float32_products(device)
+        _prepare_device(options, device)
         self._seed = seed
         self._updates = 0
         """Optimizer steps of policy and critic together."""
         mesh = RankMesh.create(device, replicas=options.replicas, sequence_ranks=options.sequence_ranks)
         parsed = AlgorithmConfig.parse(algorithm, where="algorithm")
-        opened = partial(_opened, is_whole=engine == "titan")
-        stored = opened(model)
+        stored, teacher = _opened(model, engine), None if parsed.teacher is None else _opened(parsed.teacher, engine)
         loaded = stored.model
-        teacher = None
-        if parsed.teacher is not None:
-            teacher = opened(parsed.teacher)
+        if teacher is not None:
             check_teacher(teacher.model, loaded)
         parts = published_parts(loaded)
         self.adapters = add_adapters(loaded, options, parsed, seed=seed, read=stored.read)
         """Adapters of the model; None when the whole model is trained."""
-        published_dtype = weights_dtype_of(options.weights_dtype)
+        spec = engine_spec(options, parsed, device=device, parts=parts, adapters=self.adapters)
         if self.adapters is not None:
-            stored = stored.rounded_to(torch_dtype_of(published_dtype))
+            stored = stored.rounded_to(torch_dtype_of(spec.published_dtype))
         self.cost = ForwardCost.of_model(loaded)
         self.config: PretrainedConfig = loaded.config.get_text_config()
-        self.engine: FsdpEngine = (TitanEngine if engine == "titan" else FsdpEngine)(
-            stored,
-            options,
-            mesh=mesh,
-            device=device,
-            compute_dtype=training_dtype(options, device),
-            published_dtype=published_dtype,
-            parts=parts,
-            needs_reference=Pass.REFERENCE in losses.build(parsed.loss).needs,
-            teacher=teacher,
-            adapters=self.adapters,
-            is_offloaded=options.cpu_offload,
-            syncs_each_pack=options.gradient_sync == "each_pack",
-            recompute=options.recompute,
-            compile_blocks=options.compile_blocks,
-            float8=options.float8,
-            critic=critic_options(options, parsed.critic),
-        )
+        self.engine = _ENGINES[engine](stored, spec, _sharding(options, mesh, device), teacher=teacher)
         self._runner = StepRunner(self.engine, parsed)
         sharded = partial(
             ShardedWeights,
             parts=parts,
-            dtype=self.engine.published_dtype,
+            dtype=spec.published_dtype,
             device=torch.device("cpu") if options.cpu_offload else device,
             rank_timeout_s=options.rank_timeout_s,
         )
@@ -240,10 +211,35 @@ class RankTrainer:
         self.engine.restored(updates=updates, critic_updates=critic_updates)
 
 
-def _opened(model: Mapping[str, Any], *, is_whole: bool) -> StoredModel:
-    """Returns the model of a spec. is_whole: with all its weights in memory."""
+def _prepare_device(options: FsdpOptions, device: torch.device) -> None:
+    """Sets up torch for this rank's device. Raises: InvalidInput for options that the device does not have."""
+    if options.cpu_offload and device.type == "cpu":
+        raise InvalidInput(
+            "cannot offload weights from a CPU to the host: they are there already; set cpu_offload = false, or "
+            "device = 'cuda'",
+            code="trainer.offload_without_gpu",
+        )
+    if options.float8:
+        check_float8(device)
+    torch.set_num_threads(options.threads)
+    use_fast_float32_products(device)
+
+
+def _opened(model: Mapping[str, Any], engine: str) -> StoredModel:
+    """Returns the model of a spec for an engine, with all its weights in memory where the engine needs them."""
     source, folder = models.build(model), prepare_model(model)
-    return StoredModel(model=source.load(folder), read=None) if is_whole else StoredModel.open(source, folder)
+    if _ENGINES[engine].reads_blocks:
+        return StoredModel.open(source, folder)
+    return StoredModel(model=source.load(folder), read=None)
+
+
+def _sharding(options: FsdpOptions, mesh: RankMesh, device: torch.device) -> Sharding:
+    return Sharding(
+        mesh=mesh,
+        compute_dtype=training_dtype(options, device),
+        is_offloaded=options.cpu_offload,
+        syncs_each_pack=options.gradient_sync == "each_pack",
+    )
 
 
 def snapshot_facts(staged: StagedVersion) -> dict[str, Any]:

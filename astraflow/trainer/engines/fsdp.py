@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +14,32 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import embedding_names, named_weights
+from astraflow.models.causal import named_weights
 from astraflow.models.precision import torch_dtype_of
-from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.models.routers import compute_routers_in_float32
 from astraflow.models.stored import StoredModel, set_values
-from astraflow.trainer.engines.adapters import Adapters, base_name, computing_as, trained_weights
+from astraflow.trainer.engines.adapters import base_name, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
-from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.scoring import PackScorer, apply_options
 from astraflow.trainer.engines.sequence import SequenceScorer
-from astraflow.trainer.engines.values import joined_states, restore_optimizers, value_optimizer, value_scorer
+from astraflow.trainer.engines.spec import EngineSpec
+from astraflow.trainer.engines.values import build_optimizers, joined_states, restore_optimizers, value_scorer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """Division of a model over ranks."""
+
+    mesh: RankMesh
+    """Ranks of weights, sequences and data."""
+    compute_dtype: torch.dtype
+    """Element type of gathered weights."""
+    is_offloaded: bool = False
+    """Weights, gradients and the optimizer are on the host, and only gathered blocks are on the GPU."""
+    syncs_each_pack: bool = False
+    """Sums gradients over the ranks after each pack, not only after the last: needs less memory, which is else that of
+    the whole gradient."""
 
 
 class FsdpEngine:
@@ -34,94 +49,76 @@ class FsdpEngine:
     parameters are the masters, and gathering them rounds them; else the parameters hold the rounded masters.
     """
 
+    reads_blocks: ClassVar[bool] = True
+    """True if models are read a block at a time; False if they must be in memory when the engine is built."""
+
     def __init__(
-        self,
-        stored: StoredModel,
-        optimizer: OptimizerOptions,
-        *,
-        mesh: RankMesh,
-        device: torch.device,
-        compute_dtype: torch.dtype,
-        published_dtype: Dtype,
-        parts: PublishedParts | None = None,
-        needs_reference: bool = False,
-        teacher: StoredModel | None = None,
-        critic: OptimizerOptions | None = None,
-        adapters: Adapters | None = None,
-        is_offloaded: bool = False,
-        syncs_each_pack: bool = False,
-        recompute: Literal["none", "selective", "full"] = "none",
-        compile_blocks: bool = False,
-        float8: bool = False,
+        self, stored: StoredModel, spec: EngineSpec, sharding: Sharding, *, teacher: StoredModel | None = None
     ) -> None:
         """Collective. stored, teacher: models, equal on every rank; a block at a time is read, moved to the device and
-        sharded. critic: options of its optimizer; None: no critic. is_offloaded: weights, gradients and the optimizer
-        are on the host, and only gathered blocks are on the GPU. syncs_each_pack: sums gradients over the ranks after
-        each pack, not only after the last: needs less memory, which is else that of the whole gradient. parts:
-        published parts of the parameters, for an optimizer that works by matrices; None: each is one. adapters: of the
-        model; they are then all that is trained, and the reference is the model without them. float8: the linear layers
-        of all models but the critic compute in float8.
+        sharded.
 
         Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided.
         """
-        self._mesh = mesh
-        self._device = device
-        self._published_dtype = published_dtype
-        self._syncs_each_pack = syncs_each_pack
+        self._spec, self._sharding = spec, sharding
         self._calls = 0
-        self._adapters = adapters
-        model = stored.model
         policy = self._scorer(stored)
-        frozen = {ModelRole.REFERENCE: deepcopy(policy)} if needs_reference and adapters is None else {}
-        if teacher is not None:
-            frozen[ModelRole.TEACHER] = self._scorer(teacher)
+        frozen = self._frozen_scorers(policy, teacher)
         trained = {ModelRole.POLICY: policy}
-        if critic is not None:
+        if spec.critic is not None:
             trained[ModelRole.CRITIC] = value_scorer(policy, torch.device("cpu"))
-        rounds_when_gathered = compute_dtype == torch_dtype_of(published_dtype)
-        roots = {
-            role: self._sharded(
-                scorer if role in trained else scorer.requires_grad_(False),
-                teacher.read if teacher is not None and role is ModelRole.TEACHER else stored.read,
-                compute_dtype=compute_dtype,
-                trains_float32=rounds_when_gathered or role is ModelRole.CRITIC,
-                is_offloaded=is_offloaded,
-                is_critic=role is ModelRole.CRITIC,
-            )
-            for role, scorer in {**trained, **frozen}.items()
-        }
+        scorers = {**trained, **frozen}
+        sources = {ModelRole.TEACHER: teacher or stored}
+        roots = {role: self._sharded(scorer, sources.get(role, stored).read, role) for role, scorer in scorers.items()}
         for role, root in roots.items():  # in the same order on every rank, since a check gathers weights
             if role in (ModelRole.POLICY, ModelRole.TEACHER):
-                self._check(root, {**trained, **frozen}[role])
-        apply_options({**trained, **frozen}, trained, recompute=recompute, compile_blocks=compile_blocks, float8=float8)
+                self._check(root, scorers[role])
+        apply_options(scorers, trained, spec)
         self._trained = {role: roots[role] for role in trained}
         self._frozen = {role: roots[role] for role in frozen}
-        if needs_reference and adapters is not None:
+        if spec.needs_reference and spec.adapters is not None:
             self._frozen[ModelRole.REFERENCE] = self._trained[ModelRole.POLICY]
-        self._optimizer = MasterOptimizer(
-            self._trained_weights(model),
-            optimizer,
-            rounded_to=torch_dtype_of(published_dtype),
-            not_matrices=embedding_names(model),
-            matrix_shapes=matrix_shapes(parts or {}),
-            is_compiled=compile_blocks,
-            shares_parameters=rounds_when_gathered,
+        self._optimizers = build_optimizers(
+            spec,
+            stored.model,
+            self._trained_weights(stored.model),
+            critic=trained.get(ModelRole.CRITIC),
+            shares_parameters=self._rounds_when_gathered,
         )
-        self._optimizers = {ModelRole.POLICY: self._optimizer}
-        if critic is not None:
-            self._optimizers[ModelRole.CRITIC] = value_optimizer(
-                trained[ModelRole.CRITIC], critic, parts, is_compiled=compile_blocks
-            )
+
+    @property
+    def _rounds_when_gathered(self) -> bool:
+        return self._sharding.compute_dtype == torch_dtype_of(self._spec.published_dtype)
+
+    def _trains_float32(self, role: ModelRole) -> bool:
+        """Returns whether the parameters of a trained model are its float32 masters."""
+        return self._rounds_when_gathered or role is ModelRole.CRITIC
+
+    def _frozen_scorers(self, policy: Any, teacher: StoredModel | None) -> dict[ModelRole, Any]:
+        """Returns what computes scores with the models that are not trained."""
+        scorers = {}
+        if self._spec.needs_reference and self._spec.adapters is None:
+            scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False)
+        if teacher is not None:
+            scorers[ModelRole.TEACHER] = self._scorer(teacher).requires_grad_(False)
+        return scorers
 
     def _scorer(self, stored: StoredModel) -> Any:
         """Returns what computes scores with a model that is not sharded yet."""
-        scorer = PackScorer(stored.model, self._device)
+        scorer = PackScorer(stored.model, self._spec.device)
         compute_routers_in_float32(stored.model)
         return scorer
 
-    def _sharded(self, scorer: Any, read: Callable[[str], Tensor] | None, **options: Any) -> Any:
+    def _sharded(self, scorer: Any, read: Callable[[str], Tensor] | None, role: ModelRole) -> Any:
         """Shards the model of a scorer over the ranks. Collective."""
-        return _sharded(scorer, read, mesh=self._mesh, device=self._device, **options)
+        return _sharded(
+            scorer,
+            read,
+            self._sharding,
+            device=self._spec.device,
+            trains_float32=self._trains_float32(role),
+            is_critic=role is ModelRole.CRITIC,
+        )
 
     def _check(self, root: Any, scorer: Any) -> None:
         """Checks the sharded model of a scorer. Collective. Raises: InvalidInput."""
@@ -129,7 +126,7 @@ class FsdpEngine:
 
     def _trained_weights(self, model: PreTrainedModel) -> Mapping[str, nn.Parameter]:
         """Returns the parameters that are trained, by published name."""
-        return trained_weights(model, self._adapters)
+        return trained_weights(model, self._spec.adapters)
 
     @property
     def calls(self) -> int:
@@ -139,17 +136,17 @@ class FsdpEngine:
     @property
     def layout(self) -> Layout:
         """Place of this rank."""
-        return self._mesh.layout
+        return self._sharding.mesh.layout
 
     @property
     def ranks(self) -> Ranks:
         """Collective operations over the ranks with different packs."""
-        return SingleRank() if self._mesh.data is None else GroupRanks(self._mesh.data)
+        return SingleRank() if self._sharding.mesh.data is None else GroupRanks(self._sharding.mesh.data)
 
     @property
     def device(self) -> torch.device:
         """Device on which scores are."""
-        return self._device
+        return self._spec.device
 
     @torch.no_grad()
     def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
@@ -162,7 +159,7 @@ class FsdpEngine:
                 f"{role.value}, or use an algorithm without it",
                 code="trainer.no_such_role",
             )
-        with computing_as(role, self._adapters):
+        with computing_as(role, self._spec.adapters):
             scores: TokenScores = model.eval().scores(pack, temperature)
         return scores
 
@@ -177,7 +174,7 @@ class FsdpEngine:
     ) -> None:
         """Adds the pack's gradient; sums it over the ranks with the last pack's."""
         self._calls += 1
-        is_synchronized = is_last or self._syncs_each_pack
+        is_synchronized = is_last or self._sharding.syncs_each_pack
         model = self._trained[role]
         model.set_requires_gradient_sync(is_synchronized)
         model.set_is_last_backward(is_last)
@@ -195,11 +192,11 @@ class FsdpEngine:
     @property
     def published_dtype(self) -> Dtype:
         """Element type of published weights."""
-        return self._published_dtype
+        return self._spec.published_dtype
 
     def weights(self) -> Mapping[str, Tensor]:
         """Returns the policy's master weights."""
-        return self._optimizer.weights()
+        return self._optimizers[ModelRole.POLICY].weights()
 
     def state_tensors(self) -> Mapping[str, Tensor]:
         """Returns master weights and moments."""
@@ -249,12 +246,10 @@ class _Root(nn.Module):
 def _sharded(
     whole: PackScorer,
     read: Callable[[str], Tensor] | None,
+    sharding: Sharding,
     *,
-    mesh: RankMesh,
     device: torch.device,
-    compute_dtype: torch.dtype,
     trains_float32: bool,
-    is_offloaded: bool,
     is_critic: bool,
 ) -> Any:
     """Shards the weights over the ranks: each block, and the rest together. Collective.
@@ -262,13 +257,13 @@ def _sharded(
     A block is read and moved to the device when its turn comes, and freed but for the shard before the next one.
     The gradient of a step is the sum over all ranks, in float32.
     """
-    scorer = whole if mesh.sequence is None else SequenceScorer(whole, device, mesh.sequence)
+    scorer = whole if sharding.mesh.sequence is None else SequenceScorer(whole, device, sharding.mesh.sequence)
     options: dict[str, Any] = {
-        "mesh": mesh.shards,
+        "mesh": sharding.mesh.shards,
         "mp_policy": MixedPrecisionPolicy(
-            param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+            param_dtype=sharding.compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
         ),
-        "offload_policy": CPUOffloadPolicy() if is_offloaded else OffloadPolicy(),
+        "offload_policy": CPUOffloadPolicy() if sharding.is_offloaded else OffloadPolicy(),
     }
     root = _Root(scorer)
     if is_critic:  # whose head is in float32
@@ -283,7 +278,7 @@ def _sharded(
             values = parameter.detach()
             if read is not None and parameter.is_meta:
                 values = read(names[id(parameter)])
-            values = values.to(device).to(compute_dtype)
+            values = values.to(device).to(sharding.compute_dtype)
             set_values(parameter, values.float() if trains_float32 and parameter.requires_grad else values)
 
     blocks = set(whole.model._no_split_modules or ())

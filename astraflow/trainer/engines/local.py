@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,72 +10,37 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import embedding_names
-from astraflow.models.precision import torch_dtype_of
-from astraflow.models.published import PublishedParts, matrix_shapes
-from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
+from astraflow.trainer.engines.adapters import computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
-from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.scoring import PackScorer, apply_options
-from astraflow.trainer.engines.values import joined_states, restore_optimizers, value_optimizer, value_scorer
+from astraflow.trainer.engines.spec import EngineSpec
+from astraflow.trainer.engines.values import build_optimizers, joined_states, restore_optimizers, value_scorer
 
 
 class LocalEngine:
     """Model with rounded weights and float32 master weights."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        options: OptimizerOptions,
-        *,
-        device: torch.device,
-        published_dtype: Dtype,
-        parts: PublishedParts | None = None,
-        needs_reference: bool,
-        teacher: PreTrainedModel | None = None,
-        critic: OptimizerOptions | None = None,
-        adapters: Adapters | None = None,
-        recompute: Literal["none", "selective", "full"] = "none",
-        compile_blocks: bool = False,
-        float8: bool = False,
-    ) -> None:
-        """model: on `device`, in the element type to compute in, as is the teacher. float8: the linear layers of all
-        models but the critic compute in float8. critic: options of its optimizer;
-        None: no critic. parts: published parts of the parameters, for an optimizer that works by matrices; None: each
-        is one. adapters: of the model; they are then all that is trained, and the reference is the model
-        without them.
+    def __init__(self, model: PreTrainedModel, spec: EngineSpec, *, teacher: PreTrainedModel | None = None) -> None:
+        """model: on the device of `spec`, in the element type to compute in, as is the teacher.
 
         Raises: InvalidInput when the model cannot be computed in packs.
         """
-        self._device = device
-        self._published_dtype = published_dtype
-        policy = PackScorer(model, device)
+        self._spec = spec
+        policy = PackScorer(model, spec.device)
         policy.check()
         self._scorers = {ModelRole.POLICY: policy}
-        if critic is not None:  # copied before the weights are rounded for publishing
-            self._scorers[ModelRole.CRITIC] = value_scorer(policy, device)
-        self._adapters = adapters
-        self._optimizer = MasterOptimizer(
-            trained_weights(model, adapters),
-            options,
-            rounded_to=torch_dtype_of(published_dtype),
-            not_matrices=embedding_names(model),
-            matrix_shapes=matrix_shapes(parts or {}),
-            is_compiled=compile_blocks,
+        if spec.critic is not None:  # copied before the weights are rounded for publishing
+            self._scorers[ModelRole.CRITIC] = value_scorer(policy, spec.device)
+        self._optimizers = build_optimizers(
+            spec, model, trained_weights(model, spec.adapters), critic=self._scorers.get(ModelRole.CRITIC)
         )
-        self._optimizers = {ModelRole.POLICY: self._optimizer}
-        if critic is not None:
-            self._optimizers[ModelRole.CRITIC] = value_optimizer(
-                self._scorers[ModelRole.CRITIC], critic, parts, is_compiled=compile_blocks
-            )
-        if needs_reference:
-            self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if adapters is None else policy
+        if spec.needs_reference:
+            is_whole = spec.adapters is None
+            self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if is_whole else policy
         if teacher is not None:
-            self._scorers[ModelRole.TEACHER] = PackScorer(teacher, device).requires_grad_(False)
+            self._scorers[ModelRole.TEACHER] = PackScorer(teacher, spec.device).requires_grad_(False)
             self._scorers[ModelRole.TEACHER].check()
-        apply_options(
-            self._scorers, self._optimizers, recompute=recompute, compile_blocks=compile_blocks, float8=float8
-        )
+        apply_options(self._scorers, self._optimizers, spec)
 
     @property
     def layout(self) -> Layout:
@@ -91,7 +55,7 @@ class LocalEngine:
     @property
     def device(self) -> torch.device:
         """Device on which scores are."""
-        return self._device
+        return self._spec.device
 
     @torch.no_grad()
     def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
@@ -103,7 +67,7 @@ class LocalEngine:
                 code="trainer.no_such_role",
             )
         scorer = self._scorers[role]
-        with computing_as(role, self._adapters):
+        with computing_as(role, self._spec.adapters):
             scores: TokenScores = scorer.eval()(scorer.inputs(pack), temperature)
         return scores
 
@@ -128,11 +92,11 @@ class LocalEngine:
     @property
     def published_dtype(self) -> Dtype:
         """Element type of published weights."""
-        return self._published_dtype
+        return self._spec.published_dtype
 
     def weights(self) -> Mapping[str, Tensor]:
         """Returns the policy's master weights."""
-        return self._optimizer.weights()
+        return self._optimizers[ModelRole.POLICY].weights()
 
     def state_tensors(self) -> Mapping[str, Tensor]:
         """Returns master weights and moments."""

@@ -23,6 +23,7 @@ from astraflow.trainer.engines.attention.attention import PackAttention
 from astraflow.trainer.engines.base import ModelRole, Pack, Segment
 from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.heads import target_scores
+from astraflow.trainer.engines.spec import EngineSpec
 
 _TOLERANCE = 1e-3
 """Largest accepted difference of a logprob in float32, in nats."""
@@ -146,28 +147,21 @@ class PackScorer(nn.Module):
             )
 
 
-def apply_options(
-    scorers: Mapping[ModelRole, PackScorer],
-    trained: Collection[ModelRole],
-    *,
-    recompute: Literal["none", "selective", "full"],
-    compile_blocks: bool,
-    float8: bool,
-) -> None:
+def apply_options(scorers: Mapping[ModelRole, PackScorer], trained: Collection[ModelRole], spec: EngineSpec) -> None:
     """Applies options of speed and memory to the models of an engine. A critic computes in float32, not in float8.
 
     trained: roles whose models have a backward pass. Raises: InvalidInput when blocks cannot be compiled on this host.
     """
-    if compile_blocks:
+    if spec.compile_blocks:
         _check_compiler()
-    if float8:
+    if spec.float8:
         for scorer in {scorer for role, scorer in scorers.items() if role is not ModelRole.CRITIC}:
             scorer.use_float8()
     # Compiled blocks already compute again what is cheap; under selective checkpoints they would not be compiled.
-    if recompute == "full" or (recompute == "selective" and not compile_blocks):
+    if spec.recompute == "full" or (spec.recompute == "selective" and not spec.compile_blocks):
         for role in trained:
-            scorers[role].recompute_activations(recompute)
-    if compile_blocks:
+            scorers[role].recompute_activations(spec.recompute)
+    if spec.compile_blocks:
         for scorer in set(scorers.values()):
             scorer.compile_blocks()
 

@@ -19,13 +19,13 @@ from astraflow.models.titan import hugging_face_names, titan_model, torchtitan, 
 from astraflow.trainer.engines.attention.attention import kernel_of, packed_attention
 from astraflow.trainer.engines.attention.kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.base import ModelRole, Pack
-from astraflow.trainer.engines.fsdp import FsdpEngine, sum_gradients
+from astraflow.trainer.engines.fsdp import FsdpEngine, Sharding, sum_gradients
 from astraflow.trainer.engines.heads import target_scores
-from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.packing import pack_sequences
 
 _UNSUPPORTED = {"adapters": None, "compile_blocks": False, "critic": None, "float8": False, "recompute": "none"}
-"""Options of `FsdpEngine` that this engine does not have, with the values that do not use them."""
+"""Fields of `EngineSpec` that this engine does not have, with the values that do not use them."""
 
 _TOLERANCE = 1e-3
 """Nats between logprobs of torchtitan's model and of transformers', in float32."""
@@ -38,31 +38,35 @@ class TitanEngine(FsdpEngine):
     Passes and updates are those of that engine; the models and their division over the ranks are torchtitan's.
     """
 
-    def __init__(self, stored: StoredModel, optimizer: OptimizerOptions, **options: Any) -> None:
-        """Collective. stored, also of a teacher: of transformers, all weights in float32, equal on every rank, on the
-        host. options: as of `FsdpEngine`.
+    reads_blocks = False
+
+    def __init__(
+        self, stored: StoredModel, spec: EngineSpec, sharding: Sharding, *, teacher: StoredModel | None = None
+    ) -> None:
+        """Collective. stored, teacher: of transformers, all weights in float32, equal on every rank, on the host.
 
         Raises: InvalidInput when torchtitan is not installed, its model differs from transformers', or an option is set
         that this engine does not have.
         """
-        if unsupported := [name for name, unset in _UNSUPPORTED.items() if options.get(name, unset) != unset]:
+        if unsupported := [name for name, unset in _UNSUPPORTED.items() if getattr(spec, name) != unset]:
             raise unsupported_by_titan(type(stored.model).__name__, f"it does not have {', '.join(unsupported)}")
-        super().__init__(stored, optimizer, **options)
+        super().__init__(stored, spec, sharding, teacher=teacher)
 
     def _scorer(self, stored: StoredModel) -> Any:
-        return scoring_model(stored.model, self._device)
+        return scoring_model(stored.model, self._spec.device)
 
-    def _sharded(self, scorer: Any, read: Callable[[str], Tensor] | None, **options: Any) -> Any:
+    def _sharded(self, scorer: Any, read: Callable[[str], Tensor] | None, role: ModelRole) -> Any:
+        sharding = self._sharding
         for parameter in scorer.parameters():
-            if not (options["trains_float32"] and parameter.requires_grad):
-                parameter.data = parameter.data.to(options["compute_dtype"])
+            if not (self._trains_float32(role) and parameter.requires_grad):
+                parameter.data = parameter.data.to(sharding.compute_dtype)
         torchtitan().apply_fsdp_to_decoder(
             scorer,
-            self._mesh.shards,
-            param_dtype=options["compute_dtype"],
+            sharding.mesh.shards,
+            param_dtype=sharding.compute_dtype,
             reduce_dtype=torch.float32,
             pp_enabled=False,
-            cpu_offload=options["is_offloaded"],
+            cpu_offload=sharding.is_offloaded,
         )
         sum_gradients(scorer)
         return scorer

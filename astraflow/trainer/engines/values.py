@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from astraflow.algorithms.config import CriticConfig
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.models.causal import embedding_names, named_weights
-from astraflow.models.published import PublishedParts, matrix_shapes
+from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import matrix_shapes
 from astraflow.trainer.engines.base import ModelRole
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+from astraflow.trainer.engines.spec import EngineSpec
 
 _PREFIX = "critic/"
 """Prefix of the critic's tensors in a checkpoint."""
@@ -53,23 +56,41 @@ def _value_scores(head: Any, hidden: Tensor, _inputs: PackInputs, _temperature: 
     return TokenScores.of_values(head(hidden.float())[:, 0])
 
 
-def value_optimizer(
-    scorer: PackScorer, options: OptimizerOptions, parts: PublishedParts | None, *, is_compiled: bool
-) -> MasterOptimizer:
-    """Returns the optimizer of a value scorer, whose weights are rounded only to the element type they compute in.
+def build_optimizers(
+    spec: EngineSpec,
+    model: PreTrainedModel,
+    weights: Mapping[str, nn.Parameter],
+    *,
+    critic: PackScorer | None,
+    shares_parameters: bool = False,
+) -> dict[ModelRole, MasterOptimizer]:
+    """Returns the optimizers of an engine: of the policy, and of the critic if there is one.
 
-    parts: published parts of the policy's parameters. is_compiled: as for `AdamW`.
+    weights: trained ones of the policy. A critic's are rounded only to the element type they compute in.
+    shares_parameters: as for `MasterOptimizer`, of the policy.
     """
-    weights = named_weights(scorer.model)
-    return MasterOptimizer(
-        weights,
-        options,
-        rounded_to=torch.float32,
-        not_matrices=embedding_names(scorer.model),
-        matrix_shapes=matrix_shapes(parts or {}),
-        shares_parameters=all(weight.dtype == torch.float32 for weight in weights.values()),
-        is_compiled=is_compiled,
-    )
+    shared: dict[str, Any] = {"matrix_shapes": matrix_shapes(spec.parts or {}), "is_compiled": spec.compile_blocks}
+    optimizers = {
+        ModelRole.POLICY: MasterOptimizer(
+            weights,
+            spec.optimizer,
+            rounded_to=torch_dtype_of(spec.published_dtype),
+            not_matrices=embedding_names(model),
+            shares_parameters=shares_parameters,
+            **shared,
+        )
+    }
+    if critic is not None and spec.critic is not None:
+        own = named_weights(critic.model)
+        optimizers[ModelRole.CRITIC] = MasterOptimizer(
+            own,
+            spec.critic,
+            rounded_to=torch.float32,
+            not_matrices=embedding_names(critic.model),
+            shares_parameters=all(weight.dtype == torch.float32 for weight in own.values()),
+            **shared,
+        )
+    return optimizers
 
 
 def joined_states(optimizers: Mapping[ModelRole, MasterOptimizer]) -> dict[str, Tensor]:

@@ -22,9 +22,10 @@ from astraflow.models.stored import StoredModel
 from astraflow.runtime import logs
 from astraflow.trainer.engines.adapters import LoraOptions, trained_weights
 from astraflow.trainer.engines.base import ModelRole, UpdateResult
-from astraflow.trainer.engines.fsdp import FsdpEngine
+from astraflow.trainer.engines.fsdp import FsdpEngine, Sharding
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.process import run_rank
 from astraflow.trainer.step.runner import StepRunner
@@ -178,16 +179,20 @@ class GradientWork:
         adapters = adapters_of(model, case.lora)
         engine = _RecordingEngine(
             StoredModel(model=model, read=None),
-            OptimizerOptions(),
-            critic=OptimizerOptions() if case.has_critic else None,
-            mesh=RankMesh.create(CPU, replicas=case.replicas, sequence_ranks=case.sequence_ranks),
-            device=CPU,
-            compute_dtype=torch.bfloat16 if case.is_bfloat16 else torch.float32,
-            published_dtype=weights_dtype_of(case.published),
-            needs_reference=case.has_reference,
-            adapters=adapters,
-            syncs_each_pack=case.syncs_each_pack,
-            recompute=case.recompute,  # type: ignore[arg-type]  # JSON
+            EngineSpec(
+                optimizer=OptimizerOptions(),
+                critic=OptimizerOptions() if case.has_critic else None,
+                device=CPU,
+                published_dtype=weights_dtype_of(case.published),
+                needs_reference=case.has_reference,
+                adapters=adapters,
+                recompute=case.recompute,  # type: ignore[arg-type]  # JSON
+            ),
+            Sharding(
+                mesh=RankMesh.create(CPU, replicas=case.replicas, sequence_ranks=case.sequence_ranks),
+                compute_dtype=torch.bfloat16 if case.is_bfloat16 else torch.float32,
+                syncs_each_pack=case.syncs_each_pack,
+            ),
         )
         result = StepRunner(engine, algorithm(case)).run(Share.decode(message.facts["share"], message.arrays))
         gradients = {name: weight.grad for name, weight in trained_weights(model, adapters).items()}

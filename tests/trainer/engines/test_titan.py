@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,9 +18,12 @@ from astraflow.models.stored import StoredModel
 from astraflow.models.titan import hugging_face_names, titan_model
 from astraflow.trainer.backends import backends
 from astraflow.trainer.engines import titan
+from astraflow.trainer.engines.adapters import Adapters
 from astraflow.trainer.engines.base import ModelRole, UpdateResult
+from astraflow.trainer.engines.fsdp import Sharding
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.engines.titan import TitanEngine
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner, StepRunner
@@ -73,11 +76,8 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
     model = tiny_model(is_tied=case.is_tied)
     engine = TitanEngine(
         StoredModel(model=model, read=None),
-        OptimizerOptions(learning_rate=1e-30),
-        mesh=mesh,
-        device=CPU,
-        compute_dtype=torch.float32,
-        published_dtype=Dtype.FLOAT32,
+        EngineSpec(optimizer=OptimizerOptions(learning_rate=1e-30), device=CPU, published_dtype=Dtype.FLOAT32),
+        Sharding(mesh=mesh, compute_dtype=torch.float32),
     )
     names = {own: name for name, own in hugging_face_names(engine._trained[ModelRole.POLICY]).items()}
     gradients_by_batch: list[Gradients] = []
@@ -172,10 +172,11 @@ def test_options_that_the_model_does_not_have_are_refused() -> None:
     with raises_code(InvalidInput, "trainer.titan_unsupported", "adapters"):
         TitanEngine(
             StoredModel(model=tiny_model(is_tied=True), read=None),
-            OptimizerOptions(),
-            mesh=None,  # refused before it is used
-            device=CPU,
-            compute_dtype=torch.float32,
-            published_dtype=Dtype.FLOAT32,
-            adapters=object(),
+            EngineSpec(
+                optimizer=OptimizerOptions(),
+                device=CPU,
+                published_dtype=Dtype.FLOAT32,
+                adapters=cast("Adapters", object()),
+            ),
+            cast("Sharding", None),  # refused before it is used
         )

@@ -13,6 +13,7 @@ from astraflow.trainer.engines.attention.kernels import SdpaBlock, SdpaKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner, StepRunner
 from tests.algorithms.golden_curves import ALGORITHMS
@@ -55,11 +56,13 @@ def waits(algorithm: AlgorithmConfig, *, micro_batch_tokens: int, moments: str) 
     model, options = tiny_model(is_tied=True), OptimizerOptions.parse({"moments_dtype": moments}, where="")
     engine = LocalEngine(
         model,
-        options,
-        critic=options if algorithm.critic is not None else None,
-        device=torch.device("cpu"),
-        published_dtype=Dtype.FLOAT32,
-        needs_reference=True,
+        EngineSpec(
+            optimizer=options,
+            critic=options if algorithm.critic is not None else None,
+            device=torch.device("cpu"),
+            published_dtype=Dtype.FLOAT32,
+            needs_reference=True,
+        ),
     )
     planner = StepPlanner(
         algorithm, data_ranks=1, micro_batch_tokens=micro_batch_tokens, cost=ForwardCost.of_model(model)

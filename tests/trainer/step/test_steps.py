@@ -16,6 +16,7 @@ from astraflow.contract.weights import Dtype
 from astraflow.trainer.engines.base import ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.spec import EngineSpec
 from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.metrics import step_metrics
@@ -37,11 +38,13 @@ class RecordingEngine(LocalEngine):
     ) -> None:
         super().__init__(
             tiny_model(is_tied=True),
-            OptimizerOptions(learning_rate=learning_rate),
-            critic=critic,
-            device=torch.device("cpu"),
-            published_dtype=Dtype.FLOAT32,
-            needs_reference=needs_reference,
+            EngineSpec(
+                optimizer=OptimizerOptions(learning_rate=learning_rate),
+                critic=critic,
+                device=torch.device("cpu"),
+                published_dtype=Dtype.FLOAT32,
+                needs_reference=needs_reference,
+            ),
         )
         self.calls = ""
 
