@@ -84,6 +84,9 @@ class Source:
     async def pull_exact(self, version: Version) -> PulledVersion:
         return PulledVersion(weights=self.plane.kept[self.policy, version], stats=stats(version, None))
 
+    def commit(self, weights: VerifiedWeights) -> None:
+        raise AssertionError("a base is not served")
+
 
 async def published(plane: Adopting, policy: PolicyId, *versions: SnapshotTensors, base: Manifest | None) -> None:
     """Publishes all versions; with a base, as adapters of it."""
