@@ -38,7 +38,7 @@ from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.service import build_run
-from astraflow.dataflow.serving.batches import ServedBatch
+from astraflow.dataflow.serving.buffer import ServedBatch
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.dataflow.storage.journal import Journal
 from astraflow.runtime.clock import SystemClock

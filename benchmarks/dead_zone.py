@@ -30,7 +30,7 @@ from astraflow.models.causal import named_weights
 from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.plot import Curve, line_plot
 from astraflow.trainer.backends.state.sharded import WholeTensors
-from astraflow.trainer.engines.dithering import dither
+from astraflow.trainer.engines.optimizers import dither
 from astraflow.trainer.model_preparation import prepare_model
 
 PROMPTS = 16

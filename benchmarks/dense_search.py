@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from astraflow.models.embedders import TextKind, embedders
+from astraflow.models.base import TextKind, embedders
 from astraflow.search.base import Document
 from astraflow.search.dense import nearest
 from astraflow.search.index import build_index

@@ -14,7 +14,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, flow_of_group, parse_task_id
-from astraflow.dataflow.serving.batches import ServedBatch
+from astraflow.dataflow.serving.buffer import ServedBatch
 from astraflow.dataflow.storage.journal import Journal
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.codecs.data import decode_push, encode_push

@@ -17,13 +17,12 @@ from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.values import Json
-from astraflow.dataflow.activity import RunActivity
+from astraflow.dataflow.activity import RunActivity, TermActivity
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.history.round_archive import RoundArchive
 from astraflow.dataflow.history.samples import TrajectorySamples
-from astraflow.dataflow.interactions import TermActivity
 from astraflow.dataflow.issuing.shares import Shares
 from astraflow.dataflow.notifier import Notifier
 from astraflow.dataflow.plugin_changes import PluginChanges, selector_rows_owner

@@ -1,6 +1,7 @@
 """A random order of any number of items, computed item by item, without stored state."""
 
 import hashlib
+import random
 
 from astraflow.datasets.base import check_index
 
@@ -42,3 +43,29 @@ class Shuffle:
         text = bytes((turn,)) + half.to_bytes((self._half_bits + 7) // 8, "little")
         size = min(64, (self._half_bits + 7) // 8)
         return int.from_bytes(hashlib.blake2b(text, digest_size=size, key=self._key).digest(), "little")
+
+
+class EpochOrder:
+    """Endless order of prompts, addressed by position.
+
+    >>> epochs = EpochOrder(3, seed=1)
+    >>> sorted(map(epochs.item, range(3))), sorted(map(epochs.item, range(3, 6)))
+    ([0, 1, 2], [0, 1, 2])
+    """
+
+    def __init__(self, size: int, *, seed: int, is_shuffled: bool = True) -> None:
+        self._size = size
+        self._seed = seed
+        self._is_shuffled = is_shuffled
+        self._epoch = -1
+        self._order: Shuffle | None = None
+
+    def item(self, position: int) -> int:
+        """Returns the prompt index at a position, counted from the first prompt of the first epoch."""
+        epoch, within = divmod(position, self._size)
+        if not self._is_shuffled:
+            return within
+        if self._order is None or epoch != self._epoch:
+            self._epoch = epoch
+            self._order = Shuffle(self._size, seed=random.Random(f"epoch/{self._seed}/{epoch}").getrandbits(64))
+        return self._order.item(within)

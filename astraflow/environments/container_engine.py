@@ -17,7 +17,7 @@ from typing import IO
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.environments.container_limits import ContainerLimits, limit_options
-from astraflow.runtime.config.image_names import is_image_name
+from astraflow.runtime.config.base import is_image_name
 from astraflow.runtime.logs import get_logger
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from astraflow.contract.rollouts.trajectories import BoolArray, Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
+from astraflow.runtime.plugins import Registry
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -128,3 +132,28 @@ class ModelSource(Protocol):
 
     def load(self, folder: Path) -> PreTrainedModel:
         """Returns the model with the weights of a prepared folder, in float32."""
+
+
+Vectors = npt.NDArray[np.float32]
+
+
+class TextKind(Enum):
+    """Part that a text plays in a search; some models expect another prefix for each."""
+
+    QUERY = "query"
+    DOCUMENT = "document"
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors whose inner product says how close their meanings are. Built by
+    `embedders.build(spec)`.
+
+    A plugin is a class in a module that registers itself; list the module under the entry point group
+    `astraflow.embedders`.
+    """
+
+    def embed(self, texts: Sequence[str], kind: TextKind) -> Vectors:
+        """Returns a vector of length 1 for each text: float32 `[texts, width]`. Blocks; one call at a time."""
+
+
+embedders: Registry[Embedder] = Registry("embedder", built_in={"huggingface": "astraflow.models.huggingface_embedder"})

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.embedders import TextKind, Vectors, embedders
+from astraflow.models.base import TextKind, Vectors, embedders
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 

@@ -9,7 +9,7 @@ from pydantic import field_validator, model_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets.generated.facts import FactOptions, FactWorld
-from astraflow.models.embedders import embedders
+from astraflow.models.base import embedders
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.search.base import Document

@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.embedders import Embedder, TextKind, Vectors, embedders
-from astraflow.search.base import MAX_QUERY_CHARACTERS, Document, Hit, Search
+from astraflow.models.base import Embedder, TextKind, Vectors, embedders
+from astraflow.search.base import MAX_QUERY_CHARACTERS, Document, Hit, Search, check_sizes, rebuilt_folder, source_of
 from astraflow.search.corpus import CorpusOptions
 from astraflow.search.index import check_installed, open_index
-from astraflow.search.index_folder import check_sizes, rebuilt_folder, source_of
 
 T = TypeVar("T")
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.imports import needs_extra
-from astraflow.search.base import MAX_QUERY_CHARACTERS, Document, Hit
+from astraflow.search.base import MAX_QUERY_CHARACTERS, Document, Hit, check_sizes, rebuilt_folder, source_of
 from astraflow.search.corpus import CorpusOptions
-from astraflow.search.index_folder import check_sizes, rebuilt_folder, source_of
 
 if TYPE_CHECKING:
     import tantivy

@@ -9,8 +9,7 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import Report
 from astraflow.runtime.logs import get_logger
-from astraflow.tracking.base import Tracker
-from astraflow.tracking.steps import new_steps
+from astraflow.tracking.base import Tracker, new_steps
 
 log = get_logger()
 

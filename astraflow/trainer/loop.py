@@ -15,8 +15,7 @@ from astraflow.runtime.tracing import span
 from astraflow.trainer.backends.base import CapturedState
 from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import TrainingProgress
-from astraflow.trainer.driver import BackendDriver
-from astraflow.trainer.probe_schedule import ProbeEvery, ProbeSchedule
+from astraflow.trainer.driver import BackendDriver, ProbeEvery, ProbeSchedule
 from astraflow.trainer.step_mark import ALIVE_S, REPORT_FAILURE_S, StepMark, step_end
 from astraflow.weights.publish.publisher import Publisher, PublishStats
 from astraflow.weights.publish.staging_buffers import StagedVersion

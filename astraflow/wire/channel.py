@@ -11,7 +11,7 @@ import grpc
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.wire.errors import from_status, is_from_service
-from astraflow.wire.pem import read_ca_certificates, read_key_pair
+from astraflow.wire.pinning import read_ca_certificates, read_key_pair
 from astraflow.wire.tls_diagnosis import diagnose_tls
 
 if TYPE_CHECKING:

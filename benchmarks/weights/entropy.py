@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow.weights.codec.bands import KEYS, keys_of
-from astraflow.weights.codec.ulp import zigzag_steps
+from astraflow.weights.codec.kernels.reference import zigzag_steps
 from astraflow.weights.tensors import BitArray, width_regions
 from benchmarks.weights.updates import Pair
 

@@ -13,7 +13,7 @@ from astraflow.dataflow.serving.samplers import samplers
 from astraflow.datasets import datasets
 from astraflow.environments import environments, games
 from astraflow.models import models
-from astraflow.models.embedders import embedders
+from astraflow.models.base import embedders
 from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
 from astraflow.rewards import group_rewards, rewards

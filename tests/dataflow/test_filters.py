@@ -16,8 +16,7 @@ from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.trajectories import Episode, Trajectory
 from astraflow.dataflow.admission.admitter import Admitter
-from astraflow.dataflow.admission.filtering import Filter
-from astraflow.dataflow.admission.filters import filters
+from astraflow.dataflow.admission.filters import Filter, filters
 from astraflow.dataflow.admission.filters.repetition import repeated_share
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.plugin_slot import SlotPlugins

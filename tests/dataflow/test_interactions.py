@@ -12,7 +12,7 @@ from astraflow.contract.rollouts.spans import Ending
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.training_metrics import MAX_REWARD_TERMS
-from astraflow.dataflow.interactions import StepInteractions, TermActivity
+from astraflow.dataflow.activity import StepInteractions, TermActivity
 from tests import make
 from tests.dataflow.running import facts, running
 from tests.dataflow.test_service import episode, step_of

@@ -20,7 +20,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, EvaluationRounds, Round
 from astraflow.dataflow.issuing.issuer import MAX_UNUSABLE, Issuer
-from astraflow.dataflow.issuing.selection import Rewards, Selector
+from astraflow.dataflow.issuing.selectors import Rewards, Selector
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.datasets import datasets
 from tests import make

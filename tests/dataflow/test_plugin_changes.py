@@ -19,8 +19,7 @@ from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.admission.filters.keep_all import KeepAll, KeepAllOptions
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.dataflow.issuing.selection import Rewards
-from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.issuing.selectors import Rewards, selectors
 from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.plugin_changes import MAX_PLUGINS, MAX_TEXT_LENGTH

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from astraflow.contract.training_metrics import MetricGroup, training_metric
-from astraflow.dataflow.serving.role_metrics import MAX_ROLE_METRICS, role_metrics
+from astraflow.dataflow.serving.step_history import MAX_ROLE_METRICS, role_metrics
 from tests import make
 
 

@@ -15,8 +15,7 @@ from astraflow.contract.plugins import PluginSlot, PluginSpec
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.serving.buffer import Buffer
-from astraflow.dataflow.serving.samplers import samplers
-from astraflow.dataflow.serving.sampling import Sampler
+from astraflow.dataflow.serving.samplers import Sampler, samplers
 from astraflow.dataflow.serving.stream import Stream
 from tests import make
 

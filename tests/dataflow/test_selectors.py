@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.dataflow.issuing.epochs import EpochOrder
 from astraflow.dataflow.issuing.mixture import build_selector
-from astraflow.dataflow.issuing.selection import Rewards, Selector
-from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.issuing.selectors import Rewards, Selector, selectors
 from astraflow.dataflow.storage.prompt_rows import RowProvider
 from astraflow.datasets import datasets
+from astraflow.datasets.shuffle import EpochOrder
 
 SOLVER = PolicyId("solver")
 KINDS = ("uniform", "sequential", "greso", "curriculum", "mixture")

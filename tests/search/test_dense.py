@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.embedders import TextKind, Vectors, embedders
+from astraflow.models.base import TextKind, Vectors, embedders
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.http.json_service import JsonClient, ServiceAddress
 from astraflow.search import dense

@@ -3,7 +3,7 @@
 import math
 
 from astraflow.contract.ids import PolicyId
-from astraflow.tracking.steps import ROLLOUT_REWARD, new_steps
+from astraflow.tracking.base import ROLLOUT_REWARD, new_steps
 from tests import make
 
 SOLVER = PolicyId("solver")

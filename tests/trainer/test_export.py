@@ -22,7 +22,7 @@ from astraflow.contract.values import Json
 from astraflow.models import models
 from astraflow.models.causal import named_weights
 from astraflow.models.published import published_weights
-from astraflow.trainer import adapter_export
+from astraflow.trainer import export as export_module
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state.files import CapturedFiles, write_numbers
@@ -201,7 +201,7 @@ def test_adapters_are_not_exported_on_other_weights(
     tmp_path: Path, trained: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = models.build({**MODEL, "seed": 1}).prepare()
-    monkeypatch.setattr(adapter_export, "prepare_model", lambda spec: other)
+    monkeypatch.setattr(export_module, "prepare_model", lambda spec: other)
 
     with raises_code(InvalidInput, "export.other_base"):
         export_checkpoint(trained.folder, tmp_path / "model")

@@ -3,7 +3,7 @@
 import pytest
 
 from astraflow.contract.ids import Version
-from astraflow.trainer.probe_schedule import PROBE_TIME_SHARE, ProbeSchedule
+from astraflow.trainer.driver import PROBE_TIME_SHARE, ProbeSchedule
 
 
 def due(schedule: ProbeSchedule, *, versions: int, step_s: float, cost_s: float) -> list[int]:

@@ -15,12 +15,11 @@ from astraflow.contract.ids import Version
 from astraflow.runtime.retries import retry
 from astraflow.weights.codec.chunks import unhashed_transfer
 from astraflow.weights.config import PullConfig
-from astraflow.weights.parts import part_covering, split_by_bytes
 from astraflow.weights.publish.part_publisher import PartPublisher
 from astraflow.weights.publish.publisher import Publisher
 from astraflow.weights.shared_memory import SharedBuffer
 from astraflow.weights.store.storage.memory import MemoryOptions, MemoryStorage
-from astraflow.weights.tensors import SnapshotTensors
+from astraflow.weights.tensors import SnapshotTensors, part_covering, split_by_bytes
 from astraflow.weights.transfer.puller import PulledVersion, Puller
 from astraflow.weights.transfer.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial

@@ -18,12 +18,12 @@ from astraflow.weights.shared_memory import (
     PREFIX,
     SHARED_FOLDER,
     SharedBuffer,
+    VersionBuffer,
     host_id,
     is_on_this_host,
     map_read_only,
     remove_unused_buffers,
 )
-from astraflow.weights.version_buffer import VersionBuffer
 
 _LEAVE_BEHIND = """
 import os

@@ -22,7 +22,7 @@ from astraflow.agents.programs.base import (
 from astraflow.agents.programs.commands import CommandFields, command_of, sandbox_failures
 from astraflow.environments.container_engine import COMMAND_S, Container, ContainerEngine
 from astraflow.environments.container_limits import Capability, ContainerLimits
-from astraflow.runtime.config.image_names import is_image_name
+from astraflow.runtime.config.base import is_image_name
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.sandbox import forwarding
 from astraflow.sandbox.base import Command, JobResult, Outcome

@@ -8,7 +8,7 @@ from astraflow.contract.batches import Rows
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.values import Json
-from astraflow.dataflow.admission.filtering import Filter
+from astraflow.dataflow.admission.filters import Filter
 from astraflow.dataflow.admission.routing import RoutedGroup, route
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.runtime.logs import get_logger

@@ -10,7 +10,7 @@ from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories, base_role_of
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
-from astraflow.dataflow.issuing.selection import Selector
+from astraflow.dataflow.issuing.selectors import Selector
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.storage.prompt_rows import RowProvider
 from astraflow.datasets.base import Dataset

@@ -6,8 +6,7 @@ from typing import Any
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
-from astraflow.dataflow.issuing.selection import Rewards, Selector
-from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.issuing.selectors import Rewards, Selector, selectors
 from astraflow.dataflow.storage.prompt_rows import RowProvider
 from astraflow.datasets.base import Dataset, MixedDataset
 

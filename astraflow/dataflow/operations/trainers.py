@@ -11,7 +11,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.run import EXPORT_HINT, Run
-from astraflow.dataflow.serving.batches import ServedBatch
+from astraflow.dataflow.serving.buffer import ServedBatch
 from astraflow.dataflow.serving.failed_steps import MAX_IN_A_ROW, Verdict
 from astraflow.dataflow.serving.stream import SET_ASIDE, STALE, Stream
 from astraflow.runtime.tracing import span

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from astraflow.contract.ids import GroupId, Version
+from astraflow.contract.batches import Rows
+from astraflow.contract.ids import BatchId, GroupId, Version
 from astraflow.dataflow.admission.routing import RoutedGroup
 
 GroupOrder: TypeAlias = Literal["deadline", "fifo", "freshest"]
@@ -70,3 +71,32 @@ def sort_key(candidate: BufferedGroup, order: GroupOrder) -> tuple[int, int]:
             return (0, candidate.arrival)
         case "freshest":
             return (-candidate.oldest_version, candidate.arrival)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedBatch:
+    """A batch held by the trainer until it is acknowledged."""
+
+    id: BatchId
+    version: Version
+    fresh_groups: tuple[RoutedGroup, ...]
+    """Groups that were not trained before."""
+    replayed: tuple[RoutedGroup, ...] = ()
+    """Groups that were trained before."""
+
+    @property
+    def rows(self) -> Rows:
+        """Rows of all groups."""
+        return Rows.joined([Rows.of(group.rows) for group in (*self.fresh_groups, *self.replayed)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgedBatch:
+    """Groups of an acknowledged batch, by what happens to them."""
+
+    trained: tuple[RoutedGroup, ...]
+    """Fresh groups of the batch."""
+    replayable: tuple[RoutedGroup, ...]
+    """Groups of the batch that may be trained again."""
+    released: tuple[RoutedGroup, ...]
+    """The other groups of the batch."""

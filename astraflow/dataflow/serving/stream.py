@@ -15,10 +15,9 @@ from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.issuing.pacing import Pacer
 from astraflow.dataflow.issuing.staleness_gate import issue_headroom
 from astraflow.dataflow.plugin_slot import SlotPlugins
-from astraflow.dataflow.serving.batches import AcknowledgedBatch, ServedBatch
-from astraflow.dataflow.serving.buffer import Buffer, BufferedGroup
+from astraflow.dataflow.serving.buffer import AcknowledgedBatch, Buffer, BufferedGroup, ServedBatch
 from astraflow.dataflow.serving.failed_steps import FailedSteps
-from astraflow.dataflow.serving.sampling import Sampler
+from astraflow.dataflow.serving.samplers import Sampler
 from astraflow.dataflow.serving.step_history import StepHistory
 
 BUFFERED = "buffered"

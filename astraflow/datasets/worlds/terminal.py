@@ -18,8 +18,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, check_index
 from astraflow.datasets.published.loading import SAMPLES
 from astraflow.datasets.tables.base import fingerprint_of
-from astraflow.runtime.config.base import Config
-from astraflow.runtime.config.image_names import is_image_name
+from astraflow.runtime.config.base import Config, is_image_name
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.folders.contained_files import contained_bytes, contained_files
 

@@ -5,16 +5,17 @@ of steps, capacity from the busy time of nodes. Neither depends on the number of
 back into them. Ordered nodes count as capacity at once, so that no node is ordered twice while nodes start.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil, isfinite
 
 import numpy as np
 
 from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.contract.ids import PoolId
-from astraflow.scaling.measurement.signals import Signals
+from astraflow.scaling.measurement.signals import Signals, StreamSignals
 from astraflow.scaling.options import Spec
 from astraflow.scaling.rule.balance import BAND_LOW, Balance, balance_of
-from astraflow.scaling.rule.baseline_rule import WINDOW_STEPS, baseline_total
 from astraflow.scaling.rule.capacity import capacity_of
 from astraflow.scaling.rule.demand import demand_of
 from astraflow.scaling.rule.explanations import recommendation_of
@@ -188,3 +189,33 @@ def _next_state(tick: Tick) -> SizerState:
         scale_ups=tuple(tick.recent(tick.after.scale_ups)),
         scale_downs=tuple(tick.recent(tick.after.scale_downs)),
     )
+
+
+WINDOW_STEPS = 10
+"""Steps over which the share is measured, and between two actions."""
+
+_HIGH, _LOW, _MOST, _MARGIN = 0.10, 0.05, 0.95, 1.10
+_ROUNDING = 1e-9
+
+
+def baseline_total(nodes: int, streams: Sequence[StreamSignals]) -> int:
+    """Returns the target of all pools together; the policy with the largest target decides.
+
+    >>> from astraflow.contract.ids import PolicyId
+    >>> def stream(wait, used):
+    ...     return StreamSignals(policy=PolicyId("a"), compute_s=(), groups_per_step=1, produced_per_usable=1,
+    ...         wait_share_300_s=0, wait_share_600_s=0, step_age_s=0, wait_share_of_steps=wait,
+    consumed_per_entered=used) >>> baseline_total(6, [stream(0.27, 1.0)]), baseline_total(11, [stream(0.02, 0.8)]) (9,
+    10) >>> baseline_total(9, [stream(0.07, 0.5)]) 9
+    """
+    return max([_target_nodes(nodes, stream) for stream in streams], default=nodes)
+
+
+def _target_nodes(nodes: int, stream: StreamSignals) -> int:
+    wait = min(stream.wait_share_of_steps, _MOST)
+    if wait > _HIGH:
+        return ceil(max(1, nodes) / (1 - wait) - _ROUNDING)
+    consumed = stream.consumed_per_entered
+    if wait < _LOW and isfinite(consumed):
+        return min(nodes, ceil(nodes * max(0.0, consumed) * _MARGIN - _ROUNDING))
+    return nodes

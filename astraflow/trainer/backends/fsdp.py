@@ -16,8 +16,8 @@ from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe
 from astraflow.trainer.backends.rank_trainer import FsdpOptions, RankTrainer, snapshot_facts
 from astraflow.trainer.backends.state import files as state_files
 from astraflow.trainer.backends.state.adapters import adapter_files, check_adapters, frozen_base
+from astraflow.trainer.backends.state.files import STATE, StepState
 from astraflow.trainer.backends.state.sharded import INDEX, joined_index
-from astraflow.trainer.backends.state.step import STATE, StepState
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks.channel import Message
 from astraflow.trainer.ranks.rank_group import RankGroup

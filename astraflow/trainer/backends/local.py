@@ -39,8 +39,7 @@ from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state import files as state_files
 from astraflow.trainer.backends.state import sharded as sharded_state
 from astraflow.trainer.backends.state.adapters import adapter_files, check_adapters, frozen_base
-from astraflow.trainer.backends.state.files import CapturedFiles, HostTensors
-from astraflow.trainer.backends.state.step import STATE, StepState
+from astraflow.trainer.backends.state.files import STATE, CapturedFiles, HostTensors, StepState
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions
 from astraflow.trainer.engines.float8 import check_float8
 from astraflow.trainer.engines.local import LocalEngine

@@ -9,8 +9,7 @@ and the first bits of the fraction of narrower types. A *band* is a range of key
 import numpy as np
 import numpy.typing as npt
 
-from astraflow.weights.codec.kernels.base import ByteArray, ValueArray
-from astraflow.weights.codec.kernels.rice import bit_lengths
+from astraflow.weights.codec.kernels.base import ByteArray, ValueArray, bit_lengths
 from astraflow.weights.tensors import BitArray
 
 KEYS = 256

@@ -11,8 +11,15 @@ import numpy as np
 
 from astraflow.contract.errors import CorruptData
 from astraflow.weights.codec.bands import KEYS, MAX_BANDS, choose_bands
-from astraflow.weights.codec.kernels.base import BandEntry, BandTable, EncodedChanges, IndexArray, Kernels, MemberList
-from astraflow.weights.codec.kernels.rice import MAX_LOW_BITS
+from astraflow.weights.codec.kernels.base import (
+    MAX_LOW_BITS,
+    BandEntry,
+    BandTable,
+    EncodedChanges,
+    IndexArray,
+    Kernels,
+    MemberList,
+)
 from astraflow.weights.codec.payload_codec import PayloadReader, encode_varint
 from astraflow.weights.tensors import BitArray
 

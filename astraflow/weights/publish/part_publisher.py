@@ -15,8 +15,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import TRANSIENT, retry
 from astraflow.weights.codec.chunks import split, transfer_of, unhashed_transfer
 from astraflow.weights.codec.delta import encode_delta
-from astraflow.weights.parts import part_manifest
-from astraflow.weights.tensors import Buffer, has_same_layout
+from astraflow.weights.tensors import Buffer, has_same_layout, part_manifest
 
 log = get_logger()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from astraflow.contract.errors import UnknownVersion
-from astraflow.weights.version_buffer import VersionBuffer
+from astraflow.weights.shared_memory import VersionBuffer
 
 
 class FileReader(Protocol):

@@ -6,11 +6,10 @@ from astraflow.contract.errors import CorruptData, UnknownVersion
 from astraflow.contract.weights import Chunk, Manifest, Part, Transfer, TransferKind
 from astraflow.weights.codec.chunks import check_chunk, check_file, unhashed_transfer
 from astraflow.weights.codec.delta import apply_delta, read_head
-from astraflow.weights.parts import part_manifest
+from astraflow.weights.shared_memory import VersionBuffer
 from astraflow.weights.store.history import History
 from astraflow.weights.store.upload_verification import ReceivedUpload
-from astraflow.weights.tensors import Buffer, frozen, has_same_layout
-from astraflow.weights.version_buffer import VersionBuffer
+from astraflow.weights.tensors import Buffer, frozen, has_same_layout, part_manifest
 
 
 class MultipartUpload:

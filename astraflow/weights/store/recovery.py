@@ -8,11 +8,11 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Transfer, TransferKind
 from astraflow.runtime.logs import get_logger
+from astraflow.weights.shared_memory import VersionBuffer
 from astraflow.weights.store.reconstruction import DamagedFileError, rebuild
 from astraflow.weights.store.records import RECORD_SUFFIX, Record, decode_record, file_name, record_name
 from astraflow.weights.store.storage.base import Folder
 from astraflow.weights.tensors import check_manifest, frozen
-from astraflow.weights.version_buffer import VersionBuffer
 
 log = get_logger()
 

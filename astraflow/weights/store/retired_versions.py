@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from astraflow.contract.weights import Transfer
 from astraflow.runtime.clock import Clock
+from astraflow.weights.shared_memory import VersionBuffer
 from astraflow.weights.store.file_readers import VersionBufferReader
-from astraflow.weights.version_buffer import VersionBuffer
 
 MAX_RETIRED_VERSIONS = 2
 """Versions besides the newest; each takes as much memory as a model."""

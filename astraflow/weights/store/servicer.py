@@ -19,8 +19,7 @@ from astraflow.weights.codec.chunks import CHUNK_BYTES, chunk_at, unhashed_trans
 from astraflow.weights.store.file_readers import FileReader
 from astraflow.weights.store.multipart_publishes import MultipartPublishes
 from astraflow.weights.store.multipart_upload import MultipartUpload
-from astraflow.weights.store.store import WeightStore
-from astraflow.weights.store.upload import Upload
+from astraflow.weights.store.store import Upload, WeightStore
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.wire.codecs.converter import from_message, to_message
 from astraflow.wire.codecs.weights import decode_chunk, decode_manifest, decode_transfer, encode_plan, frame_chunk

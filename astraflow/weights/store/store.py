@@ -7,15 +7,17 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from astraflow.contract.errors import InvalidInput, UnknownPolicy
+import numpy as np
+
+from astraflow.contract.errors import CorruptData, InvalidInput, UnknownPolicy
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Manifest, SharedFile, Transfer, TransferPlan, VersionNotice
+from astraflow.contract.weights import Chunk, Manifest, SharedFile, Transfer, TransferKind, TransferPlan, VersionNotice
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.codec.chunks import unhashed_transfer
+from astraflow.weights.codec.chunks import check_chunk, unhashed_transfer
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.shared_memory import remove_unused_buffers
+from astraflow.weights.shared_memory import VersionBuffer, remove_unused_buffers
 from astraflow.weights.signing import VerifyingKey
 from astraflow.weights.store.direct_delta_cache import DirectDeltaCache
 from astraflow.weights.store.file_readers import FileReader
@@ -23,9 +25,53 @@ from astraflow.weights.store.history import History
 from astraflow.weights.store.multipart_upload import MultipartUpload
 from astraflow.weights.store.storage import storages
 from astraflow.weights.store.storage.base import WeightStorage
-from astraflow.weights.store.upload import Upload
-from astraflow.weights.tensors import Buffer, VerifiedWeights
-from astraflow.weights.version_buffer import VersionBuffer
+from astraflow.weights.store.upload_verification import ReceivedUpload
+from astraflow.weights.tensors import Buffer, VerifiedWeights, frozen
+
+
+class Upload:
+    """Collects the data of a publisher in its final memory; `commit` verifies and stores it.
+
+    Nothing is written to storage before verification, so an incomplete upload is freed with this object.
+    """
+
+    def __init__(
+        self, history: History, manifest: Manifest, transfer: Transfer, full_bits: VersionBuffer | None = None
+    ) -> None:
+        """full_bits: the version's full bits, if they are already available."""
+        self._history = history
+        self._manifest = manifest
+        self._transfer = transfer
+        self._received = 0
+        is_delta = transfer.kind is TransferKind.DELTA
+        self._bits = full_bits
+        self._delta = np.empty(transfer.size_bytes, dtype=np.uint8) if is_delta else None
+        if self._bits is None and not is_delta:
+            self._bits = VersionBuffer.allocate(transfer.size_bytes)
+        elif self._bits is not None and not is_delta:
+            self._received = transfer.size_bytes  # no chunks follow
+
+    def add(self, chunk: Chunk) -> None:
+        """Appends the next chunk. Raises: CorruptData."""
+        check_chunk(chunk, expected_offset=self._received, end=self._transfer.size_bytes)
+        into = self._delta if self._delta is not None or self._bits is None else self._bits.buffer
+        if into is not None and len(chunk.data):
+            end = self._received + len(chunk.data)
+            into[self._received : end] = np.frombuffer(chunk.data, dtype=np.uint8)
+            self._received = end
+
+    def commit(self) -> bool:
+        """Verifies and stores the version; returns False when it was stored already. Raises: as `History.commit`."""
+        if self._received != self._transfer.size_bytes:
+            raise CorruptData(
+                f"cannot accept the upload: it ended at byte {self._received} of {self._transfer.size_bytes}; send it "
+                "again",
+                code="weights.incomplete_file",
+            )
+        if self._bits is not None:
+            frozen(self._bits.buffer)
+        return self._history.commit(self._manifest, self._transfer, ReceivedUpload(bits=self._bits, delta=self._delta))
+
 
 log = get_logger()
 

@@ -15,6 +15,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.weights.codec.chunks import transfer_of
 from astraflow.weights.codec.delta import Level, encode_delta
 from astraflow.weights.config import WeightsConfig
+from astraflow.weights.shared_memory import VersionBuffer
 from astraflow.weights.store.direct_delta_cache import DirectDelta, DirectDeltaCache
 from astraflow.weights.store.file_readers import FileReader
 from astraflow.weights.store.reconstruction import rebuild
@@ -23,7 +24,6 @@ from astraflow.weights.store.retired_versions import RetiredVersions
 from astraflow.weights.store.routes import RouteSegment, cheapest_route
 from astraflow.weights.store.storage.base import Folder
 from astraflow.weights.tensors import has_same_layout
-from astraflow.weights.version_buffer import VersionBuffer
 
 log = get_logger()
 

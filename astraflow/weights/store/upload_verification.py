@@ -8,8 +8,8 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.weights import Manifest, Transfer
 from astraflow.weights.codec.chunks import check_file, transfer_of
 from astraflow.weights.codec.delta import apply_delta, encode_delta, read_head
+from astraflow.weights.shared_memory import VersionBuffer
 from astraflow.weights.tensors import Buffer, frozen, has_same_layout, verify, width_regions
-from astraflow.weights.version_buffer import VersionBuffer
 
 COMPARED_ELEMENTS = 2**22
 """Elements compared at a time, so that intermediate arrays fit a cache."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from astraflow.runtime.config.image_names import is_image_name
+from astraflow.runtime.config.base import is_image_name
 
 
 @pytest.mark.parametrize(

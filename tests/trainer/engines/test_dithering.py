@@ -12,9 +12,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from astraflow.trainer.engines import dithering
-from astraflow.trainer.engines.dithering import dither
-from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
+from astraflow.trainer.engines import optimizers
+from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions, dither
 
 BF16_ULP = 2**-8
 """Distance of bf16 values in [0.5, 1), and of half that size below 0.5."""
@@ -103,7 +102,7 @@ def test_parts_of_a_tensor_get_the_offsets_of_the_whole(shape: tuple[int, ...], 
 def test_large_tensors_are_processed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = torch.linspace(-2, 2, 999 * 7).bfloat16().float().view(999, 7)
     expected = dithered(stored)
-    monkeypatch.setattr(dithering, "chunk_elements", lambda device: 100)
+    monkeypatch.setattr(optimizers, "chunk_elements", lambda device: 100)
     assert torch.equal(dithered(stored), expected)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.errors import InvalidInput
-from astraflow.trainer.step.node_mismatch import EXCLUDED_STEPS, RECENT_STEPS, NodeMismatch
+from astraflow.trainer.step.step_limits import EXCLUDED_STEPS, RECENT_STEPS, NodeMismatch
 from tests import make
 from tests.errors import raises_code
 from tests.trainer.step.test_row_check import batch_of

@@ -12,8 +12,8 @@ from astraflow.contract.batches import Batch, Row
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.rollouts.spans import Author, Span
 from astraflow.contract.rollouts.trajectories import Trajectory
-from astraflow.trainer.step.balance import balanced_parts, imbalance
 from astraflow.trainer.step.flops import ForwardCost
+from astraflow.trainer.step.packing import balanced_parts, imbalance
 from astraflow.trainer.step.rows import StepRows
 from astraflow.trainer.step.shares import Plan, Share, plan_step, row_data
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from astraflow.weights.codec.ulp import apply_zigzag_steps, zigzag_steps
+from astraflow.weights.codec.kernels.reference import apply_zigzag_steps, zigzag_steps
 from astraflow.weights.tensors import BITS
 
 

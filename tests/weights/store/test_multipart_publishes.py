@@ -16,10 +16,9 @@ from astraflow.contract.weights import Chunk, Dtype, Manifest, Part, Transfer, T
 from astraflow.weights import shared_memory
 from astraflow.weights.codec.chunks import split, transfer_of, unhashed_transfer
 from astraflow.weights.codec.delta import encode_delta
-from astraflow.weights.parts import part_covering, part_manifest, split_by_bytes
 from astraflow.weights.publish.part_publisher import PartPublisher, PartStats
 from astraflow.weights.store.multipart_upload import PartUpload
-from astraflow.weights.tensors import Buffer, SnapshotTensors, lay_out
+from astraflow.weights.tensors import Buffer, SnapshotTensors, lay_out, part_covering, part_manifest, split_by_bytes
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 from tests.weights import versions

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, TensorSpec, Transfer, TransferKind
 from astraflow.weights.config import WeightsConfig
+from astraflow.weights.store.history import first_retained, is_full_snapshot_due
 from astraflow.weights.store.records import Record
-from astraflow.weights.store.retention import first_retained, is_full_snapshot_due
 from tests.weights.stored_versions import fetched_manifest, names, open_test_store, put_all
 from tests.weights.versions import POLICY, history, layout
 

@@ -7,8 +7,7 @@ from pydantic import Field
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
-from astraflow.dataflow.admission.filtering import MIN_REWARD_SPREAD
-from astraflow.dataflow.admission.filters import filters
+from astraflow.dataflow.admission.filters import MIN_REWARD_SPREAD, filters
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.runtime.config.base import Config
 

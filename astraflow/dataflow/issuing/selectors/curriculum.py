@@ -8,10 +8,9 @@ from pydantic import Field
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
-from astraflow.dataflow.issuing.epochs import EpochOrder
-from astraflow.dataflow.issuing.selection import Rewards, mean_rewards
-from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.issuing.selectors import Rewards, mean_rewards, selectors
 from astraflow.dataflow.storage.prompt_rows import PromptRows
+from astraflow.datasets.shuffle import EpochOrder
 from astraflow.runtime.config.base import Config
 
 _GENERAL_WEIGHT = 0.01

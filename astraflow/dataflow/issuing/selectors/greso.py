@@ -8,16 +8,16 @@ from pydantic import Field
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
-from astraflow.dataflow.admission.filtering import MIN_REWARD_SPREAD
-from astraflow.dataflow.issuing.epochs import EpochOrder
-from astraflow.dataflow.issuing.selection import (
+from astraflow.dataflow.admission.filters import MIN_REWARD_SPREAD
+from astraflow.dataflow.issuing.selectors import (
     Rewards,
     has_spread,
     mean_rewards,
+    selectors,
     with_several_rewards,
 )
-from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.storage.prompt_rows import PromptRows
+from astraflow.datasets.shuffle import EpochOrder
 from astraflow.runtime.config.base import Config
 
 EASY, HARD = "easy", "hard"

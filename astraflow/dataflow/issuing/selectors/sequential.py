@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
-from astraflow.dataflow.issuing.epochs import EpochOrder
-from astraflow.dataflow.issuing.selection import Rewards
-from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.issuing.selectors import Rewards, selectors
+from astraflow.datasets.shuffle import EpochOrder
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
-from astraflow.dataflow.issuing.selection import Rewards
-from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.issuing.selectors import Rewards, selectors
 from astraflow.runtime.config.base import Config
 
 

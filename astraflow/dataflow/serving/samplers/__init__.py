@@ -1,7 +1,42 @@
 """Built-in samplers, by kind."""
 
-from astraflow.dataflow.serving.sampling import Sampler
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from astraflow.contract.ids import Version
+from astraflow.contract.values import Json
+from astraflow.dataflow.serving.buffer import BufferedGroup
 from astraflow.runtime.plugins import Registry
+
+
+class Sampler(Protocol):
+    """Chooses the groups of a batch. Built by `samplers.build(spec)`."""
+
+    def fresh_count(self, count: int, trained: int) -> int:
+        """Returns how many of `count` groups must be fresh, 1 to `count`, when `trained` groups could be replayed.
+
+        A batch waits for that many. The result never grows with `trained`; `count` means that nothing is replayed.
+        """
+
+    def sample(
+        self, fresh: Sequence[BufferedGroup], trained: Sequence[BufferedGroup], count: int, version: Version
+    ) -> list[BufferedGroup]:
+        """Returns `count` different groups, at most `count - fresh_count(count, len(trained))` of them trained before.
+
+        All candidates are admissible at `version`, and at least `fresh_count` are fresh. Fresh groups are ordered by
+        arrival, trained groups by their last training.
+
+        """
+
+    def state_dict(self) -> dict[str, Json]:
+        """Returns the state for `load_state_dict`, as JSON."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the state."""
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics of the plugin for the report."""
+
 
 samplers: Registry[Sampler] = Registry(
     "sampler",

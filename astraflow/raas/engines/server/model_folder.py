@@ -1,5 +1,6 @@
 """Folder from which a server loads its model: configuration and tokenizer, and the weights in shared memory."""
 
+import json
 import os
 import secrets
 import shutil
@@ -11,15 +12,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from astraflow.contract.errors import Conflict
+import numpy as np
+import numpy.typing as npt
+
+from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.models import models
-from astraflow.raas.engines.server.adapter_folder import write_adapter
-from astraflow.raas.engines.server.patch_file import write_patch
+from astraflow.raas.engines.memory import MAX_RANK
+from astraflow.raas.engines.merged_adapters import binding_to_base
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.logs import get_logger
+from astraflow.weights.adapters import PEFT_CONFIG, PEFT_PREFIX, PEFT_WEIGHTS, adapted_weights, peft_config
 from astraflow.weights.shared_memory import CREATION_GRACE_S, MEMORY_FOLDER
-from astraflow.weights.tensors import VerifiedWeights
+from astraflow.weights.tensors import VerifiedWeights, tensor_bits
 from astraflow.weights.transfer.safetensors_file import SafetensorsFile
 
 log = get_logger()
@@ -154,3 +159,81 @@ def _in_use(folder: Path) -> Conflict:
 
 _PREFIX = "astraflow-engine-"
 _LOCK = "lock"
+
+
+def write_adapter(folder: Path, weights: VerifiedWeights) -> None:
+    """Writes `adapter_config.json` and `adapter_model.safetensors` into a new folder. weights: with their base.
+
+    Raises: InvalidInput when the adapters do not fit their base, or a server cannot load them; CorruptData.
+    """
+    base = weights.adapter_base
+    assert base is not None  # noqa: S101 (the caller merges other weights)
+    binding = binding_to_base(weights, base)
+    pairs = adapted_weights(weights.manifest, base.manifest)
+    ranks = {pair.down.shape[0] for pair in pairs}
+    if len(ranks) != 1 or max(ranks) > MAX_RANK:
+        raise InvalidInput(
+            f"cannot serve adapters of {weights.manifest.policy!r} version {weights.manifest.version} as such: their "
+            f"ranks are {sorted(ranks)}, a server loads one rank up to {MAX_RANK}; set lora = false, which adds them "
+            "to the weights",
+            code="engine.adapter_rank",
+        )
+    (rank,) = ranks
+    folder.mkdir()
+    config = peft_config((spec.name for spec in weights.manifest.tensors), rank=rank, scale=binding.scale)
+    (folder / PEFT_CONFIG).write_text(json.dumps(config))
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    for spec in weights.manifest.tensors:
+        entries[f"{PEFT_PREFIX}{spec.name}"] = {
+            "dtype": spec.dtype.value,
+            "shape": spec.shape,
+            "data_offsets": (spec.offset, spec.offset + spec.size_bytes),
+        }
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header = header.ljust(-(-len(header) // 8) * 8)
+    with (folder / PEFT_WEIGHTS).open("wb") as file:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
+        for spec in weights.manifest.tensors:
+            file.write(np.ascontiguousarray(tensor_bits(spec, weights.buffer)).tobytes())
+
+
+_ALIGNMENT_BYTES = 8
+
+
+def write_patch(path: Path, weights: VerifiedWeights, changes: Mapping[str, npt.NDArray[np.int64]]) -> int:
+    """Writes the values of `weights` at the positions `changes`; returns the number of elements.
+
+    `path` should be in shared memory: the server maps it while it is paused.
+    """
+    entries: dict[str, object] = {}
+    arrays: list[npt.NDArray[np.generic]] = []
+    offset = elements = 0
+    for spec in weights.manifest.tensors:
+        positions = changes.get(spec.name)
+        if positions is None or not len(positions):
+            continue
+        elements += len(positions)
+        values = tensor_bits(spec, weights.buffer)[positions]
+        for name, dtype, array in (
+            (f"{spec.name}.positions", "I64", positions.astype("<i8", copy=False)),
+            (f"{spec.name}.values", spec.dtype.value, values),
+        ):
+            entries[name] = {
+                "dtype": dtype,
+                "shape": [len(positions)],
+                "data_offsets": [offset, offset + array.nbytes],
+            }
+            arrays.append(array)
+            offset += array.nbytes
+    entries = dict(sorted(entries.items(), key=lambda entry: entry[1]["data_offsets"]))  # type: ignore[index] # built above
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header = header.ljust(-(-len(header) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
+    partial = path.with_name(f".{path.name}")
+    with partial.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
+        for array in arrays:
+            file.write(array.tobytes())
+    partial.replace(path)
+    return elements

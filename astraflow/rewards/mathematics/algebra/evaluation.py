@@ -12,8 +12,16 @@ from typing import Any, TypeAlias
 
 from mpmath import MPContext, mpc, mpf
 
-from astraflow.rewards.mathematics.algebra.exact import MAX_BITS, exact_logarithm, exact_power, exact_root
-from astraflow.rewards.mathematics.algebra.expressions import Apply, Expression, Number, Symbol
+from astraflow.rewards.mathematics.algebra.expressions import (
+    MAX_BITS,
+    Apply,
+    Expression,
+    Number,
+    Symbol,
+    exact_logarithm,
+    exact_power,
+    exact_root,
+)
 
 MAX_STEPS = 12_000
 """Operations of one comparison; a function that is no arithmetic counts as several."""

@@ -22,7 +22,6 @@ from astraflow.trainer.backends.publishing.gloo_group import GlooGroup
 from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.backends.publishing.published_shards import PublishedShards
 from astraflow.trainer.backends.publishing.shard_exchange import ShardExchange
-from astraflow.weights.parts import part_covering
 from astraflow.weights.publish.part_publisher import PartPublisher
 from astraflow.weights.publish.publisher import PublishConfig
 from astraflow.weights.signing import SigningKey
@@ -35,6 +34,7 @@ from astraflow.weights.tensors import (
     TensorViews,
     lay_out,
     manifest_from_hashes,
+    part_covering,
     tensor_hashes,
 )
 from astraflow.weights.transfer.buffer_pool import BufferPool

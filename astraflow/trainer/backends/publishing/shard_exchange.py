@@ -11,8 +11,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import TensorSpec
 from astraflow.trainer.backends.publishing.gloo_group import GlooGroup
 from astraflow.trainer.backends.shards import Box
-from astraflow.weights.parts import split_by_bytes
-from astraflow.weights.tensors import BitArray, Buffer, tensor_bits
+from astraflow.weights.tensors import BitArray, Buffer, split_by_bytes, tensor_bits
 
 
 class ShardExchange:

@@ -6,8 +6,8 @@ integers to floats, so bits are unsigned (`U`) on both sides everywhere.
 
 import numpy as np
 
+from astraflow.weights.codec.kernels.base import ESCAPE, SAMPLED_VALUES
 from astraflow.weights.codec.kernels.element_loops import bitmaps, by_rank
-from astraflow.weights.codec.kernels.rice import ESCAPE, SAMPLED_VALUES
 from astraflow.weights.codec.kernels.simd import bit_length, compile_loop, mask_less_than
 
 U = np.uint64

@@ -13,6 +13,7 @@ import numpy as np
 from astraflow.contract.errors import CorruptData
 from astraflow.weights.codec.kernels import code_loops, decode_loops, element_loops
 from astraflow.weights.codec.kernels.base import (
+    COST,
     BandEntry,
     BandOrder,
     BandTable,
@@ -23,7 +24,6 @@ from astraflow.weights.codec.kernels.base import (
     RiceGroups,
 )
 from astraflow.weights.codec.kernels.reference import band_of_key, plain_order
-from astraflow.weights.codec.kernels.rice import COST
 from astraflow.weights.codec.payload_codec import encode_varint
 from astraflow.weights.tensors import BitArray
 

@@ -6,8 +6,8 @@ and unsigned integers to floats, so bits are unsigned (`U`) on both sides everyw
 
 import numpy as np
 
+from astraflow.weights.codec.kernels.base import ESCAPE, MAX_VALUE
 from astraflow.weights.codec.kernels.element_loops import move, positions_of
-from astraflow.weights.codec.kernels.rice import ESCAPE, MAX_VALUE
 from astraflow.weights.codec.kernels.simd import compile_loop, popcount, trailing_zeros
 
 U = np.uint64

@@ -6,6 +6,9 @@ import numpy as np
 
 from astraflow.contract.errors import CorruptData
 from astraflow.weights.codec.kernels.base import (
+    COST,
+    ESCAPE,
+    MAX_VALUE,
     BandEntry,
     BandTable,
     ByteArray,
@@ -13,8 +16,9 @@ from astraflow.weights.codec.kernels.base import (
     MemberList,
     RiceGroups,
     ValueArray,
+    bit_lengths,
+    sampled_every,
 )
-from astraflow.weights.codec.kernels.rice import COST, ESCAPE, MAX_VALUE, bit_lengths, sampled_every
 from astraflow.weights.codec.payload_codec import PayloadReader, encode_varint
 from astraflow.weights.tensors import BitArray
 

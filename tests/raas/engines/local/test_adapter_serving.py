@@ -16,9 +16,8 @@ from safetensors import safe_open
 from astraflow.client.model_server import ServerRefused
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rollouts.generation import Sampling
-from astraflow.raas.engines.server.adapter_folder import write_adapter
 from astraflow.raas.engines.server.dialect import Dialect
-from astraflow.raas.engines.server.model_folder import ModelFolder
+from astraflow.raas.engines.server.model_folder import ModelFolder, write_adapter
 from astraflow.raas.engines.server.sglang import SglangDialect
 from astraflow.raas.engines.server.vllm import VllmDialect
 from astraflow.weights.adapters import DOWN_SUFFIX, AdapterBinding

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from astraflow.contract.weights import Dtype
-from astraflow.raas.engines.server.patch_file import write_patch
+from astraflow.raas.engines.server.model_folder import write_patch
 from tests import make_torch
 
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astraflow.weights.codec.kernels.base import ESCAPE, sampled_every
 from astraflow.weights.codec.kernels.reference_code import decode_rice, encode_members, encode_rice
-from astraflow.weights.codec.kernels.rice import ESCAPE, sampled_every
 from astraflow.weights.codec.payload_codec import PayloadReader
 
 VALUES = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1))
