@@ -15,12 +15,13 @@ from torch import Tensor
 from astraflow.algorithms.tokens import RowData, TokenData
 from astraflow.contract.rollouts.trajectories import Float32Array
 from astraflow.trainer.engines.base import Pack, Segment
-from astraflow.trainer.step.balance import balanced_parts, imbalance
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.packing import (
     PackUnit,
+    balanced_parts,
     bins_of_ranks,
     build_pack,
+    imbalance,
     pack_units,
     split_unit,
 )
