@@ -36,16 +36,11 @@ from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.mixture import build_selector
 from astraflow.dataflow.issuing.pacing import Pacer
 from astraflow.dataflow.issuing.shares import Shares
+from astraflow.dataflow.operations.control_servicer import ControlService
+from astraflow.dataflow.operations.data_servicers import EnrollmentService, NodeDataService, Ports, TrainerDataService
 from astraflow.dataflow.operations.dataset_filler import DatasetFiller
 from astraflow.dataflow.operations.group_scorer import GroupScorer
 from astraflow.dataflow.operations.nodes import NodeOperations
-from astraflow.dataflow.operations.servicers import (
-    ControlService,
-    EnrollmentService,
-    NodeDataService,
-    Ports,
-    TrainerDataService,
-)
 from astraflow.dataflow.operations.trainers import TrainerOperations
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.pool.credential_ledger import CredentialLedger

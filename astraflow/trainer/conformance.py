@@ -164,7 +164,7 @@ class _ScriptedDataflow(TrainerDataServicer):
             async with asyncio.timeout(TELL_S):
                 await self._is_told.wait()
 
-    async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:  # noqa: N802 (gRPC's name)
+    async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:
         """See the proto."""
         if request.policy != self._check.policy:
             self._break(ATTACHES, f"it attached to {request.policy!r}")
@@ -178,7 +178,7 @@ class _ScriptedDataflow(TrainerDataServicer):
             pb.AttachReply,
         )
 
-    async def PullBatch(  # type: ignore[override]  # noqa: N802 (gRPC's name; raw)
+    async def PullBatch(  # type: ignore[override]
         self, request: pb.PullBatchRequest, context: Context
     ) -> AsyncIterator[bytes]:
         """See the proto."""
@@ -197,9 +197,7 @@ class _ScriptedDataflow(TrainerDataServicer):
             self._has_restarted = True
             self.must_restart.set()
 
-    async def ReportStep(  # noqa: N802 (gRPC's name)
-        self, request: pb.ReportStepRequest, context: Context
-    ) -> pb.ReportStepReply:
+    async def ReportStep(self, request: pb.ReportStepRequest, context: Context) -> pb.ReportStepReply:
         """See the proto."""
         report = from_message(request, StepReport)
         number = next((index for index, batch in enumerate(self._batches) if batch.id == report.batch), BATCHES)
@@ -224,15 +222,11 @@ class _ScriptedDataflow(TrainerDataServicer):
             self.must_restart.set()
         return pb.ReportStepReply(is_first=True)
 
-    async def ReportWait(  # noqa: N802 (gRPC's name)
-        self, request: pb.ReportWaitRequest, context: Context
-    ) -> pb.ReportWaitReply:
+    async def ReportWait(self, request: pb.ReportWaitRequest, context: Context) -> pb.ReportWaitReply:
         """See the proto. No promise depends on it."""
         return pb.ReportWaitReply()
 
-    async def ReportFailure(  # noqa: N802 (gRPC's name)
-        self, request: pb.ReportFailureRequest, context: Context
-    ) -> pb.ReportFailureReply:
+    async def ReportFailure(self, request: pb.ReportFailureRequest, context: Context) -> pb.ReportFailureReply:
         """See the proto. The trainer's own error shows the failure; the batch is served again."""
         return pb.ReportFailureReply(is_set_aside=False)
 

@@ -22,7 +22,7 @@ from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.reports.report import NodeReport, NodeState
 from astraflow.contract.rollouts.agent_calls import MAX_REPORTED_SESSIONS
 from astraflow.dataflow.history.history import PAGE_BYTES
-from astraflow.dataflow.operations.servicers import nodes_interval
+from astraflow.dataflow.operations.control_servicer import nodes_interval
 from astraflow.wire.codecs.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from tests.fakes.control_plane import FakeControlPlane
@@ -72,7 +72,7 @@ class ReportSource(FakeControlPlane):
         report.sequence, report.at, report.uptime_s = sequence, at, float(sequence)
         return report
 
-    async def WatchReport(self, request: pb.WatchReportRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802 (the service's name)
+    async def WatchReport(self, request: pb.WatchReportRequest, context: Any) -> AsyncIterator[pb.Report]:
         sent = 0
         while True:
             async with self._moved:
@@ -82,7 +82,7 @@ class ReportSource(FakeControlPlane):
             interval = nodes_interval(len(self.synthetic_run.nodes), request.nodes_per_s)
             yield self.report_at(sent, at=time.time(), has_nodes=is_first or sent % interval == 0)
 
-    async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
+    async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:
         """Seconds of the run without its nodes, as dataflow stores them for a large run, in dataflow's page size."""
         kept = 900 if request.resolution_s <= 1 else 0
         first = max(request.after_sequence + 1, self.sequence - min(request.limit, kept) + 1, 1)

@@ -18,7 +18,7 @@ import grpc
 
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.reports.report import Report
-from astraflow.dataflow.operations.servicers import nodes_interval
+from astraflow.dataflow.operations.control_servicer import nodes_interval
 from astraflow.runtime.clock import SystemClock
 from astraflow.wire.channel import ServiceChannel
 from astraflow.wire.codecs.converter import to_message

@@ -46,7 +46,7 @@ class Serving:
 class MessageServicer(WeightsServicer):
     """Control: replies as protobuf makes them."""
 
-    async def Fetch(self, request: pb.FetchRequest, context: Any) -> AsyncIterator[pb.Chunk]:  # type: ignore[override]  # noqa: N802
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> AsyncIterator[pb.Chunk]:  # type: ignore[override]
         """Fetches a whole file."""
         transfer = decode_transfer(request.transfer)
         source = await asyncio.to_thread(self._store.open, transfer)

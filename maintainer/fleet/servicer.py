@@ -48,10 +48,10 @@ class FleetPlaneServicer(Base):
         self._status = status
         self._on_change = on_change
 
-    async def GetFleet(self, request: pb.GetFleetRequest, context: Any) -> pb.FleetStatus:  # noqa: N802 (the service's name)
+    async def GetFleet(self, request: pb.GetFleetRequest, context: Any) -> pb.FleetStatus:
         return to_message(self._status(), pb.FleetStatus)
 
-    async def PutPool(self, request: pb.PutPoolRequest, context: Any) -> pb.FleetPool:  # noqa: N802 (the service's name)
+    async def PutPool(self, request: pb.PutPoolRequest, context: Any) -> pb.FleetPool:
         pool = await self._manager.put_pool(
             from_message(request.spec, PoolSpec),
             observed_version=request.observed_version,
@@ -60,7 +60,7 @@ class FleetPlaneServicer(Base):
         self._on_change()
         return to_message(pool, pb.FleetPool)
 
-    async def PlanChange(self, request: pb.PlanChangeRequest, context: Any) -> pb.FleetPlan:  # noqa: N802 (the service's name)
+    async def PlanChange(self, request: pb.PlanChangeRequest, context: Any) -> pb.FleetPlan:
         try:
             plan_request = from_message(request, PlanRequest)
             return to_message(
@@ -72,7 +72,7 @@ class FleetPlaneServicer(Base):
         except ProviderError as problem:
             raise Unavailable(str(problem), code="fleet.provider_unavailable") from problem
 
-    async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Any) -> pb.AppliedPlan:  # noqa: N802 (the service's name)
+    async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Any) -> pb.AppliedPlan:
         approver = _acting_actor(from_message(request.approver, Actor)) if request.HasField("approver") else None
         try:
             applied = await self._manager.apply(
@@ -86,29 +86,29 @@ class FleetPlaneServicer(Base):
         self._on_change()
         return to_message(applied, pb.AppliedPlan)
 
-    async def SetPoolOverride(self, request: pb.SetPoolOverrideRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+    async def SetPoolOverride(self, request: pb.SetPoolOverrideRequest, context: Any) -> pb.FleetDecision:
         decision = await self._manager.set_override(
             PoolId(request.pool), minutes=request.minutes, **_mutation(request.mutation)
         )
         return to_message(decision, pb.FleetDecision)
 
-    async def Escalate(self, request: pb.EscalateRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+    async def Escalate(self, request: pb.EscalateRequest, context: Any) -> pb.FleetDecision:
         return to_message(
             await self._manager.escalate(request.severity, **_mutation(request.mutation)), pb.FleetDecision
         )
 
-    async def SetKillSwitch(self, request: pb.SetKillSwitchRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+    async def SetKillSwitch(self, request: pb.SetKillSwitchRequest, context: Any) -> pb.FleetDecision:
         scope = enum_member(KillScope, request.scope)
         return to_message(await self._manager.kill_switch(scope, **_mutation(request.mutation)), pb.FleetDecision)
 
-    async def InjectFault(self, request: pb.InjectFaultRequest, context: Any) -> pb.InjectedFault:  # noqa: N802 (the service's name)
+    async def InjectFault(self, request: pb.InjectFaultRequest, context: Any) -> pb.InjectedFault:
         try:
             fault = await self._faults.inject(PoolId(request.pool), share=request.share, **_mutation(request.mutation))
         except ProviderError as problem:
             raise Unavailable(str(problem), code="fleet.provider_unavailable") from problem
         return to_message(fault, pb.InjectedFault)
 
-    async def Instances(self, request: pb.InstancesRequest, context: Any) -> pb.InstancesReply:  # noqa: N802 (the service's name)
+    async def Instances(self, request: pb.InstancesRequest, context: Any) -> pb.InstancesReply:
         records, has_older = await self._ledger.instances(
             pool=request.pool, with_gone=request.with_gone, before=request.before, limit=_page(request.limit)
         )
@@ -116,7 +116,7 @@ class FleetPlaneServicer(Base):
             instances=[to_message(record.instance, pb.FleetInstance) for record in records], has_older=has_older
         )
 
-    async def Decisions(self, request: pb.DecisionsRequest, context: Any) -> pb.DecisionsReply:  # noqa: N802 (the service's name)
+    async def Decisions(self, request: pb.DecisionsRequest, context: Any) -> pb.DecisionsReply:
         before = request.before if request.HasField("before") else None
         decisions, has_older = await self._ledger.decisions(
             pool=request.pool, before=before, limit=_page(request.limit)
@@ -125,17 +125,17 @@ class FleetPlaneServicer(Base):
             decisions=[to_message(decision, pb.FleetDecision) for decision in decisions], has_older=has_older
         )
 
-    async def ProposePlan(self, request: pb.ProposePlanRequest, context: Any) -> pb.FleetProposal:  # noqa: N802 (the service's name)
+    async def ProposePlan(self, request: pb.ProposePlanRequest, context: Any) -> pb.FleetProposal:
         return to_message(
             await self._proposals.propose(PlanId(request.plan), **_mutation(request.mutation)), pb.FleetProposal
         )
 
-    async def RejectPlan(self, request: pb.RejectPlanRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+    async def RejectPlan(self, request: pb.RejectPlanRequest, context: Any) -> pb.FleetDecision:
         return to_message(
             await self._proposals.reject(PlanId(request.plan), **_mutation(request.mutation)), pb.FleetDecision
         )
 
-    async def Proposals(self, request: pb.ProposalsRequest, context: Any) -> pb.ProposalsReply:  # noqa: N802 (the service's name)
+    async def Proposals(self, request: pb.ProposalsRequest, context: Any) -> pb.ProposalsReply:
         proposals, has_older = await self._proposals.page(
             only_waiting=request.only_waiting, before=request.before, limit=_page(request.limit)
         )
@@ -143,31 +143,31 @@ class FleetPlaneServicer(Base):
             proposals=[to_message(proposal, pb.FleetProposal) for proposal in proposals], has_older=has_older
         )
 
-    async def HandOver(self, request: pb.HandOverRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+    async def HandOver(self, request: pb.HandOverRequest, context: Any) -> pb.FleetDecision:
         decision = await self._maintainer_api.add_note(
             request.message, pool=request.pool, **_mutation(request.mutation)
         )
         return to_message(decision, pb.FleetDecision)
 
-    async def MaintainerHeartbeat(self, request: pb.FleetMaintainerStatus, context: Any) -> pb.MaintainerControlState:  # noqa: N802 (the service's name)
+    async def MaintainerHeartbeat(self, request: pb.FleetMaintainerStatus, context: Any) -> pb.MaintainerControlState:
         return to_message(
             self._maintainer_api.receive_status(from_message(request, MaintainerStatus)), pb.MaintainerControlState
         )
 
-    async def GetMaintainer(self, request: pb.GetMaintainerRequest, context: Any) -> pb.FleetMaintainer:  # noqa: N802 (the service's name)
+    async def GetMaintainer(self, request: pb.GetMaintainerRequest, context: Any) -> pb.FleetMaintainer:
         return to_message(self._maintainer_api.view(), pb.FleetMaintainer)
 
-    async def SetMaintainerMode(self, request: pb.SetMaintainerModeRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+    async def SetMaintainerMode(self, request: pb.SetMaintainerModeRequest, context: Any) -> pb.FleetDecision:
         mode = enum_member(MaintainerMode, request.mode)
         return to_message(await self._maintainer_api.set_mode(mode, **_mutation(request.mutation)), pb.FleetDecision)
 
-    async def AppendTranscript(self, request: pb.AppendTranscriptRequest, context: Any) -> pb.AppendTranscriptReply:  # noqa: N802 (the service's name)
+    async def AppendTranscript(self, request: pb.AppendTranscriptRequest, context: Any) -> pb.AppendTranscriptReply:
         entries = tuple(from_message(entry, TranscriptEntry) for entry in request.entries)
         return pb.AppendTranscriptReply(
             next_ordinal=await self._maintainer_api.store_transcript(request.chain, entries)
         )
 
-    async def Transcript(self, request: pb.TranscriptRequest, context: Any) -> pb.TranscriptReply:  # noqa: N802 (the service's name)
+    async def Transcript(self, request: pb.TranscriptRequest, context: Any) -> pb.TranscriptReply:
         before = request.before if request.HasField("before") else None
         chain, entries, has_older = await self._maintainer_api.transcript_page(
             chain=request.chain, wake=request.wake, before=before, limit=_page(request.limit)
@@ -176,12 +176,12 @@ class FleetPlaneServicer(Base):
             chain=chain, entries=[to_message(entry, pb.FleetTranscriptEntry) for entry in entries], has_older=has_older
         )
 
-    async def Providers(self, request: pb.ProvidersRequest, context: Any) -> pb.ProvidersReply:  # noqa: N802 (the service's name)
+    async def Providers(self, request: pb.ProvidersRequest, context: Any) -> pb.ProvidersReply:
         return pb.ProvidersReply(
             providers=[to_message(provider, pb.FleetProvider) for provider in self._preflight_checks.providers()]
         )
 
-    async def RunPreflight(self, request: pb.RunPreflightRequest, context: Any) -> pb.FleetPreflightResult:  # noqa: N802 (the service's name)
+    async def RunPreflight(self, request: pb.RunPreflightRequest, context: Any) -> pb.FleetPreflightResult:
         actor = _acting_actor(from_message(request.actor, Actor))
         return to_message(
             await self._preflight_checks.preflight(request.provider, actor=actor), pb.FleetPreflightResult

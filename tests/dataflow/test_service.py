@@ -19,7 +19,7 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.weight_reports import WeightsReport
 from astraflow.dataflow import service as service_module
-from astraflow.dataflow.operations import servicers as servicers_module
+from astraflow.dataflow.operations import control_servicer as servicer_module
 from astraflow.dataflow.stop_condition import StopConfig
 from tests import make
 from tests.dataflow.running import Service, config, facts, running
@@ -523,7 +523,7 @@ async def test_reports_that_fail_to_build_or_encode_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails each step of a report once: the watcher still receives later reports from the same process."""
-    failing = {"build_report": service_module, "to_message": servicers_module}
+    failing = {"build_report": service_module, "to_message": servicer_module}
     for name, module in failing.items():
         monkeypatch.setattr(module, name, failing_once(getattr(module, name)))
     async with running(tmp_path) as service:

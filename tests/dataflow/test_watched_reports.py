@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from astraflow.dataflow.history.history import History
-from astraflow.dataflow.operations.servicers import ControlService
+from astraflow.dataflow.operations.control_servicer import ControlService
 from astraflow.wire.pb import control_plane_pb2 as pb
 from tests import make
 from tests.dataflow.test_history import opened, report

@@ -70,10 +70,10 @@ class FakeControlPlane(ControlPlaneServicer):
         async with serving(listen, lambda server: add_ControlPlaneServicer_to_server(self, server)) as address:
             yield address
 
-    async def GetReport(self, request: pb.GetReportRequest, context: Any) -> pb.Report:  # noqa: N802 (the service's name)
+    async def GetReport(self, request: pb.GetReportRequest, context: Any) -> pb.Report:
         return to_message(self.synthetic_run.report(self.sequence), pb.Report)
 
-    async def WatchReport(self, request: pb.WatchReportRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802 (the service's name)
+    async def WatchReport(self, request: pb.WatchReportRequest, context: Any) -> AsyncIterator[pb.Report]:
         sent = 0
         while True:
             async with self._moved:
@@ -82,7 +82,7 @@ class FakeControlPlane(ControlPlaneServicer):
                 sent = self.sequence
             yield to_message(self.synthetic_run.report(sent), pb.Report)
 
-    async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
+    async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:
         first = max(request.after_sequence + 1, self.sequence - min(request.limit, self._history) + 1, 1)
         seconds = range(first, self.sequence + 1)
         if self.synthetic_run == SyntheticRun():
@@ -95,7 +95,7 @@ class FakeControlPlane(ControlPlaneServicer):
             return map(_usual_past_report, seconds)
         return (self.synthetic_run.report(second, is_history=True) for second in seconds)
 
-    async def Trajectories(self, request: pb.TrajectoriesRequest, context: Any) -> pb.TrajectoriesReply:  # noqa: N802 (the service's name)
+    async def Trajectories(self, request: pb.TrajectoriesRequest, context: Any) -> pb.TrajectoriesReply:
         page = self.synthetic_run.trajectories(self.sequence, from_message(request, TrajectoryQuery))
         return pb.TrajectoriesReply(
             trajectories=[to_message(sample, pb.SampledTrajectory) for sample in page.trajectories],
@@ -103,18 +103,18 @@ class FakeControlPlane(ControlPlaneServicer):
             has_newer=page.has_newer,
         )
 
-    async def Groups(self, request: pb.GroupsRequest, context: Any) -> pb.GroupsReply:  # noqa: N802 (the service's name)
+    async def Groups(self, request: pb.GroupsRequest, context: Any) -> pb.GroupsReply:
         page = self.synthetic_run.groups(self.sequence, from_message(request, GroupQuery))
         return pb.GroupsReply(
             groups=[to_message(group, pb.SampledGroup) for group in page.groups], has_older=page.has_older
         )
 
-    async def Rewards(self, request: pb.RewardsRequest, context: Any) -> pb.RewardsReply:  # noqa: N802 (the service's name)
+    async def Rewards(self, request: pb.RewardsRequest, context: Any) -> pb.RewardsReply:
         return to_message(
             self.synthetic_run.rewards(self.sequence, from_message(request, RewardQuery)), pb.RewardsReply
         )
 
-    async def Events(self, request: pb.EventsRequest, context: Any) -> pb.EventsReply:  # noqa: N802 (the service's name)
+    async def Events(self, request: pb.EventsRequest, context: Any) -> pb.EventsReply:
         known = {
             event.ordinal: event
             for event in self.synthetic_run.events(self.sequence)
@@ -126,7 +126,7 @@ class FakeControlPlane(ControlPlaneServicer):
         shown = [to_message(known[ordinal], pb.Event) for ordinal in newest[: request.limit]]
         return pb.EventsReply(events=shown, has_older=len(newest) > len(shown))
 
-    async def DrainNode(self, request: pb.DrainNodeRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+    async def DrainNode(self, request: pb.DrainNodeRequest, context: Any) -> pb.ControlReply:
         names = {f"n{index}": name for index, name in enumerate(self.synthetic_run.nodes)}
         if request.node not in names:
             raise UnknownNode(f"no node {request.node} is in the run")
@@ -137,7 +137,7 @@ class FakeControlPlane(ControlPlaneServicer):
         )
         return pb.ControlReply(message=f"node {request.node} finishes what it has, then leaves")
 
-    async def PauseFlow(self, request: pb.PauseFlowRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+    async def PauseFlow(self, request: pb.PauseFlowRequest, context: Any) -> pb.ControlReply:
         if request.flow != "train":
             raise InvalidInput(f"the run has no flow {request.flow}")
         word = "paused" if request.is_paused else "resumed"
@@ -148,13 +148,13 @@ class FakeControlPlane(ControlPlaneServicer):
         )
         return pb.ControlReply(message=f"flow {request.flow} is {word}")
 
-    async def Evaluate(self, request: pb.EvaluateRequest, context: Any) -> pb.EvaluationReport:  # noqa: N802 (the service's name)
+    async def Evaluate(self, request: pb.EvaluateRequest, context: Any) -> pb.EvaluationReport:
         if request.flow != self.synthetic_run.evaluation:
             raise InvalidInput(f"this run has no evaluation {request.flow!r}")
         self.actions.append(("evaluate", request.flow, request.actor))
         return to_message(self.synthetic_run.rounds(self.sequence)[0], pb.EvaluationReport)
 
-    async def Evaluations(self, request: pb.EvaluationsRequest, context: Any) -> pb.EvaluationsReply:  # noqa: N802 (the service's name)
+    async def Evaluations(self, request: pb.EvaluationsRequest, context: Any) -> pb.EvaluationsReply:
         rounds = [
             round_
             for round_ in self.synthetic_run.rounds(self.sequence)
@@ -164,11 +164,11 @@ class FakeControlPlane(ControlPlaneServicer):
             evaluations=[to_message(round_, pb.EvaluationReport) for round_ in rounds[: request.limit]]
         )
 
-    async def StopEvaluation(self, request: pb.StopEvaluationRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+    async def StopEvaluation(self, request: pb.StopEvaluationRequest, context: Any) -> pb.ControlReply:
         self.actions.append(("stop", request.flow, request.actor))
         return pb.ControlReply(message=f"the round of {request.flow} is stopped")
 
-    async def ChangePlugins(self, request: pb.ChangePluginsRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+    async def ChangePlugins(self, request: pb.ChangePluginsRequest, context: Any) -> pb.ControlReply:
         change = from_message(request, PluginChange)
         known = {"uniform", "greso", "informative", "length", "keep_all", "fresh", "replay"}
         for slot, specs in change.specs_by_slot().items():
@@ -182,29 +182,29 @@ class FakeControlPlane(ControlPlaneServicer):
         self.actions.append(("plugins", change.flow or change.policy or "", change.actor))
         return pb.ControlReply(message="it changes with the next version")
 
-    async def MintJoinToken(self, request: pb.MintJoinTokenRequest, context: Any) -> pb.MintJoinTokenReply:  # noqa: N802 (the service's name)
+    async def MintJoinToken(self, request: pb.MintJoinTokenRequest, context: Any) -> pb.MintJoinTokenReply:
         self.actions.append(("mint", request.pool or request.name, request.actor))
         return pb.MintJoinTokenReply(token=f"afj.{request.role}.0", id="0", expires_at=2e9, port=7001)
 
-    async def JoinTokens(self, request: pb.JoinTokensRequest, context: Any) -> pb.JoinTokensReply:  # noqa: N802 (the service's name)
+    async def JoinTokens(self, request: pb.JoinTokensRequest, context: Any) -> pb.JoinTokensReply:
         known = pb.KnownJoinToken(
             id="0", role="node", pool="eu", expires_at=2e9, is_reusable=True, uses=3, state="minted"
         )
         return pb.JoinTokensReply(tokens=[known])
 
-    async def RevokeJoinToken(self, request: pb.RevokeJoinTokenRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+    async def RevokeJoinToken(self, request: pb.RevokeJoinTokenRequest, context: Any) -> pb.ControlReply:
         self.actions.append(("revoke", request.id, request.actor))
         return pb.ControlReply(message=f"join token {request.id} is good no more")
 
-    async def RevokeCredential(self, request: pb.RevokeCredentialRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+    async def RevokeCredential(self, request: pb.RevokeCredentialRequest, context: Any) -> pb.ControlReply:
         self.actions.append(("revoke", request.name, request.actor))
         return pb.ControlReply(message=f"{request.role} {request.name} is let in no more")
 
-    async def ReportFleetConstraints(self, request: pb.FleetConstraints, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+    async def ReportFleetConstraints(self, request: pb.FleetConstraints, context: Any) -> pb.ControlReply:
         self.terms = from_message(request, FleetConstraints)
         return pb.ControlReply(message="advice keeps to it")
 
-    async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfReply:  # noqa: N802 (the service's name)
+    async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfReply:
         question = from_message(request, WhatIfQuestion)
         reports = self._past_reports(range(1, self.sequence + 1))
         return to_message(

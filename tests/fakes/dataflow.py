@@ -100,7 +100,7 @@ class FakeDataflow(NodeDataServicer):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def Join(self, request: common.NodeFacts, context: Context) -> pb.JoinReply:  # noqa: N802 (gRPC's name)
+    async def Join(self, request: common.NodeFacts, context: Context) -> pb.JoinReply:
         facts = from_message(request, NodeFacts)
         self.joins.append(facts)
         self._node = NodeId(f"{facts.name}.{len(self.joins)}")
@@ -119,7 +119,7 @@ class FakeDataflow(NodeDataServicer):
             pb.JoinReply,
         )
 
-    async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseReply:  # noqa: N802 (gRPC's name)
+    async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseReply:
         self.asked.append(request.capacity)
         self.asked_for_evaluations.append(request.evaluation_capacity)
         self.notify()
@@ -136,7 +136,7 @@ class FakeDataflow(NodeDataServicer):
         self.notify()
         return encode_lease(Lease(tasks=tuple(tasks), lease_s=5.0))
 
-    async def Push(self, request: bytes, context: Context) -> pb.PushReply:  # type: ignore[override]  # noqa: N802 (raw)
+    async def Push(self, request: bytes, context: Context) -> pb.PushReply:  # type: ignore[override]  # raw bytes
         node, episodes = decode_push(request)
         self._check(node)
         if any(self.refuse(episode) for episode in episodes):
@@ -150,7 +150,7 @@ class FakeDataflow(NodeDataServicer):
             raise Unavailable("the reply is lost")
         return pb.PushReply(outcomes=outcomes)
 
-    async def HandBack(self, request: pb.HandBackRequest, context: Context) -> pb.HandBackReply:  # noqa: N802
+    async def HandBack(self, request: pb.HandBackRequest, context: Context) -> pb.HandBackReply:
         self._check(request.node)
         if self.refuses_hand_backs:
             raise InvalidInput("refused by the test")
@@ -162,13 +162,13 @@ class FakeDataflow(NodeDataServicer):
             raise Unavailable("the reply is lost")
         return pb.HandBackReply(outcomes=outcomes)
 
-    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatReply:  # noqa: N802 (gRPC's name)
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatReply:
         self._check(request.node)
         self.beats.append(decode_status(request))
         self.notify()
         return to_message(self.directive, pb.HeartbeatReply)
 
-    async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802 (gRPC's name)
+    async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:
         self._check(request.node)
         self.left.append(request.reason)
         self.returned += self.leased

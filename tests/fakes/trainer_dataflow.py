@@ -58,7 +58,7 @@ class FakeTrainerData(TrainerDataServicer):
         async with self.changed:
             self.changed.notify_all()
 
-    async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:  # noqa: N802 (gRPC's name)
+    async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:
         if self.batches and PolicyId(request.policy) != self.batches[0].policy:
             raise UnknownPolicy(f"no policy {request.policy}")
         self.attached.append(request)
@@ -72,7 +72,7 @@ class FakeTrainerData(TrainerDataServicer):
             pb.AttachReply,
         )
 
-    async def PullBatch(  # type: ignore[override]  # noqa: N802 (gRPC's name; raw)
+    async def PullBatch(  # type: ignore[override]
         self, request: pb.PullBatchRequest, context: Context
     ) -> AsyncIterator[bytes]:
         open_batches = [batch for batch in self.batches if batch.id not in self.reports]
@@ -88,9 +88,7 @@ class FakeTrainerData(TrainerDataServicer):
         for piece in encode_batch(batch):
             yield piece
 
-    async def ReportStep(  # noqa: N802 (gRPC's name)
-        self, request: pb.ReportStepRequest, context: Context
-    ) -> pb.ReportStepReply:
+    async def ReportStep(self, request: pb.ReportStepRequest, context: Context) -> pb.ReportStepReply:
         report = from_message(request, StepReport)
         is_first = report.batch not in self.reports
         if is_first:
@@ -101,13 +99,9 @@ class FakeTrainerData(TrainerDataServicer):
             self.changed.notify_all()
         return pb.ReportStepReply(is_first=is_first)
 
-    async def ReportWait(  # noqa: N802 (gRPC's name)
-        self, request: pb.ReportWaitRequest, context: Context
-    ) -> pb.ReportWaitReply:
+    async def ReportWait(self, request: pb.ReportWaitRequest, context: Context) -> pb.ReportWaitReply:
         return pb.ReportWaitReply()
 
-    async def ReportFailure(  # noqa: N802 (gRPC's name)
-        self, request: pb.ReportFailureRequest, context: Context
-    ) -> pb.ReportFailureReply:
+    async def ReportFailure(self, request: pb.ReportFailureRequest, context: Context) -> pb.ReportFailureReply:
         self.failures.append(from_message(request, StepFailure))
         return pb.ReportFailureReply(is_set_aside=False)

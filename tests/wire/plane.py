@@ -28,12 +28,12 @@ class Plane(TrainerDataServicer):
         """Adds the plane to a server of `serving`."""
         add_TrainerDataServicer_to_server(self, server)
 
-    async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:  # noqa: N802 (gRPC's name)
+    async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:
         if self._handle is not None:
             await self._handle()
         return pb.AttachReply(run=request.policy)
 
-    async def PullBatch(  # type: ignore[override]  # noqa: N802 (gRPC's name; raw)
+    async def PullBatch(  # type: ignore[override]
         self, request: pb.PullBatchRequest, context: Context
     ) -> AsyncIterator[bytes]:
         for _ in range(self._pieces):
@@ -41,19 +41,13 @@ class Plane(TrainerDataServicer):
         if self._handle is not None:
             await self._handle()
 
-    async def ReportStep(  # noqa: N802 (gRPC's name)
-        self, request: pb.ReportStepRequest, context: Context
-    ) -> pb.ReportStepReply:
+    async def ReportStep(self, request: pb.ReportStepRequest, context: Context) -> pb.ReportStepReply:
         return pb.ReportStepReply()
 
-    async def ReportWait(  # noqa: N802 (gRPC's name)
-        self, request: pb.ReportWaitRequest, context: Context
-    ) -> pb.ReportWaitReply:
+    async def ReportWait(self, request: pb.ReportWaitRequest, context: Context) -> pb.ReportWaitReply:
         return pb.ReportWaitReply()
 
-    async def ReportFailure(  # noqa: N802 (gRPC's name)
-        self, request: pb.ReportFailureRequest, context: Context
-    ) -> pb.ReportFailureReply:
+    async def ReportFailure(self, request: pb.ReportFailureRequest, context: Context) -> pb.ReportFailureReply:
         return pb.ReportFailureReply()
 
 

@@ -44,13 +44,11 @@ class KedaService(ExternalScalerServicer):
         self._latest = latest
         self._watch = watch
 
-    async def IsActive(self, request: pb.ScaledObjectRef, context: Any) -> pb.IsActiveResponse:  # noqa: N802
+    async def IsActive(self, request: pb.ScaledObjectRef, context: Any) -> pb.IsActiveResponse:
         """See the proto."""
         return pb.IsActiveResponse(result=self._recommendation(request).target > 0)
 
-    async def StreamIsActive(  # noqa: N802
-        self, request: pb.ScaledObjectRef, context: Any
-    ) -> AsyncIterator[pb.IsActiveResponse]:
+    async def StreamIsActive(self, request: pb.ScaledObjectRef, context: Any) -> AsyncIterator[pb.IsActiveResponse]:
         """See the proto. Yields nothing while there is no recommendation to follow."""
         pool, last_result = _pool_of(request), None
         async for report in self._watch():
@@ -64,16 +62,14 @@ class KedaService(ExternalScalerServicer):
                     last_result = recommendation.target > 0
                     yield pb.IsActiveResponse(result=last_result)
 
-    async def GetMetricSpec(  # noqa: N802
-        self, request: pb.ScaledObjectRef, context: Any
-    ) -> pb.GetMetricSpecResponse:
+    async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Any) -> pb.GetMetricSpecResponse:
         """See the proto."""
         _pool_of(request)
         return pb.GetMetricSpecResponse(
             metricSpecs=[pb.MetricSpec(metricName=METRIC, targetSize=1, targetSizeFloat=1.0)]
         )
 
-    async def GetMetrics(self, request: pb.GetMetricsRequest, context: Any) -> pb.GetMetricsResponse:  # noqa: N802
+    async def GetMetrics(self, request: pb.GetMetricsRequest, context: Any) -> pb.GetMetricsResponse:
         """See the proto."""
         if request.metricName != METRIC:
             raise InvalidInput(

@@ -11,7 +11,7 @@ from astraflow.dataflow.operations.assignment import TaskAssignment
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.operations.node_callers import caller_node
 from astraflow.dataflow.operations.reclaim import Reclaimer
-from astraflow.dataflow.operations.version_check import VersionCheck
+from astraflow.dataflow.operations.result_check import VersionCheck
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 

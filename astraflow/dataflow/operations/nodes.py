@@ -10,9 +10,8 @@ from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.operations.leasing import Leasing
 from astraflow.dataflow.operations.node_callers import caller_node, check_name_holder, nodes_of
 from astraflow.dataflow.operations.reclaim import Reclaimer
-from astraflow.dataflow.operations.result_check import ResultCheck
+from astraflow.dataflow.operations.result_check import ResultCheck, VersionCheck
 from astraflow.dataflow.operations.results import Results
-from astraflow.dataflow.operations.version_check import VersionCheck
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stalls import StallChange

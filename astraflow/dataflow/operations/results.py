@@ -17,8 +17,7 @@ from astraflow.dataflow.issuing.groups import flow_of, flow_of_group
 from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.operations.node_callers import caller_node
-from astraflow.dataflow.operations.result_check import ResultCheck
-from astraflow.dataflow.operations.version_check import VersionCheck
+from astraflow.dataflow.operations.result_check import ResultCheck, VersionCheck
 from astraflow.dataflow.outcomes import ACCEPTED, HANDED_BACK, RETRIED, UNKNOWN, CompleteGroup, PushResult, with_push
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run

@@ -1,7 +1,5 @@
 """RPCs of the weight plane over a store."""
 
-# ruff: noqa: N802 (methods are named by the service definition)
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping

@@ -39,7 +39,7 @@ RAW_REPLIES = frozenset({"/astraflow.v1.TrainerData/PullBatch", "/astraflow.v1.W
 class _Message(Protocol):
     arrays: bytes
 
-    def SerializeToString(self) -> bytes: ...  # noqa: N802 (protobuf's name)
+    def SerializeToString(self) -> bytes: ...
 
 
 M = TypeVar("M", data.PushRequest, data.BatchPiece)
