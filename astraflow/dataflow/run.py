@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from astraflow.archive.set_aside import SetAsideFiles, counts_text
@@ -44,71 +44,53 @@ _ESSENTIAL = ("flow ", "stream ", "evaluation ")
 """Begins of the names of states without which a run cannot go on."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Run:
     """State shared by the three loops; `NodeOperations` and `TrainerOperations` change it."""
 
-    def __init__(
-        self,
-        flows: Mapping[FlowId, Flow],
-        streams: Mapping[PolicyId, Stream],
-        evaluations: Mapping[FlowId, Evaluation],
-        *,
-        untrained_policies: frozenset[PolicyId] = frozenset(),
-        registry: NodeRegistry,
-        shares: Shares,
-        journal: Journal,
-        events: Events,
-        samples: TrajectorySamples,
-        round_archive: RoundArchive,
-        set_aside: SetAsideFiles,
-        stall_detector: StallDetector,
-        stop_condition: StopCondition,
-        lease_s: float,
-        episode_ceiling_s: float,
-        memory_bytes: int,
-        clock: Clock,
-    ) -> None:
-        self.flows = dict(flows)
-        self.streams = dict(streams)
-        self.untrained_policies = untrained_policies
-        """Policies of the run that have no stream, such as judges. Their trainers publish version 0 and exit."""
-        self.evaluations = dict(evaluations)
-        self.registry = registry
-        self.shares = shares
-        self.journal = journal
-        self.records = Records(journal)
-        self.events = events
-        self.samples = samples
-        self.round_archive = round_archive
-        self.set_aside = set_aside
-        self.stall_detector = stall_detector
-        self.stop_condition = stop_condition
-        self.activity = RunActivity(list(streams), now=clock.now())
-        self.term_activity = TermActivity(flows, now=clock.now())
-        self.trainers: dict[PolicyId, dict[str, Json]] = {}
-        """Facts that the trainer of each policy reported about itself."""
-        self.trainer_waits: dict[PolicyId, tuple[float, str]] = {}
-        """Time of the latest message of each policy's trainer, and why it waits, such as a full disk."""
+    flows: dict[FlowId, Flow]
+    streams: dict[PolicyId, Stream]
+    evaluations: dict[FlowId, Evaluation]
+    untrained_policies: frozenset[PolicyId] = frozenset()
+    """Policies of the run that have no stream, such as judges. Their trainers publish version 0 and exit."""
+    registry: NodeRegistry
+    shares: Shares
+    journal: Journal
+    events: Events
+    samples: TrajectorySamples
+    round_archive: RoundArchive
+    set_aside: SetAsideFiles
+    stall_detector: StallDetector
+    stop_condition: StopCondition
+    lease_s: float
+    episode_ceiling_s: float
+    memory_bytes: int
+    clock: Clock
+    trainers: dict[PolicyId, dict[str, Json]] = field(default_factory=dict, init=False)
+    """Facts that the trainer of each policy reported about itself."""
+    trainer_waits: dict[PolicyId, tuple[float, str]] = field(default_factory=dict, init=False)
+    """Time of the latest message of each policy's trainer, and why it waits, such as a full disk."""
+    waiting_pulls: Counter[PolicyId] = field(default_factory=Counter, init=False)
+    """Number of pulls that wait for a batch, by policy."""
+    nodes_notifier: Notifier = field(default_factory=Notifier, init=False)
+    """Notified when there may be tasks to lease, by node."""
+    trainers_notifier: Notifier = field(default_factory=Notifier, init=False)
+    """Notified when there may be a batch to pull, by policy."""
+    _damage: str = field(default="", init=False)
+    """Sentence about the records that could not be read at the start; empty if all could."""
+
+    def __post_init__(self) -> None:
+        self.records = Records(self.journal)
+        self.activity = RunActivity(list(self.streams), now=self.clock.now())
+        self.term_activity = TermActivity(self.flows, now=self.clock.now())
         self.plugin_changes = PluginChanges(
             self.flows,
             self.streams,
             trainers=self.trainers,
-            journal=journal,
+            journal=self.journal,
             records=self.records,
             events=self.events,
         )
-        self._damage = ""
-        """Sentence about the records that could not be read at the start; empty if all could."""
-        self.waiting_pulls: Counter[PolicyId] = Counter()
-        """Number of pulls that wait for a batch, by policy."""
-        self.lease_s = lease_s
-        self.episode_ceiling_s = episode_ceiling_s
-        self.memory_bytes = memory_bytes
-        self.clock = clock
-        self.nodes_notifier = Notifier()
-        """Notified when there may be tasks to lease, by node."""
-        self.trainers_notifier = Notifier()
-        """Notified when there may be a batch to pull, by policy."""
 
     @property
     def all_flows(self) -> list[Flow]:

@@ -395,9 +395,9 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
     leases = partial(Leases, config.lease_s, owner_of=registry.owner, on_change=shares.hold)
     streams = {PolicyId(name): _stream(PolicyId(name), stream) for name, stream in config.streams.items()}
     return Run(
-        {FlowId(name): _flow(config, FlowId(name), flow, leases()) for name, flow in config.flows.items()},
-        streams,
-        {
+        flows={FlowId(name): _flow(config, FlowId(name), flow, leases()) for name, flow in config.flows.items()},
+        streams=streams,
+        evaluations={
             FlowId(name): _evaluation(config, FlowId(name), evaluation, leases())
             for name, evaluation in config.evaluations.items()
         },

@@ -200,7 +200,7 @@ class ControlService(ControlPlaneServicer):
         """Removes the nodes of the revoked holders and returns the answer."""
         nodes = nodes_of(self._run, revoked.holders)
         returned = self._membership.retire(revoked.holders, reason=reason)
-        await self._run.journal.wait_durable()  # which may find a problem of the credentials
+        await self._run.journal.wait_durable()
         parts = [revoked.message, *([f"{returned} tasks returned"] if nodes else []), self._credentials.problem]
         return control.ControlReply(message="; ".join(filter(None, parts)))
 

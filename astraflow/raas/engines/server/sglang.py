@@ -89,6 +89,26 @@ class SglangDialect:
             "--tp-size": str(options.tensor_parallel),
             "--pp-size": str(options.pipeline_parallel),
         }
+        flags |= self._option_flags(options, model=model, is_cpu=is_cpu)
+        variables = {
+            "ASTRAFLOW_SERVER_KEY": key,
+            "SGLANG_TIMEOUT_KEEP_ALIVE": str(SERVER_KEEPS_OPEN_S),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": str(_IN_SERVER),
+        }
+        if is_cpu:
+            flags |= _cpu_flags(options)
+            variables |= _cpu_variables(options)
+        else:
+            flags["--mem-fraction-static"] = str(options.memory_share)
+            variables["CUDA_VISIBLE_DEVICES"] = devices
+        arguments = [part for flag, value in flags.items() for part in (flag, value) if part is not None]
+        program = str(_IN_SERVER / "astraflow_sglang.py")
+        return Launch(argv=(str(environment.python), program, *arguments, *options.arguments), variables=variables)
+
+    def _option_flags(self, options: ServerOptions, *, model: Path, is_cpu: bool) -> dict[str, str | None]:
+        flags: dict[str, str | None] = {}
         if options.expert_parallel:
             flags["--ep-size"] = str(options.tensor_parallel)
         if options.context_tokens:
@@ -103,43 +123,7 @@ class SglangDialect:
             flags["--enable-deterministic-inference"] = None
         if options.lora:
             flags |= {"--enable-lora": None, "--max-lora-rank": str(MAX_RANK), "--lora-target-modules": "all"}
-            if is_cpu:
-                flags["--lora-backend"] = "torch_native"
-        variables = {
-            "ASTRAFLOW_SERVER_KEY": key,
-            "SGLANG_TIMEOUT_KEEP_ALIVE": str(SERVER_KEEPS_OPEN_S),
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": str(_IN_SERVER),
-        }
-        if is_cpu:
-            flags |= {
-                "--device": "cpu",
-                "--attention-backend": "torch_native",
-                "--sampling-backend": "pytorch",
-                "--grammar-backend": "xgrammar",
-                "--disable-overlap-schedule": None,
-                # The limit of tokens bounds the cache. This share only decides how much of the free memory other
-                # processes may take while the server starts, before it refuses to.
-                "--mem-fraction-static": "0.5",
-                "--max-total-tokens": str(round((options.cache_gib or 1.0) * _CPU_TOKENS_PER_GIB)),
-                "--sleep-on-idle": None,
-                "--watchdog-timeout": "30",
-            }
-            variables |= {
-                "SGLANG_USE_CPU_ENGINE": "1",
-                "SGLANG_CPU_OMP_THREADS_BIND": "all",
-                "OMP_NUM_THREADS": str(options.threads),
-                "PYTHONPATH": f"{_IN_SERVER}:{_IN_SERVER / 'cpu'}",
-            }
-            if options.lora:
-                variables["ASTRAFLOW_WITHOUT_PINNING"] = "1"
-        else:
-            flags["--mem-fraction-static"] = str(options.memory_share)
-            variables["CUDA_VISIBLE_DEVICES"] = devices
-        arguments = [part for flag, value in flags.items() for part in (flag, value) if part is not None]
-        program = str(_IN_SERVER / "astraflow_sglang.py")
-        return Launch(argv=(str(environment.python), program, *arguments, *options.arguments), variables=variables)
+        return flags
 
     async def is_up(self, client: ServerClient) -> bool:
         """Returns whether the server answers control requests."""
@@ -293,6 +277,33 @@ _CPU_TOKENS_PER_GIB = 32_768
 _FLUSH_ATTEMPTS = 20
 _FLUSH_RETRY_S = 0.1
 _ABORT_POLL_S = 0.01
+
+
+def _cpu_flags(options: ServerOptions) -> dict[str, str | None]:
+    flags = {
+        "--device": "cpu",
+        "--attention-backend": "torch_native",
+        "--sampling-backend": "pytorch",
+        "--grammar-backend": "xgrammar",
+        "--disable-overlap-schedule": None,
+        # The limit of tokens bounds the cache. This share only decides how much of the free memory other processes may
+        # take while the server starts, before it refuses to.
+        "--mem-fraction-static": "0.5",
+        "--max-total-tokens": str(round((options.cache_gib or 1.0) * _CPU_TOKENS_PER_GIB)),
+        "--sleep-on-idle": None,
+        "--watchdog-timeout": "30",
+    }
+    return {**flags, "--lora-backend": "torch_native"} if options.lora else flags
+
+
+def _cpu_variables(options: ServerOptions) -> dict[str, str]:
+    variables = {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_CPU_OMP_THREADS_BIND": "all",
+        "OMP_NUM_THREADS": str(options.threads),
+        "PYTHONPATH": f"{_IN_SERVER}:{_IN_SERVER / 'cpu'}",
+    }
+    return {**variables, "ASTRAFLOW_WITHOUT_PINNING": "1"} if options.lora else variables
 
 
 def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:

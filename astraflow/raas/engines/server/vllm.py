@@ -78,16 +78,7 @@ class VllmDialect:
             "--tensor-parallel-size": str(options.tensor_parallel),
             "--pipeline-parallel-size": str(options.pipeline_parallel),
         }
-        if options.expert_parallel:
-            flags["--enable-expert-parallel"] = None
-        if options.context_tokens:
-            flags["--max-model-len"] = str(options.context_tokens)
-        if options.max_running or is_cpu:
-            flags["--max-num-seqs"] = str(options.max_running or 64)
-        if options.return_routes:
-            flags["--enable-return-routed-experts"] = None
-        if options.lora:
-            flags |= {"--enable-lora": None, "--max-lora-rank": str(MAX_RANK)}
+        flags |= _option_flags(options, is_cpu=is_cpu)
         variables = {
             "ASTRAFLOW_SERVER_KEY": key,
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(SERVER_KEEPS_OPEN_S),
@@ -221,6 +212,21 @@ class VllmDialect:
         body = {"method": method, "kwargs": dict(arguments)}
         await client.post("/collective_rpc", body, limit_s=RELOAD_S, is_repeatable=True)
         await client.post("/update_weight_version", {"new_version": version}, limit_s=CONTROL_S, is_repeatable=True)
+
+
+def _option_flags(options: ServerOptions, *, is_cpu: bool) -> dict[str, str | None]:
+    flags: dict[str, str | None] = {}
+    if options.expert_parallel:
+        flags["--enable-expert-parallel"] = None
+    if options.context_tokens:
+        flags["--max-model-len"] = str(options.context_tokens)
+    if options.max_running or is_cpu:
+        flags["--max-num-seqs"] = str(options.max_running or 64)
+    if options.return_routes:
+        flags["--enable-return-routed-experts"] = None
+    if options.lora:
+        flags |= {"--enable-lora": None, "--max-lora-rank": str(MAX_RANK)}
+    return flags
 
 
 def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
