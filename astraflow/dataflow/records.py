@@ -117,7 +117,7 @@ class Records:
             self._journal.put("delete from unfinished where group_id = ?", group)
         self._needed[group] = set(buffered_by)
         for policy in self._needed[group]:
-            self._journal.put("insert into routed values (?, ?, null, 0)", policy, group)
+            self._journal.put("insert into admissions values (?, ?, null, 0)", policy, group)
         self._forget_if_unneeded(group)
 
     def record_batch(self, policy: PolicyId, batch: ServedBatch) -> None:
@@ -126,7 +126,7 @@ class Records:
         for ordinal, group in enumerate((*batch.fresh_groups, *batch.replayed)):
             sort_key = f"{batch.id}/{ordinal:06d}"
             self._journal.put(
-                "update routed set batch = ? where policy = ? and group_id = ?", sort_key, policy, group.id
+                "update admissions set batch = ? where policy = ? and group_id = ?", sort_key, policy, group.id
             )
 
     def record_trained(
@@ -135,19 +135,19 @@ class Records:
         """Records the acknowledgement of a batch; `replayable` groups stay to be trained again."""
         self._journal.put("delete from batches where id = ?", batch)
         for group in replayable:  # inserted again: rows are in the order in which groups became replayable
-            self._journal.put("insert or replace into routed values (?, ?, null, 1)", policy, group.id)
+            self._journal.put("insert or replace into admissions values (?, ?, null, 1)", policy, group.id)
         self.record_released(policy, released)
 
     def record_dissolved(self, policy: PolicyId, batch: ServedBatch) -> None:
         """Records that the groups of a batch wait for another batch."""
         self._journal.put("delete from batches where id = ?", batch.id)
         for group in (*batch.fresh_groups, *batch.replayed):
-            self._journal.put("update routed set batch = null where policy = ? and group_id = ?", policy, group.id)
+            self._journal.put("update admissions set batch = null where policy = ? and group_id = ?", policy, group.id)
 
     def record_released(self, policy: PolicyId, groups: Iterable[RoutedGroup]) -> None:
         """Records that a stream no longer needs these groups."""
         for group in groups:
-            self._journal.put("delete from routed where policy = ? and group_id = ?", policy, group.id)
+            self._journal.put("delete from admissions where policy = ? and group_id = ?", policy, group.id)
             self._needed[group.id].discard(policy)
             self._forget_if_unneeded(group.id)
 
@@ -187,8 +187,8 @@ class Records:
     def _shares(self, groups: Mapping[GroupId, OpenGroup]) -> "_Shares":
         """Returns each policy's share of the complete groups."""
         shares = _Shares()
-        select = "select policy, group_id, is_trained, batch from routed order by rowid"
-        delete = "delete from routed where policy = ? and group_id = ?"
+        select = "select policy, group_id, is_trained, batch from admissions order by rowid"
+        delete = "delete from admissions where policy = ? and group_id = ?"
         for policy, group_id, is_trained, sort_key in self._journal.decoded(
             select, _routed, what="share", delete=delete, keys=2
         ):
@@ -310,7 +310,7 @@ class Records:
             )
             batches.setdefault(policy, []).append(batch)
         for _, is_trained, group in (member for members in shares.batched.values() for member in members):
-            statement = "update routed set batch = null where policy = ? and group_id = ?"
+            statement = "update admissions set batch = null where policy = ? and group_id = ?"
             self._journal.put(statement, group.policy, group.id)
             shares.waiting[is_trained].setdefault(group.policy, []).append(group)
         return batches

@@ -56,7 +56,8 @@ from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.serving.stalls import StallDetector, StallThreshold
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.dataflow.stop_condition import StopCondition
-from astraflow.dataflow.storage.journal import Journal, exclusive_use
+from astraflow.dataflow.storage.journal import Journal
+from astraflow.dataflow.storage.journal_file import exclusive_use
 from astraflow.dataflow.storage.null_journal import NullJournal
 from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset

@@ -143,7 +143,7 @@ def plugin_state(state: str, path: str, body: str) -> Damage:
     return statement(text, f"$.{path}", body, state)
 
 
-_ROUTED = "id in (select group_id from routed where batch is {} limit 1)"
+_ROUTED = "id in (select group_id from admissions where batch is {} limit 1)"
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "bits of a push's head": (flip_payload(1, into=3), "result"),
@@ -162,8 +162,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a group of another shape": (group_body("'[]'"), "group"),
     "a group in a batch": (group_body("'{'", _ROUTED.format("not null")), "group"),
     "a buffered group": (group_body("'{'", _ROUTED.format("null")), "group"),
-    "an open group": (group_body("'{'", "id not in (select group_id from routed)"), "group"),
-    "a share": (statement("update routed set batch = cast(x'ff' as text) where batch is not null"), "share"),
+    "an open group": (group_body("'{'", "id not in (select group_id from admissions)"), "group"),
+    "a share": (statement("update admissions set batch = cast(x'ff' as text) where batch is not null"), "share"),
     "a batch": (statement("update batches set version = 'x'"), "batch"),
     "a partial rollout": (statement("update unfinished set partial = x'ffff'"), "partial rollout"),
     "an action": (

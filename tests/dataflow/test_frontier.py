@@ -203,7 +203,7 @@ async def frontier(playing: Session) -> Any:
         for query in (
             "select owner, key, body from rows order by owner, key",
             "select id, body from groups order by id",
-            "select policy, group_id, batch, is_trained from routed order by rowid",
+            "select policy, group_id, batch, is_trained from admissions order by rowid",
             "select policy, id, version from batches order by policy",
         )
     ]
