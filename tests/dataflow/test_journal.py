@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 INSERT = "insert into acts values (?, ?)"
 INSERT_ROUTED = "insert into routed values (?, ?, null, 0)"
-DELETE_ROUTED = "delete from routed where policy = ? and group_id = ?"
+DELETE_ROUTED = "delete from admissions where policy = ? and group_id = ?"
 
 
 async def test_wait_durable_returns_after_the_commit_is_visible_to_others(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ async def test_rows_whose_keys_were_damaged_are_written_again(tmp_path: Path) ->
         await reopened.wait_durable()
 
         assert reopened.rows("pragma integrity_check") == [("ok",)]
-        assert {group for (group,) in reopened.rows("select group_id from routed")} == {
+        assert {group for (group,) in reopened.rows("select group_id from admissions")} == {
             f"train:{group}" for group in range(4)
         }
         assert reopened.failure is None

@@ -427,7 +427,7 @@ async def test_a_sampler_that_stops_replaying_removes_its_groups(tmp_path: Path)
         assert_balanced(reported(run))
         await journal.wait_durable()
         buffered = stream_of(run).buffered
-        assert journal.rows("select count(*), sum(is_trained) from routed") == [(buffered, 0)]
+        assert journal.rows("select count(*), sum(is_trained) from admissions") == [(buffered, 0)]
         assert journal.rows("select count(*) from groups") == [(buffered + flow_of(run).open,)]
 
 
