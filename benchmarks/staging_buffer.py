@@ -17,8 +17,8 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, TransferPlan
 from astraflow.weights.codec.chunks import transfer_of
 from astraflow.weights.codec.delta import encode_delta
+from astraflow.weights.shared_memory import BufferPool
 from astraflow.weights.tensors import build_layout, verify
-from astraflow.weights.transfer.buffer_pool import BufferPool
 from astraflow.weights.transfer.transfer_application import apply_transfers
 
 POLICY = PolicyId("benchmark")

@@ -21,7 +21,7 @@ from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.untrusted_json import parsed_json
 from astraflow.sandbox.base import Command, Outcome
-from astraflow.workflows.reward_scorer import RewardScorer, with_short_answer
+from astraflow.workflows.base import RewardScorer, with_short_answer
 
 _MAX_TERMS = 64
 

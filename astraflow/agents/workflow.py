@@ -28,8 +28,7 @@ from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.runtime.plugins import start_managed
 from astraflow.sandbox.base import Outcome
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, episode_seed
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import PolicyClient, RewardScorer, episode_seed
 
 REWARD_URL = "ASTRAFLOW_REWARD_URL"
 """Environment variable with the URL that takes the reward of the session, where the score is a callback."""

@@ -19,9 +19,9 @@ from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.contract.values import Json
 from astraflow.dataflow.activity import RunActivity, TermActivity
 from astraflow.dataflow.evaluation.evaluation import Evaluation
+from astraflow.dataflow.evaluation.rounds import RoundArchive
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.history.events import Events
-from astraflow.dataflow.history.round_archive import RoundArchive
 from astraflow.dataflow.history.samples import TrajectorySamples
 from astraflow.dataflow.issuing.shares import Shares
 from astraflow.dataflow.notifier import Notifier

@@ -24,12 +24,11 @@ from astraflow.dataflow.admission.limits import ResultLimits
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.endpoint_config import MetricsEndpoint, metrics_endpoint
 from astraflow.dataflow.evaluation.evaluation import Evaluation, Schedule
-from astraflow.dataflow.evaluation.rounds import EvaluationRounds
+from astraflow.dataflow.evaluation.rounds import EvaluationRounds, RoundArchive
 from astraflow.dataflow.flow import AnswerSource, Flow
 from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.history.history import History
-from astraflow.dataflow.history.round_archive import RoundArchive
 from astraflow.dataflow.history.samples import TrajectorySamples
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases

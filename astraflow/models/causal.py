@@ -1,15 +1,16 @@
 """Operations on causal models that trainer and local engine share: load, list weights, run, compute logits."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.routers import compute_routers_in_float32
 
 _HEAD_TOLERANCE = 1e-3
 _SLIDING = "sliding_attention"
@@ -152,3 +153,31 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns the mask that eager attention adds to its scores: 0 where a token may attend, the lowest number
     elsewhere."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+
+
+_SUFFIX = "TopKRouter"
+"""End of the names of transformers' classes that score experts and choose the best."""
+
+
+class Float32Router(nn.Module):
+    """Mixin: computes a router with its weights and its input upcast to float32."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns float32 scores."""
+        weights = dict(self.named_parameters())
+        if all(weight.dtype == torch.float32 for weight in weights.values()):
+            return super().forward(*(arg.float() if torch.is_floating_point(arg) else arg for arg in args), **kwargs)
+        return functional_call(self, {name: weight.float() for name, weight in weights.items()}, args, kwargs)
+
+
+def compute_routers_in_float32(model: nn.Module) -> None:
+    """Makes the routers of a model compute in float32; a model without experts stays as it is."""
+    for module in model.modules():
+        kind: Any = type(module)
+        if kind.__name__.endswith(_SUFFIX) and not isinstance(module, Float32Router):
+            module.__class__ = _float32_class(kind)  # keeps names, weights, hooks, and works after a deepcopy
+
+
+@cache
+def _float32_class(kind: Any) -> Any:
+    return type(kind.__name__, (Float32Router, kind), {})

@@ -16,8 +16,8 @@ from astraflow.raas.tasks.runner import BuiltFlow
 from astraflow.rewards import judging_policies, rewards
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions
-from astraflow.workflows.reward_scorer import RewardScorer
 
 
 def build_flow(spec: FlowSpec) -> BuiltFlow:

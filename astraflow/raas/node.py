@@ -34,8 +34,7 @@ from astraflow.raas.policies.verification import MismatchGauges
 from astraflow.raas.policies.weight_loop import WeightLoop
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import NoticeSource, wait_for_notice
-from astraflow.raas.tasks.capacity import Capacity
-from astraflow.raas.tasks.circuit_breaker import CircuitBreaker
+from astraflow.raas.tasks.capacity import Capacity, CircuitBreaker
 from astraflow.raas.tasks.lease_limit import LeaseLimit
 from astraflow.raas.tasks.outbox import Outbox
 from astraflow.raas.tasks.runner import BuiltFlow, Runner

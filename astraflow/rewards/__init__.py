@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from astraflow.contract.ids import PolicyId
-from astraflow.rewards.base import GroupReward, PolicyRewardOptions, Reward
-from astraflow.rewards.registration import RewardRegistry
+from astraflow.rewards.base import GroupReward, PolicyRewardOptions, Reward, RewardRegistry
 from astraflow.runtime.plugins import Registry
 
 rewards: Registry[Reward] = RewardRegistry(

@@ -19,9 +19,8 @@ from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
-from astraflow.workflows.base import Workflow
+from astraflow.workflows.base import RewardScorer, Workflow
 from astraflow.workflows.components.roles import at_once
-from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.scripted.experts import Expert, Situation, expert_named, fixed_turns
 
 _AT_ONCE = 32

@@ -1,6 +1,7 @@
 """Trainer role: builds its components and trains until it is stopped."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,15 +10,14 @@ from astraflow.client.credential import HeldCredential, join_run
 from astraflow.client.data_plane import TrainerDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import TrainerAttachment
-from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import PolicyId
-from astraflow.runtime.clock import SystemClock
+from astraflow.contract.errors import Conflict, InvalidInput
+from astraflow.contract.ids import PolicyId, Version, adapter_base_of
+from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import bind, get_logger
-from astraflow.runtime.retries import TRANSIENT, current_waits
+from astraflow.runtime.retries import TRANSIENT, current_waits, retry
 from astraflow.runtime.service import run_until
 from astraflow.runtime.tracing import begin_run
 from astraflow.trainer.backends import backends
-from astraflow.trainer.base_publication import publish_base
 from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.config import TrainerConfig
@@ -26,7 +26,8 @@ from astraflow.trainer.loop import TrainerLoop
 from astraflow.trainer.ranks.launch import launched_early, select_gpus
 from astraflow.trainer.step_mark import StepMark
 from astraflow.trainer.worker import BackendThread
-from astraflow.weights.publish.publisher import Publisher
+from astraflow.weights.adapters import AdapterBinding
+from astraflow.weights.publish.publisher import PublishConfig, Publisher
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import ClientTls
 
@@ -197,3 +198,45 @@ def _check_key(signing: SigningKey | None, attachment: TrainerAttachment) -> Non
             "file `weights.key` of the run directory, or omit the option where there is none",
             code="trainer.signing_key_mismatch",
         )
+
+
+_VERSION = Version(0)
+"""Only version of a base."""
+
+
+async def publish_base(
+    driver: BackendDriver,
+    client: WeightPlaneClient,
+    policy: PolicyId,
+    *,
+    config: PublishConfig,
+    signing: SigningKey | None,
+    clock: Clock,
+) -> Mapping[str, str]:
+    """Publishes the base of a policy that trains adapters, unless the store has it; returns the metadata of versions.
+
+    Returns nothing for a policy whose versions are whole models. The base is copied only to be published.
+    Raises: Conflict when the store has another base for this policy; the errors of `Publisher.wait`.
+    """
+    base = driver.frozen_base
+    if base is None:
+        return {}
+    name = adapter_base_of(policy)
+    binding = AdapterBinding(base=name, base_version=_VERSION, base_root=base.root_hash, scale=base.scale)
+    notices = await retry(lambda: client.versions(name), what=f"looking up {name}", clock=clock)
+    stored = {notice.root_hash for notice in notices}
+    if stored - {base.root_hash}:
+        raise Conflict(
+            f"cannot publish the base of {policy!r}: the weight store has other weights as {name!r}; use the model and "
+            "weights_dtype that the run began with, or start a new run",
+            code="trainer.other_base_published",
+        )
+    if stored:
+        log.info("base_already_published", policy=name)
+        return binding.metadata()
+    async with Publisher(client, name, config=config, signing=signing, clock=clock) as publisher:
+        staged = await publisher.begin_version(base.shapes)
+        await driver.write_base(base, staged)
+        await publisher.publish(_VERSION, staged)
+    log.info("base_published", policy=name, bytes=sum(spec.size_bytes for spec in staged.specs))
+    return binding.metadata()

@@ -15,7 +15,9 @@ import os
 import stat
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from uuid import uuid4
@@ -240,3 +242,43 @@ class VersionBuffer:
     def file(self) -> SharedFile | None:
         """File by which others on this host can map the bits; None when it does not exist, or no longer."""
         return self._file if self._file is not None and Path(self._file.path).exists() else None
+
+
+MAX_POOLED_BUFFERS = 2
+"""Buffers for reuse: one version is served while the next is written."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _PooledBuffer:
+    owner: Buffer
+    view: Callable[[], Buffer | None]
+    """Returns the array in use; None once all its views are gone."""
+
+
+class BufferPool:
+    """Provides buffers. A new buffer costs a page fault for every 4 KiB; a reused one costs nothing.
+
+    `acquire` returns an array over pooled memory. The memory is free again when the last view of that array is gone
+    (in an engine, a tensor, a test), so memory in use is never overwritten.
+    """
+
+    def __init__(self) -> None:
+        self._pooled: list[_PooledBuffer] = []
+
+    def acquire(self, size_bytes: int) -> Buffer:
+        """Returns a writable uint8 array `[size_bytes]` with undefined content."""
+        free = [memory for memory in self._pooled if memory.view() is None]
+        for memory in free:
+            if memory.owner.nbytes == size_bytes:
+                return _new_view(memory)
+        self._pooled = [memory for memory in self._pooled if memory.view() is not None][-MAX_POOLED_BUFFERS:]
+        memory = _PooledBuffer(owner=np.empty(size_bytes, dtype=np.uint8), view=lambda: None)
+        self._pooled.append(memory)
+        return _new_view(memory)
+
+
+def _new_view(memory: _PooledBuffer) -> Buffer:
+    """Returns an array whose base is no array, so that every view keeps it alive, and not only the memory below it."""
+    buffer = np.frombuffer(memory.owner.data, dtype=np.uint8)
+    memory.view = weakref.ref(buffer)
+    return buffer

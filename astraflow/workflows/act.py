@@ -16,11 +16,10 @@ from astraflow.environments.base import Observation
 from astraflow.rewards.base import Score
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, episode_seed
+from astraflow.workflows.base import PolicyClient, RewardScorer, episode_seed
 from astraflow.workflows.components.action_parsers import INSTRUCTIONS, ActionFormat, UnreadableAction, parse_action
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions, shortened
 from astraflow.workflows.components.environment_episodes import EnvironmentSource, OpenEnvironment
-from astraflow.workflows.reward_scorer import RewardScorer
 
 _SPEAKER = "environment"
 _SUCCESSES = (Ending.WON, Ending.DONE)

@@ -17,10 +17,9 @@ from astraflow.rewards.base import Score
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder, with_text
-from astraflow.workflows.reward_scorer import RewardScorer
 
 
 class DatasetAnswersOptions(Config):

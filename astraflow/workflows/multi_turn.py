@@ -12,10 +12,9 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions
-from astraflow.workflows.reward_scorer import RewardScorer
 
 
 class MultiTurnOptions(ConversationOptions):

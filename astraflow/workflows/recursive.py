@@ -14,12 +14,11 @@ from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.environments.textcraft_world import CraftingWorld, world_of
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.agent_tree import Agent, AgentTree, AgentTreeOptions
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Turn
 from astraflow.workflows.components.roles import Team
-from astraflow.workflows.reward_scorer import RewardScorer
 
 ROOT, CHILD = "agent", "subagent"
 

@@ -9,9 +9,8 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import TEMPLATE_TOKENS, AnswerOptions, question_of, request_answer
-from astraflow.workflows.reward_scorer import RewardScorer
 
 
 class SingleTurnOptions(AnswerOptions):

@@ -12,7 +12,7 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
     Role,
@@ -24,7 +24,6 @@ from astraflow.workflows.components.roles import (
     trajectories_of,
     without_answer_format,
 )
-from astraflow.workflows.reward_scorer import RewardScorer
 
 CANDIDATES = ("A", "B")
 SELECTOR_INSTRUCTION = (

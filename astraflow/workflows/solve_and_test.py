@@ -17,7 +17,7 @@ from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobLimits
 from astraflow.sandbox.shared import SharedSandbox
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.code_cases import feedback_text, parse_cases, run_cases
 from astraflow.workflows.components.problem_examples import without_examples
@@ -29,7 +29,6 @@ from astraflow.workflows.components.roles import (
     trajectories_of,
     without_answer_format,
 )
-from astraflow.workflows.reward_scorer import RewardScorer
 
 _PROGRAM_CASES = '[{{"input": "text of standard input", "output": "text of standard output"}}, ...]'
 _FUNCTION_CASES = '[{{"input": [first argument, ...], "output": result}}, ...], for the function `{function}`'

@@ -13,7 +13,7 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import (
     TEAM_HEADER,
@@ -23,7 +23,6 @@ from astraflow.workflows.components.roles import (
     trajectories_of,
     without_answer_format,
 )
-from astraflow.workflows.reward_scorer import RewardScorer
 
 APPROVE, REJECT = "<verdict>approve</verdict>", "<verdict>reject</verdict>"
 VERIFIER_INSTRUCTION = (

@@ -11,13 +11,12 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.action_parsers import tagged_texts
 from astraflow.workflows.components.agent_tree import MAX_MESSAGE_CHARACTERS, Agent, AgentTree, AgentTreeOptions
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Turn, shortened
 from astraflow.workflows.components.roles import Team
-from astraflow.workflows.reward_scorer import RewardScorer
 
 LEAD, WORKER = "lead", "worker"
 SPAWN_INSTRUCTION = (

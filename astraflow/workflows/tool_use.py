@@ -22,7 +22,7 @@ from astraflow.tools.base import Tool
 from astraflow.tools.call_parsers import HERMES_OPEN, closing_strings, parse_calls
 from astraflow.tools.calls import CallFormat, ParsedCall
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, episode_seed
+from astraflow.workflows.base import PolicyClient, RewardScorer, episode_seed
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions, Turn, shortened
 from astraflow.workflows.components.tool_calls import (
@@ -32,7 +32,6 @@ from astraflow.workflows.components.tool_calls import (
     schema_of,
     written_tools,
 )
-from astraflow.workflows.reward_scorer import RewardScorer
 
 _SPEAKER = "tool"
 MAX_COUNTED_TOOLS = 32

@@ -23,10 +23,9 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.plugins import start_managed
 from astraflow.runtime.tracing import span
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient, episode_seed
+from astraflow.workflows.base import PolicyClient, RewardScorer, episode_seed
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions
 from astraflow.workflows.components.roles import Team
-from astraflow.workflows.reward_scorer import RewardScorer
 
 log = get_logger()
 

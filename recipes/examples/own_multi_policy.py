@@ -15,10 +15,9 @@ from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, question_of
 from astraflow.workflows.components.roles import Team, ask_in_role, score_answer, trajectories_of
-from astraflow.workflows.reward_scorer import RewardScorer
 
 
 class ThereAndBackOptions(AnswerOptions):

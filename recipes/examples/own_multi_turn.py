@@ -11,10 +11,9 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import question_of
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions
-from astraflow.workflows.reward_scorer import RewardScorer
 
 
 class GuidedOptions(ConversationOptions):

@@ -24,8 +24,7 @@ from astraflow.raas.tasks.runner import Runner
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins, start_managed
 from astraflow.workflows import workflows
-from astraflow.workflows.base import SessionSource, Workflow
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer, SessionSource, Workflow
 from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make

@@ -15,7 +15,7 @@ from astraflow.recipe.files import EXAMPLES, PACKAGED
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins, start_managed
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.scripted.policies import EpisodeRecord, Reply, ScriptedPolicy, in_order
 from tests import make
 

@@ -27,8 +27,7 @@ from astraflow.sandbox import forwarding
 from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.isolation import find_python
 from astraflow.workflows import workflows
-from astraflow.workflows.base import Workflow
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer, Workflow
 from astraflow.workflows.scripted.conformance import ConstantReward, WorkflowCheck
 from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make

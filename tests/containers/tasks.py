@@ -22,8 +22,7 @@ from astraflow.environments.base import Environment, EnvironmentFactory
 from astraflow.environments.episodes import Expert, play, total_reward
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
-from astraflow.workflows.base import Workflow
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer, Workflow
 from astraflow.workflows.scripted.conformance import ConstantReward
 from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make

@@ -6,9 +6,9 @@ import pytest
 
 from astraflow.archive.evaluation_rounds import find_rounds
 from astraflow.contract.reports.evaluations import EvaluationReport
-from astraflow.dataflow.history import round_archive
+from astraflow.dataflow.evaluation import rounds as rounds_module
+from astraflow.dataflow.evaluation.rounds import RoundArchive
 from astraflow.dataflow.history.archive import Archive
-from astraflow.dataflow.history.round_archive import RoundArchive
 from tests import make
 from tests.dataflow.running import archive_in
 
@@ -20,7 +20,7 @@ async def kept(archive: Archive) -> list[EvaluationReport]:
 
 
 async def test_only_the_latest_rounds_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_archive, "MAX_STORED_ROUNDS", 3)
+    monkeypatch.setattr(rounds_module, "MAX_STORED_ROUNDS", 3)
     archive = archive_in(tmp_path)
     rows = RoundArchive(archive)
     for number in range(1, 6):

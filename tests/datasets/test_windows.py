@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.datasets.tables.window_shuffle import WindowShuffle
+from astraflow.datasets.files.parquet import WindowShuffle
 
 sizes = st.lists(st.integers(0, 12), min_size=1, max_size=9).filter(any)
 

@@ -10,9 +10,9 @@ from astraflow.contract.reports.report import Report
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.trajectories import Episode
+from astraflow.dataflow.evaluation.rounds import RoundArchive
 from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.history.history import History
-from astraflow.dataflow.history.round_archive import RoundArchive
 from astraflow.dataflow.history.samples import TrajectorySamples
 from astraflow.dataflow.storage.null_journal import NullJournal
 from astraflow.runtime.folders.run_folders import RunFacts

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from astraflow.models import models
-from astraflow.models.causal import cast
-from astraflow.models.routers import Float32Router
+from astraflow.models.causal import Float32Router, cast
 
 MOE = {"kind": "tiny", "experts": 4, "hidden_size": 16, "heads": 2, "key_value_heads": 1, "intermediate_size": 24}
 

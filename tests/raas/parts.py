@@ -17,8 +17,7 @@ from astraflow.raas.membership import Membership
 from astraflow.raas.policies.evaluation_engines import SecondEngines
 from astraflow.raas.policies.pinned_versions import PinnedVersions
 from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy
-from astraflow.raas.tasks.capacity import Capacity
-from astraflow.raas.tasks.circuit_breaker import CircuitBreaker
+from astraflow.raas.tasks.capacity import Capacity, CircuitBreaker
 from astraflow.raas.tasks.outbox import Outbox
 from astraflow.raas.tasks.runner import Runner
 from astraflow.raas.tasks.task_loop import TaskLoop

@@ -16,7 +16,7 @@ from astraflow.rewards import rewards
 from astraflow.rewards.base import Reward, Score, score_completion
 from astraflow.rewards.rubric import Rubric
 from astraflow.runtime.config.base import Config
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from tests import make
 from tests.errors import raises_code
 

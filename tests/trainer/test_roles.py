@@ -15,7 +15,7 @@ from astraflow.rewards import rewards
 from astraflow.trainer.step.flops import ForwardCost
 from astraflow.trainer.step.runner import StepPlanner
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.solve_and_verify import APPROVE, REJECT
 from tests import make
 from tests.fakes.policy import FakePolicy

@@ -14,8 +14,7 @@ from astraflow.contract.rollouts.spans import Author
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
-from astraflow.workflows.base import episode_seed
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer, episode_seed
 from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make

@@ -9,7 +9,7 @@ from astraflow.contract.rollouts.spans import Author
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import in_order
 from tests import make

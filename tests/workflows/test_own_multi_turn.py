@@ -10,7 +10,7 @@ from astraflow.contract.rollouts.trajectories import Ending
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import import_plugins
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import in_order
 from tests import make

@@ -11,7 +11,7 @@ from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from tests import make
 from tests.fakes.policy import FakePolicy
 

@@ -13,7 +13,7 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.solve_and_test import SolveAndTest
 from tests import make
 from tests.errors import raises_code

@@ -6,7 +6,7 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.solve_and_verify import APPROVE, REJECT, parse_verdict, parse_verification_prompt
 from tests import make
 from tests.fakes.policy import FakePolicy

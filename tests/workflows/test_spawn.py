@@ -8,7 +8,7 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.route import parse_expert
 from astraflow.workflows.spawn import parse_tasks
 from tests import make

@@ -9,8 +9,8 @@ from astraflow.contract.rollouts.failures import Boundary, RolloutFailed
 from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.components.roles import RoleWorkflow
-from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.solve_and_select import parse_choice
 from tests import make
 from tests.errors import raises_code

@@ -20,8 +20,7 @@ from astraflow.contract.rollouts.trajectories import Ending, Int32Array, Traject
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import start_managed
 from astraflow.workflows import workflows
-from astraflow.workflows.base import episode_seed
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer, episode_seed
 from astraflow.workflows.scripted.conformance import WorkflowCheck
 from astraflow.workflows.scripted.policies import in_order
 from tests import make

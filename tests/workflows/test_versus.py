@@ -11,7 +11,7 @@ from astraflow.datasets import datasets
 from astraflow.rewards import rewards
 from astraflow.runtime.plugins import ManagedPlugin
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from tests import make
 from tests.fakes.policy import FakePolicy
 

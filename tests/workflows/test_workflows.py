@@ -9,8 +9,7 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.workflows import workflows
-from astraflow.workflows.base import BoundedWorkflow
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import BoundedWorkflow, RewardScorer
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.policy import FakePolicy

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, Self
 
+from astraflow.archive.evaluation_rounds import DELETE_OLD_ROUNDS, INSERT_ROUND, MAX_STORED_ROUNDS, round_columns
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
+from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.evaluation.scores import Sample
+from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.issuer import check_dataset_unchanged, usable_prompt
 from astraflow.dataflow.storage.prompt_rows import PromptRows, RowProvider
@@ -192,3 +195,23 @@ def _final_answers(episode: Episode) -> list[Json]:
 
 def _sample_of(row: Iterable[Any]) -> dict[tuple[PolicyId, str], Sample]:
     return {(PolicyId(policy), role): Sample(reward=reward, answer=answer) for policy, role, reward, answer in row}
+
+
+class RoundArchive:
+    """Writes ended rounds to the archive, in addition to the journal: runs resume from the journal, people read the
+    archive."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    def add(self, report: EvaluationReport) -> None:
+        """Stores an ended round; deletes the oldest beyond the limit."""
+        columns = round_columns(report)
+        self._archive.put(INSERT_ROUND, *columns, size_bytes=len(columns[1]), must_keep=True)
+        self._archive.put(DELETE_OLD_ROUNDS, MAX_STORED_ROUNDS)
+
+    def restore(self, ended: Iterable[EvaluationReport]) -> None:
+        """Restores rounds that the archive lost in a crash, or that a new archive never had."""
+
+        for report in ended:
+            self.add(report)

@@ -23,9 +23,8 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.plugins import plugin_cause
 from astraflow.runtime.tracing import collect_hops
-from astraflow.workflows.base import SessionSource, Workflow
+from astraflow.workflows.base import RewardScorer, SessionSource, Workflow
 from astraflow.workflows.components.trajectory_builder import with_text
-from astraflow.workflows.reward_scorer import RewardScorer
 
 log = get_logger()
 

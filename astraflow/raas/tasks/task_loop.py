@@ -18,8 +18,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.membership import Membership
 from astraflow.raas.policies.recorder import RolloutRecorder
 from astraflow.raas.policies.served_policies import ServedPolicies
-from astraflow.raas.tasks.capacity import Capacity
-from astraflow.raas.tasks.circuit_breaker import CircuitBreaker
+from astraflow.raas.tasks.capacity import Capacity, CircuitBreaker
 from astraflow.raas.tasks.outbox import PUSH_BYTES, PUSH_EPISODES, Outbox
 from astraflow.raas.tasks.runner import Runner
 from astraflow.runtime.clock import Clock

@@ -1,10 +1,12 @@
 """Capacity relative to demand, with the band and the noise: the figures that decide every action."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
+from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
+from astraflow.scaling.measurement.gates import is_gated
 from astraflow.scaling.measurement.signals import Bools, Signals
 from astraflow.scaling.options import Spec
 from astraflow.scaling.rule.capacity import Capacity
@@ -102,3 +104,43 @@ def _has_changed(state: SizerState, demand: Demand, capacity: Capacity) -> bool:
     if capacity.uses_short_window and not state.uses_short_window:
         return True
     return bool(state.ratios) and abs(demand.compute_s / state.compute_s - 1) > CHANGE_SHARE
+
+
+@dataclass(slots=True)
+class Tick:
+    """Working state of a tick. Actions change `pools`, `reasons`, `limited_by`, `victims` and `after` only."""
+
+    signals: Signals
+    spec: Spec
+    before: SizerState
+    capacity: Capacity
+    pools: list[Pool]
+    balance: Balance | None = None
+    reasons: list[Reason] = field(default_factory=list)
+    limited_by: list[LimitInEffect] = field(default_factory=list)
+    victims: list[str] = field(default_factory=list)
+    after: SizerState = field(default_factory=SizerState)
+    rule: str = "sizer"
+
+    @property
+    def at(self) -> float:
+        """Unix seconds."""
+        return self.signals.at
+
+    def recent(self, actions: tuple[float, ...]) -> list[float]:
+        """Returns the actions within the window of the action budget."""
+        return [action for action in actions if self.at - action < self.spec.options.action_window_s]
+
+    def is_just_after(self, actions: tuple[float, ...]) -> bool:
+        """Returns whether an action in the other direction would be a flap."""
+        return any(self.at - action <= self.spec.options.action_window_s for action in actions)
+
+    @property
+    def is_gated(self) -> bool:
+        """A trainer waits at the staleness gate, where more nodes would hardly help."""
+        return is_gated(self.signals.gate, wait_high=self.spec.options.wait_high)
+
+    @property
+    def smallest_rate(self) -> float:
+        """Rate of the slowest node that could be ordered. Groups a second."""
+        return min((pool.rate for pool in self.pools if pool.rate > 0), default=0.0)

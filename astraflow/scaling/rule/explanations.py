@@ -4,11 +4,10 @@ from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, PoolRe
 from astraflow.contract.ids import NodeId
 from astraflow.scaling.measurement.gates import staleness_needed
 from astraflow.scaling.measurement.signals import GateSignals
-from astraflow.scaling.rule.balance import BAND_LOW, Balance
+from astraflow.scaling.rule.balance import BAND_LOW, Balance, Tick
 from astraflow.scaling.rule.demand import usual_compute_s
 from astraflow.scaling.rule.pools import Pool
 from astraflow.scaling.rule.scale_up import COLD_START_SHARE
-from astraflow.scaling.rule.tick import Tick
 
 _REASON_TEXTS = {
     Reason.UNMEASURED: "no trainer step or no finished work has been measured yet",

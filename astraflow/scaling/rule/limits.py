@@ -6,9 +6,9 @@ import numpy as np
 
 from astraflow.contract.fleet.recommendations import LimitInEffect, Mode, Reason
 from astraflow.contract.ids import PoolId
+from astraflow.scaling.rule.balance import Tick
 from astraflow.scaling.rule.placement import dollars_per_hour, retirement_dollar_limit
 from astraflow.scaling.rule.pools import Pool, overdue_of
-from astraflow.scaling.rule.tick import Tick
 
 BREAKER_HISTORY_S = 4000.0
 """Time for which the end of an open circuit breaker is kept. Seconds."""

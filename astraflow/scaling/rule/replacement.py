@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from astraflow.contract.fleet.recommendations import Reason
-from astraflow.scaling.rule.balance import BAND_LOW, Balance
+from astraflow.scaling.rule.balance import BAND_LOW, Balance, Tick
 from astraflow.scaling.rule.placement import ROUNDING
 from astraflow.scaling.rule.pools import Pool
 from astraflow.scaling.rule.scale_up import is_short, is_temporarily_limited, order_within_budget
-from astraflow.scaling.rule.tick import Tick
 
 SUSPECT_S = 300.0
 """Time for which a node must be slow before it is replaced. Seconds."""

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
-from astraflow.scaling.rule.balance import Balance
+from astraflow.scaling.rule.balance import Balance, Tick
 from astraflow.scaling.rule.placement import retirement_order
 from astraflow.scaling.rule.pools import Pool, effective_prices
-from astraflow.scaling.rule.tick import Tick
 
 SETTLING_S = 1800.0
 """Time after a scale-down in which a smaller surplus suffices for the next, so that no half surplus remains."""

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
-from astraflow.scaling.rule.balance import BAND_LOW, Balance
+from astraflow.scaling.rule.balance import BAND_LOW, Balance, Tick
 from astraflow.scaling.rule.placement import ROUNDING, order_capacity
-from astraflow.scaling.rule.tick import Tick
 
 BARELY_ENOUGH = 0.03
 """Distance above the lower edge of the band within which a waiting trainer decides."""

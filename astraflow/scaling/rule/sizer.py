@@ -15,7 +15,7 @@ from astraflow.contract.fleet.recommendations import LimitInEffect, Reason
 from astraflow.contract.ids import PoolId
 from astraflow.scaling.measurement.signals import Signals, StreamSignals
 from astraflow.scaling.options import Spec
-from astraflow.scaling.rule.balance import BAND_LOW, Balance, balance_of
+from astraflow.scaling.rule.balance import BAND_LOW, Balance, Tick, balance_of
 from astraflow.scaling.rule.capacity import capacity_of
 from astraflow.scaling.rule.demand import demand_of
 from astraflow.scaling.rule.explanations import recommendation_of
@@ -26,7 +26,6 @@ from astraflow.scaling.rule.replacement import replace_nodes, retire_replaced
 from astraflow.scaling.rule.scale_down import retire, try_scale_down
 from astraflow.scaling.rule.scale_up import try_scale_up
 from astraflow.scaling.rule.state import SizerResult, SizerState
-from astraflow.scaling.rule.tick import Tick
 
 SILENT_TICKS = 3
 """Ticks without a heartbeat after which a node is silent."""

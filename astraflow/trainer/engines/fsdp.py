@@ -14,9 +14,8 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import named_weights
+from astraflow.models.causal import compute_routers_in_float32, named_weights
 from astraflow.models.precision import torch_dtype_of
-from astraflow.models.routers import compute_routers_in_float32
 from astraflow.models.stored import StoredModel, set_values
 from astraflow.trainer.engines.adapters import base_name, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult

@@ -12,7 +12,7 @@ from astraflow.contract.weights import Transfer
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.store.file_readers import FileReader, MemoryFileReader
 from astraflow.weights.store.reconstruction import DamagedFileError
-from astraflow.weights.store.routes import RouteSegment
+from astraflow.weights.store.records import RouteSegment
 
 log = get_logger()
 

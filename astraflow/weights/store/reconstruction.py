@@ -9,8 +9,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.weights import Transfer
 from astraflow.weights.codec.chunks import check_file
 from astraflow.weights.codec.delta import apply_delta, read_head
-from astraflow.weights.store.records import Record, file_name
-from astraflow.weights.store.routes import cheapest_route
+from astraflow.weights.store.records import Record, cheapest_route, file_name
 from astraflow.weights.store.storage.base import Folder
 from astraflow.weights.tensors import Buffer, verify
 

@@ -19,9 +19,8 @@ from astraflow.weights.shared_memory import VersionBuffer
 from astraflow.weights.store.direct_delta_cache import DirectDelta, DirectDeltaCache
 from astraflow.weights.store.file_readers import FileReader
 from astraflow.weights.store.reconstruction import rebuild
-from astraflow.weights.store.records import Record, file_name
+from astraflow.weights.store.records import Record, RouteSegment, cheapest_route, file_name
 from astraflow.weights.store.retired_versions import RetiredVersions
-from astraflow.weights.store.routes import RouteSegment, cheapest_route
 from astraflow.weights.store.storage.base import Folder
 from astraflow.weights.tensors import has_same_layout
 

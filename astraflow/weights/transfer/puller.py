@@ -22,11 +22,10 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import TRANSIENT, retry
 from astraflow.runtime.tracing import span
 from astraflow.weights.config import PullConfig
-from astraflow.weights.shared_memory import is_on_this_host, map_read_only
+from astraflow.weights.shared_memory import BufferPool, is_on_this_host, map_read_only
 from astraflow.weights.signing import VerifyingKey
 from astraflow.weights.tensors import Buffer, VerifiedWeights, verify
 from astraflow.weights.transfer.assembly import Assembly
-from astraflow.weights.transfer.buffer_pool import BufferPool
 from astraflow.weights.transfer.download import Download, SlownessLimits
 from astraflow.weights.transfer.transfer_application import (
     AppliedTransfers,

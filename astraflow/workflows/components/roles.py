@@ -11,9 +11,8 @@ from astraflow.contract.rollouts.generation import Finish
 from astraflow.contract.rollouts.tasks import Prompt
 from astraflow.contract.rollouts.trajectories import Ending, Trajectory
 from astraflow.rewards.base import Score
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import Answer, AnswerOptions, request_answer
-from astraflow.workflows.reward_scorer import RewardScorer
 
 TEAM_HEADER = "Outputs of your teammates:"
 

@@ -23,8 +23,7 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.rewards.base import Reward
 from astraflow.runtime.plugins import plugin_cause, start_managed
 from astraflow.workflows import workflows
-from astraflow.workflows.base import Workflow
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer, Workflow
 from astraflow.workflows.scripted.policies import EpisodeRecord, Reply, Request, ScriptedPolicy
 
 CONCURRENT = 8

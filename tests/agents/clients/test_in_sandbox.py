@@ -15,7 +15,7 @@ from astraflow.runtime.plugins import start_managed
 from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.isolation import check_readable, find_python
 from astraflow.workflows import workflows
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.scripted.conformance import ConstantReward
 from tests import make
 from tests.agents.clients.environments import NODE, PYTHON, ClientEnvironment

@@ -21,9 +21,8 @@ from astraflow.raas.policies.recorder import RolloutRecorder, request_key
 from astraflow.raas.policies.served_policies import ServedPolicies, ServedPolicy, TaskPolicy
 from astraflow.runtime.config.base import Config
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.trajectory_builder import TrajectoryBuilder
-from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
 from tests.fakes.clock import settle
 from tests.fakes.dataflow import FakeDataflow, flow

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from astraflow.contract.rollouts.failures import Boundary, Failure
-from astraflow.raas.tasks.circuit_breaker import MAX_BACKOFF_S, CircuitBreaker
+from astraflow.raas.tasks.capacity import MAX_BACKOFF_S, CircuitBreaker
 from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio

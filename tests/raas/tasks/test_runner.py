@@ -24,8 +24,7 @@ from astraflow.raas.tasks.runner import is_sampled, with_limited_calls
 from astraflow.rewards import rewards
 from astraflow.runtime.config.base import Config
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.agent_session import agent_trajectories

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from astraflow.contract.errors import UnknownVersion
 from astraflow.contract.ids import Version
-from astraflow.weights.store.routes import RouteSegment, cheapest_route
+from astraflow.weights.store.records import RouteSegment, cheapest_route
 from tests.errors import raises_code
 
 

@@ -11,8 +11,8 @@ from astraflow.contract.rollouts.trajectories import Ending, Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
+from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.components.conversation import Conversation, ConversationOptions, shortened
-from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.chat_templates import CHATML, FORGETFUL, tokenizer

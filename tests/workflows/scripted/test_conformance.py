@@ -16,9 +16,8 @@ from astraflow.contract.rollouts.trajectories import Trajectory
 from astraflow.runtime.config.base import Config
 from astraflow.runtime.config.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.base import PolicyClient, RewardScorer
 from astraflow.workflows.components.answers import AnswerOptions, request_answer
-from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.scripted.conformance import CHECKS, WorkflowCheck, check_workflow
 from astraflow.workflows.scripted.policies import in_order
 from tests import make

@@ -24,6 +24,7 @@ from astraflow.trainer.backends.publishing.published_shards import PublishedShar
 from astraflow.trainer.backends.publishing.shard_exchange import ShardExchange
 from astraflow.weights.publish.part_publisher import PartPublisher
 from astraflow.weights.publish.publisher import PublishConfig
+from astraflow.weights.shared_memory import BufferPool
 from astraflow.weights.signing import SigningKey
 from astraflow.weights.tensors import (
     BITS,
@@ -37,7 +38,6 @@ from astraflow.weights.tensors import (
     part_covering,
     tensor_hashes,
 )
-from astraflow.weights.transfer.buffer_pool import BufferPool
 from astraflow.wire.codecs.weights import decode_manifest, encode_manifest
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
