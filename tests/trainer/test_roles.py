@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from astraflow.algorithms.base import advantages as registered
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, Version
@@ -100,7 +101,7 @@ def leaves(*rewards: tuple[float, int]) -> RoutedGroup:
     return route(group)[SOLVER]
 
 
-@pytest.mark.parametrize("kind", ["group_centred", "group_relative", "leave_one_out", "maxrl", "batch_whitened"])
+@pytest.mark.parametrize("kind", [kind for kind in registered.built_in_kinds() if kind != "overlong_penalty"])
 def test_branches_of_an_episode_share_its_advantage_and_count_once(kind: str) -> None:
     single = advantages(leaves((1.0, 1), (0.0, 1), (0.5, 1)), kind=kind)
     branched = advantages(leaves((1.0, 3), (0.0, 1), (0.5, 2)), kind=kind)
