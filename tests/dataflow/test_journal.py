@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 INSERT = "insert into acts values (?, ?)"
 INSERT_ROUTED = "insert into routed values (?, ?, null, 0)"
-DELETE_ROUTED = "delete from admissions where policy = ? and group_id = ?"
+DELETE_ADMISSION = "delete from admissions where policy = ? and group_id = ?"
 
 
 async def test_wait_durable_returns_after_the_commit_is_visible_to_others(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ async def test_rows_whose_keys_were_damaged_are_written_again(tmp_path: Path) ->
 
     reopened = Journal(path)
     async with committing(reopened):
-        reopened.put(DELETE_ROUTED, "solver", "train:1")
+        reopened.put(DELETE_ADMISSION, "solver", "train:1")
         reopened.put(INSERT_ROUTED, "solver", "train:1")
         await reopened.wait_durable()
 
