@@ -64,12 +64,11 @@ soak-cluster: $(VENV)/.installed-dev ## run two hosts with PostgreSQL, a bucket 
 soak-hostile: $(VENV)/.installed-dev ## compare the throughput of honest nodes with and without a hostile one: make soak-hostile ARGS="--minutes 4"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.throughput $(ARGS)
 
-coverage: $(VENV)/.installed-dev ## run the tests with coverage of lines and branches, and print it by package: make coverage ARGS=tests/weights
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist worksteal --cov --cov-report json:build/coverage.json $(ARGS); code=$$?; \
-	$(BIN)/python -m tests.coverage_report build/coverage.json && exit $$code
+coverage: $(VENV)/.installed-dev ## run the tests with coverage of lines and branches, and write build/coverage/index.html: make coverage ARGS=tests/weights
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist worksteal --cov --cov-report term:skip-covered --cov-report html:build/coverage $(ARGS)
 
-mutants: $(VENV)/.installed-dev ## change code and list the changes that no test notices: make mutants ARGS="losses --sample 60"
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation $(ARGS)
+mutants: $(VENV)/.installed-dev ## change code and list the changes that no test notices: make mutants ARGS="astraflow.algorithms.losses.*"
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run $(ARGS) && $(BIN)/mutmut results
 
 recipes: $(VENV)/.installed-dev ## run all tiny recipes, one after the other, to their goals: make recipes ARGS="math/tiny --seeds 3"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.recipe_curves $(ARGS)
@@ -122,7 +121,7 @@ constraints: $(VENV)/.installed-dev ## write the releases installed in .venv to 
 	mv constraints.new constraints.txt
 
 clean: ## remove .venv, builds and tool caches
-	rm -rf $(VENV) $(AUDIT) $(DOCS) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) $(AUDIT) $(DOCS) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The demo needs no development tools. Both targets install again when pyproject.toml or constraints.txt changed.

@@ -15,9 +15,6 @@ from astraflow.runtime import logs
 from tests import shared_work, tools
 from tests.fakes.forking import ForkingProgram, ForkingPython
 from tests.fakes.postgres import emptied, postgres_server
-from tests.suite_selection import is_listed, read_list
-
-pytest_plugins = ["tests.retries"]
 
 settings.register_profile("astraflow", deadline=None, max_examples=50)  # a busy machine must not fail a test
 settings.register_profile("long", deadline=None, max_examples=500)  # --hypothesis-profile long
@@ -31,11 +28,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 gc.disable()  # until all tests are collected: imports make millions of objects that live to the end
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option with which the whole suite is recorded."""
-    parser.addoption("--whole-suite", action="store_true", help="also run the tests of tests/long_tests.txt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,14 +51,9 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips tests that this machine cannot run, and puts files of real processes and browsers first, so that no
-    worker ends with a long one. Tests of long_tests.txt are `long`, unless a file is named, which runs whole."""
-    if not config.getoption("--whole-suite") and not any(".py" in argument for argument in config.args):
-        listed = read_list()
-        for item in items:
-            if is_listed(item.nodeid, listed):
-                item.add_marker("long")
+    worker ends with a long one."""
     lacking = set(tools.missing())
     for item in items:
         needed = [name for marker in item.iter_markers("needs") for name in marker.args]

@@ -86,6 +86,7 @@ def test_nothing_is_authenticated_while_revocations_cannot_be_read(tmp_path: Pat
     assert keeper.caller(TOKEN, None) is RUN_TOKEN_CALLER
 
 
+@pytest.mark.long
 @given(st.text(max_size=40), st.text(max_size=40), st.sampled_from(Role))
 def test_a_signed_credential_decodes_to_its_caller(name: str, pool: str, role: Role) -> None:
     grants = Role.NODE if role is Role.JOINER else None
@@ -95,6 +96,7 @@ def test_a_signed_credential_decodes_to_its_caller(name: str, pool: str, role: R
     assert CredentialSigner(TOKEN).read(text) == read_claims(text) == caller
 
 
+@pytest.mark.long
 @given(st.text(max_size=60))
 def test_arbitrary_text_is_refused_as_a_credential(text: str) -> None:
     for given_ in (text, f"afc.{text}", f"afj.{text}", f"afc.{text}.{text}"):

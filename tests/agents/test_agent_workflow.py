@@ -80,6 +80,7 @@ async def episode(
     return await workflow.run(make.task(), policies, RewardScorer(reward))
 
 
+@pytest.mark.long
 class TestConformance(WorkflowSuite):
     @pytest.fixture
     def subject(self) -> Callable[[], WorkflowCheck]:
@@ -152,6 +153,7 @@ async def test_policies_are_chosen_by_model_and_have_their_own_rewards() -> None
     assert {t.policy: (t.role, t.reward) for t in trajectories} == {SOLVER: ("solver", 1.0), CRITIC: ("critic", 0.5)}
 
 
+@pytest.mark.long
 async def test_a_crash_is_a_failure_with_its_last_words_and_without_the_secret() -> None:
     async with started(spec("crash")) as workflow:
         with raises_code(RolloutFailed, "agent.program_failed", "exit status is 1", "with [secret]") as caught:
@@ -159,6 +161,7 @@ async def test_a_crash_is_a_failure_with_its_last_words_and_without_the_secret()
     assert caught.value.boundary is Boundary.WORKFLOW
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("verdict", "reward"), [("zero", 0.0), ("score", 4.0)])
 async def test_a_crash_means_what_the_options_say(verdict: str, reward: float) -> None:
     async with started(spec("crash", failed_exit=verdict)) as workflow:
@@ -179,6 +182,7 @@ async def test_a_program_is_stopped_at_its_time_limit() -> None:
     assert (trajectory.reward, trajectory.ending, trajectory.is_truncated) == (0.0, Ending.BUDGET, True)
 
 
+@pytest.mark.long
 async def test_a_program_that_fails_after_a_limit_is_truncated() -> None:
     async with started(spec("patient", max_turns=3)) as workflow:
         (trajectory,) = await episode(workflow, TextReward())
@@ -186,6 +190,7 @@ async def test_a_program_that_fails_after_a_limit_is_truncated() -> None:
     assert [call.outcome for call in trajectory.calls] == [CallOutcome.ANSWERED] * 3 + [CallOutcome.REFUSED]
 
 
+@pytest.mark.long
 async def test_agents_see_only_chosen_fields_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_TOKEN_OF_THE_NODE", "secret")
     monkeypatch.setenv("SEARCH_KEY", "for agents")
@@ -260,6 +265,7 @@ async def test_a_failed_session_of_a_sampled_group_keeps_its_calls(
     assert all(call.turn is None for call in result.failed_calls)
 
 
+@pytest.mark.long
 async def test_the_calls_of_an_agent_that_succeeds_are_in_its_trajectories() -> None:
     async with AsyncExitStack() as resources:
         runner, workflow = runner_of(FakeEngine(), spec("ask_twice"))
@@ -305,6 +311,7 @@ async def test_a_deterministic_agent_continues_on_another_node(stopped_after: in
     assert len(trajectory.calls) == 2
 
 
+@pytest.mark.long
 async def test_another_agent_begins_anew_on_another_node() -> None:
     """The recordings of calls that are not repeated stay unused."""
     engine, recorder = ContinuingEngine("letters", version=1), RolloutRecorder()

@@ -19,7 +19,7 @@ from astraflow.workflows.base import RewardScorer
 from astraflow.workflows.scripted.policies import EpisodeRecord, Reply, ScriptedPolicy, in_order
 from tests import make
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 CALL = '<tool_call>{"name": "reverse", "arguments": {"text": "abcd"}}</tool_call>'
 

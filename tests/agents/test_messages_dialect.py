@@ -124,6 +124,7 @@ async def test_streams_give_the_same_message_as_plain_calls() -> None:
     assert kinds.count("content_block_stop") == 4
 
 
+@pytest.mark.long
 async def test_the_tool_runner_of_the_sdk_continues_without_a_thread() -> None:
     cities: list[str] = []
 

@@ -91,6 +91,7 @@ def command(source: str, *arguments: str, **options: Any) -> dict[str, Any]:
     return {"kind": "command", "command": program, "files": {"agent.py": source}, **options}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reply", ["dcba", "abcd"])
 async def test_a_command_in_the_sandbox_is_scored_by_another(script: Callable[[str], str], reply: str) -> None:
     program = command(script(AGENT), "{question}")
@@ -107,6 +108,7 @@ async def test_a_command_reads_its_task_from_standard_input_and_is_scored_by_its
         assert (await episode(workflow, "0.5")).reward == 0.5
 
 
+@pytest.mark.long
 async def test_a_command_that_fails_or_never_ends(script: Callable[[str], str]) -> None:
     async with started(command(script(AGENT), "{question}", variables={"STATUS": "3"})) as workflow:
         with raises_code(RolloutFailed, "agent.program_failed", "exit status is 3"):
@@ -197,6 +199,7 @@ async def test_an_agent_that_fails_after_its_relay_was_lost_is_a_failure_of_the_
     assert caught.value.boundary is boundary
 
 
+@pytest.mark.long
 async def test_the_relay_of_a_container_forwards_its_port_to_a_unix_socket(tmp_path: Path) -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello")
@@ -328,6 +331,7 @@ async def test_a_service_that_fails() -> None:
     assert caught.value.boundary is Boundary.ENVIRONMENT
 
 
+@pytest.mark.long
 class TestCommandConformance(WorkflowSuite):
     @pytest.fixture
     def subject(self, script: Callable[[str], str]) -> Callable[[], WorkflowCheck]:
@@ -337,6 +341,7 @@ class TestCommandConformance(WorkflowSuite):
         )
 
 
+@pytest.mark.long
 async def test_a_command_uses_the_sdk_of_an_environment_that_it_can_only_read(script: Callable[[str], str]) -> None:
     packages = str(Path(sysconfig.get_paths()["purelib"]).resolve())
     interpreter = find_python("", user=65534 if os.geteuid() == 0 else None)

@@ -110,6 +110,7 @@ async def test_random_sessions_train_what_was_sampled_once(kind: str) -> None:
     assert done.keys() >= ACTIONS and done["replies"] > 300 and done["continued"] > 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_random_sessions_in_a_dialect_train_what_was_sampled_once(dialect: str) -> None:
     done = await _run("characters", range(2000, 2020), dialect)

@@ -163,6 +163,7 @@ async def test_consecutive_replies_stay_apart() -> None:
     assert assistant[1].function_calls == (FunctionCall(id="x", name="f", arguments="{}"),)
 
 
+@pytest.mark.long
 async def test_streams_give_the_same_response_as_plain_calls() -> None:
     async with client(ScriptedHandler(lambda _: TWO_CALLS)) as sdk:
         plain = await sdk.responses.create(model="m", input="Hello", tools=[WEATHER])
@@ -179,6 +180,7 @@ async def test_streams_give_the_same_response_as_plain_calls() -> None:
     assert kinds[-1] == "response.completed"
 
 
+@pytest.mark.long
 async def test_structured_outputs_carry_their_schema() -> None:
     class Answer(BaseModel):
         value: int
@@ -198,6 +200,7 @@ async def test_tokens_are_counted() -> None:
     strictly(InputTokenCountResponse, counted.model_dump())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("message", [TWO_CALLS, text_reply(""), text_reply("x", reasoning="")])
 @pytest.mark.parametrize("finish", list(ReplyFinish))
 async def test_bodies_and_events_are_valid_in_strict_mode(finish: ReplyFinish, message: AgentMessage) -> None:

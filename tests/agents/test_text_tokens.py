@@ -11,6 +11,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(["<
 roles = st.sampled_from(["system", "user", "tool", "assistant"])
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(roles, texts), min_size=1, max_size=5))
 def test_messages_are_read_back_exactly_and_cannot_forge_others(messages: list[tuple[str, str]]) -> None:
     prompt = TOKENIZER.encode_chat([{"role": role, "content": content} for role, content in messages])

@@ -75,6 +75,7 @@ def tensors(group_members: Members) -> tuple[Tensor, RowData]:
     return torch.tensor(rewards, dtype=torch.float64), row_data(list(groups), list(counted))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "advantage"), GROUP_KINDS.items())
 @given(group_members=members)
 def test_group_advantages_match_a_loop(
@@ -85,6 +86,7 @@ def test_group_advantages_match_a_loop(
     assert_close(result, by_loop(group_members, advantage))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "advantage"), GROUP_KINDS.items())
 @given(group_members=members, data=st.data())
 def test_per_slot_compares_rows_of_one_slot(
@@ -101,6 +103,7 @@ def test_per_slot_compares_rows_of_one_slot(
     assert_close(result, by_loop(by_role, advantage))
 
 
+@pytest.mark.long
 @given(members)
 def test_whitened_advantages_match_a_loop(group_members: Members) -> None:
     counted = [reward for reward, _, counts in group_members if counts]

@@ -43,6 +43,7 @@ CASES: list[tuple[dict[str, Any], Factor]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("spec", "factor"), CASES, ids=lambda case: str(case) if isinstance(case, dict) else "")
 @given(token_rows=rows)
 def test_a_correction_matches_its_formula(spec: dict[str, Any], factor: Factor, token_rows: Rows) -> None:
@@ -61,6 +62,7 @@ def test_a_correction_matches_its_formula(spec: dict[str, Any], factor: Factor, 
     assert close(result.metrics[f"{spec['kind']}_mean"], sum(factors))
 
 
+@pytest.mark.long
 @given(rows)
 def test_without_a_proximal_pass_the_current_policy_is_the_numerator(token_rows: Rows) -> None:
     own = batch_of([[t._replace(proximal=t.logprob) for t in row] for row in token_rows])

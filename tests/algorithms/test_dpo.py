@@ -33,6 +33,7 @@ def reference(token_rows: Rows, groups: list[int], slots: list[int], beta: float
     return loss, [slopes[row] for row, tokens in enumerate(token_rows) for _ in tokens]
 
 
+@pytest.mark.long
 @given(token_rows=rows, data=st.data())
 def test_the_loss_is_the_mean_over_pairs(token_rows: Rows, data: st.DataObject) -> None:
     count = len(token_rows)

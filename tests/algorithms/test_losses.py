@@ -61,6 +61,7 @@ def clipped(ratio: float, advantage: float, low: float, high: float, dual: float
     return -gain, -slope
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
 @pytest.mark.parametrize("dual", [None, 3.0])
 @given(token_rows=rows)
@@ -74,6 +75,7 @@ def test_ppo_is_the_clipped_ratio(aggregation: str, dual: float | None, token_ro
     check(losses.build(spec), token_rows, term, aggregation)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["truncate", "mask"])
 @given(token_rows=rows)
 def test_decoupled_ppo_clips_around_the_proximal_policy(mode: str, token_rows: Rows) -> None:
@@ -86,6 +88,7 @@ def test_decoupled_ppo_clips_around_the_proximal_policy(mode: str, token_rows: R
     check(losses.build({"kind": "decoupled_ppo", "weight_mode": mode}), token_rows, term)
 
 
+@pytest.mark.long
 @given(rows)
 def test_gspo_has_the_gradient_of_the_sequence_ratio(token_rows: Rows) -> None:
     def term(_: Token, row: list[Token]) -> Term:
@@ -96,6 +99,7 @@ def test_gspo_has_the_gradient_of_the_sequence_ratio(token_rows: Rows) -> None:
     check(losses.build({"kind": "gspo"}), same, term, "sequence_mean")
 
 
+@pytest.mark.long
 @given(rows)
 def test_cispo_clips_the_weight_only(token_rows: Rows) -> None:
     def term(t: Token, _: list[Token]) -> Term:
@@ -105,6 +109,7 @@ def test_cispo_clips_the_weight_only(token_rows: Rows) -> None:
     check(losses.build({"kind": "cispo"}), token_rows, term)
 
 
+@pytest.mark.long
 @given(rows)
 def test_sapo_is_a_gate_by_the_sign_of_the_advantage(token_rows: Rows) -> None:
     def term(t: Token, _: list[Token]) -> Term:
@@ -115,6 +120,7 @@ def test_sapo_is_a_gate_by_the_sign_of_the_advantage(token_rows: Rows) -> None:
     check(losses.build({"kind": "sapo"}), token_rows, term, "sequence_mean")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_symmetric", [False, True])
 @given(token_rows=rows)
 def test_dppo_masks_by_the_change_of_probability(is_symmetric: bool, token_rows: Rows) -> None:
@@ -127,6 +133,7 @@ def test_dppo_masks_by_the_change_of_probability(is_symmetric: bool, token_rows:
     check(losses.build({"kind": "dppo", "is_symmetric": is_symmetric}), token_rows, term)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("anchor", ["current", "behaviour", "proximal"])
 @given(token_rows=rows)
 def test_reinforce_has_no_trust_region(anchor: str, token_rows: Rows) -> None:
@@ -137,6 +144,7 @@ def test_reinforce_has_no_trust_region(anchor: str, token_rows: Rows) -> None:
     check(losses.build({"kind": "reinforce", "anchor": anchor}), token_rows, term)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
 @given(token_rows=rows)
 def test_sft_is_the_negative_log_likelihood(aggregation: str, token_rows: Rows) -> None:
@@ -148,6 +156,7 @@ def test_sft_is_the_negative_log_likelihood(aggregation: str, token_rows: Rows) 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clip", [None, 0.2])
 @given(token_rows=rows)
 def test_the_critic_loss_matches_its_formula(clip: float | None, token_rows: Rows) -> None:
@@ -184,6 +193,7 @@ KL: dict[str, Callable[[float], Term]] = {
 """Estimate and its derivative for d = l - l_ref, inside the bounds."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_unbiased", [False, True])
 @pytest.mark.parametrize("estimator", KL)
 @given(token_rows=rows)
@@ -229,6 +239,7 @@ def test_a_huge_divergence_is_bounded(estimator: str, value: float, slope: float
     assert result.logprob_grad.item() == pytest.approx(slope)
 
 
+@pytest.mark.long
 @given(rows)
 def test_the_entropy_bonus_is_a_mean_over_the_tokens(token_rows: Rows) -> None:
     result = outcome(losses.build({"kind": "reinforce", "entropy_coefficient": 0.01}), batch_of(token_rows))
@@ -253,6 +264,7 @@ def test_the_adaptive_bonus_grows_below_the_target(behaviour: float, expected: f
     assert_close(result.entropy_grad, [-expected / 4] * 4)
 
 
+@pytest.mark.long
 @given(rows)
 def test_at_equal_proximal_and_behaviour_policy_decoupled_ppo_and_tis_are_ppo(token_rows: Rows) -> None:
     same = batch_of([[t._replace(proximal=t.behaviour) for t in row] for row in token_rows])
@@ -270,6 +282,7 @@ def test_at_equal_proximal_and_behaviour_policy_decoupled_ppo_and_tis_are_ppo(to
         assert_close(found_outcome.logprob_grad, expected.logprob_grad)
 
 
+@pytest.mark.long
 @given(rows)
 def test_gspo_on_single_tokens_is_ppo(token_rows: Rows) -> None:
     single = batch_of([[t] for row in token_rows for t in row])
@@ -281,6 +294,7 @@ def test_gspo_on_single_tokens_is_ppo(token_rows: Rows) -> None:
     assert_close(result.logprob_grad, expected.logprob_grad)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", POLICY_LOSSES)
 @given(data=st.data())
 def test_on_policy_every_policy_loss_has_the_gradient_of_reinforce(kind: str, data: st.DataObject) -> None:

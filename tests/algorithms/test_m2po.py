@@ -38,6 +38,7 @@ def by_dropping(gap_values: list[float], threshold: float) -> float:
     return math.sqrt(squares[-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threshold", [0.004, 0.04, 1.0])
 @given(gap_values=gaps)
 def test_the_fewest_largest_gaps_are_masked(threshold: float, gap_values: list[float]) -> None:
@@ -52,6 +53,7 @@ def candidates(token_rows: Rows) -> list[float]:
     return [abs(t.logprob - t.behaviour) for t in tokens if (t.logprob - t.behaviour) * t.advantage > 0]
 
 
+@pytest.mark.long
 @given(rows)
 def test_the_loss_is_ppo_with_the_range_of_the_batch(token_rows: Rows) -> None:
     gap = by_dropping(candidates(token_rows), 0.04)
@@ -76,6 +78,7 @@ def test_the_loss_is_ppo_with_the_range_of_the_batch(token_rows: Rows) -> None:
     assert close(result.metrics["m2po_second_moment"] / len(slopes), math.fsum(squares) / max(len(squares), 1))
 
 
+@pytest.mark.long
 @given(rows)
 def test_with_a_huge_threshold_the_loss_is_ppo_with_the_outer_bounds(token_rows: Rows) -> None:
     ppo = {"kind": "ppo", "clip_low": 0.95, "clip_high": 20.0}

@@ -21,6 +21,7 @@ def measured(token_rows: Rows, is_own: list[bool] | None = None) -> dict[str, fl
     return measure_mismatch(batch.logprobs, tokens, rows=len(token_rows)).metrics()
 
 
+@pytest.mark.long
 @given(rows)
 def test_the_measures_match_their_formulas(token_rows: Rows) -> None:
     gaps = [t.logprob - t.behaviour for row in token_rows for t in row]
@@ -49,6 +50,7 @@ def test_only_tokens_of_the_own_version_with_a_recorded_logprob_are_measured() -
     assert measured([[]]) == {}
 
 
+@pytest.mark.long
 @given(rows)
 def test_sums_do_not_depend_on_parts_and_ranks(token_rows: Rows) -> None:
     batch = batch_of(token_rows)

@@ -50,6 +50,7 @@ def test_every_option_is_documented(registry: Any) -> None:
     assert lacking == []
 
 
+@pytest.mark.long
 def test_the_loss_of_the_guide_works() -> None:
     [code] = re.findall(r"```python\n(.*?)```", GUIDE, re.S)
     registered = dict(losses._registered)

@@ -20,6 +20,7 @@ def applied(token_rows: Rows, **spec: object) -> TokenData:
     return token_advantages.build(spec)(batch.tokens, batch.statistics.rows, SingleRank())
 
 
+@pytest.mark.long
 @given(rows)
 def test_turn_discount_decays_with_the_following_turns(token_rows: Rows) -> None:
     expected = [
@@ -79,6 +80,7 @@ def with_row_rewards(token_rows: Rows) -> Rows:
     return [[token._replace(advantage=row[-1].advantage) for token in row] for row in token_rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("per_slot", [False, True])
 @given(drawn=turns_of_rows())
@@ -123,6 +125,7 @@ def test_turn_returns_without_turn_rewards_are_the_centred_rewards() -> None:
     assert_close(applied(token_rows, kind="turn_returns", baseline="none").advantages, [1.0] * 5 + [0.0] * 2 + [0.5])
 
 
+@pytest.mark.long
 @given(turns_of_rows())
 def test_gae_places_turn_rewards_at_the_ends_of_turns(drawn: tuple[Rows, list[list[Turns]]]) -> None:
     token_rows, turns = with_row_rewards(drawn[0]), drawn[1]
@@ -149,6 +152,7 @@ def test_gae_places_turn_rewards_at_the_ends_of_turns(drawn: tuple[Rows, list[li
     assert_close(result.advantages, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 2, 4])
 @given(token_rows=rows)
 def test_whitened_advantages_do_not_depend_on_the_number_of_ranks(count: int, token_rows: Rows) -> None:
@@ -177,6 +181,7 @@ def generalized(row: list[Token], gamma: float, decay: float) -> list[float]:
     return [sum((gamma * decay) ** (k - t) * deltas[k] for k in range(t, len(row))) for t in range(len(row))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("gamma", "decay"), [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (0.99, 0.0)])
 @given(token_rows=rows)
 def test_gae_matches_its_formula(gamma: float, decay: float, token_rows: Rows) -> None:
@@ -210,6 +215,7 @@ def test_decayed_sums_match_a_loop(token_rows: list[tuple[float, float]]) -> Non
     assert_close(decayed_sums(values, decays), expected[::-1])
 
 
+@pytest.mark.long
 @given(rows)
 def test_distillation_is_the_clipped_log_ratio_of_the_teacher(token_rows: Rows) -> None:
     result = applied(token_rows, kind="distillation")

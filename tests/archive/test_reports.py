@@ -10,6 +10,7 @@ from astraflow.contract.errors import CorruptData
 from tests.fakes.synthetic_run import SyntheticRun
 
 
+@pytest.mark.long
 def test_a_compressed_report_round_trips() -> None:
     report = SyntheticRun(nodes=tuple(f"node-{number}" for number in range(500))).report(150)
 

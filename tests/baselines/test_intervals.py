@@ -20,6 +20,7 @@ def test_the_score_interval_has_published_values(successes: int, trials: int, lo
     assert (mirrored.low, mirrored.high) == pytest.approx((1 - high, 1 - low), abs=5e-5)
 
 
+@pytest.mark.long
 def test_the_bootstrap_agrees_with_the_normal_interval_of_many_values() -> None:
     values = np.random.default_rng(1).beta(2, 3, size=2000)
     interval = bootstrap(values.tolist(), seed=0)
@@ -29,6 +30,7 @@ def test_the_bootstrap_agrees_with_the_normal_interval_of_many_values() -> None:
     assert interval == bootstrap(values.tolist(), seed=0)
 
 
+@pytest.mark.long
 def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says() -> None:
     generator = np.random.default_rng(0)
     covered = 0
@@ -50,6 +52,7 @@ def test_the_method_follows_from_the_values() -> None:
     assert interval_of([0.25, 0.25]) == Interval(low=0.25, high=0.25, method=IntervalMethod.BOOTSTRAP)
 
 
+@pytest.mark.long
 def test_a_large_bootstrap_is_drawn_in_parts() -> None:
     values = np.linspace(0, 2, 5000).tolist()
     interval = bootstrap(values, seed=0)

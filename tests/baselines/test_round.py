@@ -57,6 +57,7 @@ async def scored(
     return rounds.report(), results
 
 
+@pytest.mark.long
 async def test_an_endpoint_that_sometimes_fails_is_scored_as_if_it_did_not() -> None:
     async with endpoint() as (server, subject):
         server.fault_every = {5: failing(429), 7: failing(500), 11: nonsense}
@@ -122,6 +123,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return models.build(TINY).prepare()
 
 
+@pytest.mark.long
 async def test_a_saved_model_is_scored_in_the_real_engine(folder: Path) -> None:
     selection = select(load_recipe("smoke"), "progress", samples=2, prompts=3, seed=5)
     scores = []
@@ -195,6 +197,7 @@ async def test_a_simulated_engine_cannot_score_a_model(folder: Path, monkeypatch
         assert refusal.value.code == code
 
 
+@pytest.mark.long
 async def test_an_engine_that_computes_something_else_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from astraflow.raas.engines.local_torch import LocalTorchEngine
 

@@ -31,6 +31,7 @@ def outcome(mode: str, *, seconds: float) -> Outcome:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)

@@ -2,10 +2,13 @@
 
 from xml.etree import ElementTree
 
+import pytest
+
 from astraflow.runtime.plot import Curve, line_plot
 from benchmarks.data_algorithms import VARIANTS, curves, measure, table
 
 
+@pytest.mark.long
 def test_a_short_run_has_a_line_for_every_variant_and_replay_saves_rollouts() -> None:
     outcomes = [measure(variant, steps=4, seed=1) for variant in VARIANTS]
     lines = table([outcomes, outcomes]).splitlines()

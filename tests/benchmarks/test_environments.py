@@ -10,6 +10,7 @@ COSTLY = ("alfworld", "scienceworld")
 """Environments with processes that take tens of seconds to start. `tests/environments` plays them in each run."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "subject",
     [
@@ -24,6 +25,7 @@ def test_every_environment_is_measured(subject: environments.Subject) -> None:
     assert environments.table([figures]).count("\n") == 2
 
 
+@pytest.mark.long
 def test_games_are_measured() -> None:
     figures = asyncio.run(environments.measure_game("ConnectFour-v0", seconds=0.05))
     assert min(figures.serial_per_s, figures.at_once_per_s) > 0

@@ -4,6 +4,8 @@ import pytest
 
 from benchmarks.partial_rollouts import measure
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.anyio
 async def test_returned_rollouts_discard_no_tokens() -> None:

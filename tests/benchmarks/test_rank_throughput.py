@@ -4,6 +4,8 @@ import pytest
 
 from benchmarks.rank_throughput import plan_facts
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("micro_batch_tokens", [4096, 16_384])
 def test_rows_of_different_lengths_are_divided_evenly(micro_batch_tokens: int) -> None:

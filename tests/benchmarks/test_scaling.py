@@ -6,6 +6,7 @@ from benchmarks.scaling.__main__ import compared, plot, published, published_lin
 from benchmarks.scaling.decisions import decision_times_ms
 
 
+@pytest.mark.long
 def test_every_scaling_policy_has_figures() -> None:
     runs_by_policy = compared("steady", range(1))
     assert scenario_line("steady", runs_by_policy).count("|") == 3

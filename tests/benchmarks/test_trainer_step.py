@@ -5,6 +5,8 @@ import pytest
 from benchmarks.trainer_step.loops import BareLoop, LocalLoop, Setting
 from benchmarks.trainer_step.rows import SMALL_VOCABULARY, batch_of
 
+pytestmark = pytest.mark.long
+
 
 def test_both_loops_have_the_same_losses() -> None:
     batch = batch_of([(6, [5, 9]), (3, [14])], SMALL_VOCABULARY)

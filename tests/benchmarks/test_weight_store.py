@@ -25,6 +25,7 @@ def test_versions_are_uploaded_by_each_method(tmp_path: Path) -> None:
     assert [row.sent for row in rows] == ["delta", "shared bits", "shared bits and delta"]
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 @pytest.mark.parametrize("replies", ["message", "raw"])
 async def test_a_snapshot_is_fetched_in_ranges(replies: str) -> None:

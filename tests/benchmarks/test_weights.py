@@ -22,6 +22,7 @@ def pair() -> Pair:
     return pair_of(old[:300_000], new[:300_000])
 
 
+@pytest.mark.long
 def test_every_codec_reproduces_the_target_with_the_expected_size(pair: Pair) -> None:
     rows = {row.codec: row for row in measure(pair, CODECS, repeat=1)}
 

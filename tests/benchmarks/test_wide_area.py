@@ -60,6 +60,7 @@ def test_the_configured_share_of_packets_is_lost() -> None:
 needs_link = pytest.mark.needs("link")
 
 
+@pytest.mark.long
 @needs_link
 def test_connections_have_the_round_trip_time_and_rate_of_the_link() -> None:
     spec = LinkSpec(bits_per_s=1e9, delay_s=0.05)
@@ -79,6 +80,7 @@ def test_connections_have_the_round_trip_time_and_rate_of_the_link() -> None:
     assert (counts.lost, counts.in_outages) == (0, 0)
 
 
+@pytest.mark.long
 @needs_link
 def test_a_version_is_transferred_over_a_lossy_link_with_outages() -> None:
     spec = LinkSpec(bits_per_s=4e8, delay_s=0.02, loss=0.002, jitter_s=0.005)

@@ -70,6 +70,7 @@ def test_a_plugin_that_does_not_import_is_refused(cli: Cli) -> None:
     assert "no.such.module" in message
 
 
+@pytest.mark.long
 def test_help_imports_no_heavy_package() -> None:
     code = (
         "import sys; from astraflow.cli.main import app; from typer.testing import CliRunner\n"
@@ -123,6 +124,7 @@ def test_a_maintainer_without_a_fleet_service_is_refused(cli: Cli, tmp_path: Pat
     assert "[cli.fleet_required]" in output
 
 
+@pytest.mark.long
 def test_recipes_are_listed_with_their_summary() -> None:
     shown = CliRunner().invoke(app, ["recipes"]).output
     assert "reverse/sort" in shown
@@ -214,6 +216,7 @@ def test_an_unwritable_run_directory_is_refused(cli: Cli, tmp_path: Path) -> Non
     assert "[storage.unusable]" in output
 
 
+@pytest.mark.long
 def test_a_directory_of_another_run_is_refused(cli: Cli, tmp_path: Path) -> None:
     with RunDirectory.opened(tmp_path / "run", name="x", seed=0, recipe=json.dumps({"name": "x"})) as directory:
         (directory.path / "trainer-solver" / "checkpoints" / "step-00000001").mkdir(parents=True)

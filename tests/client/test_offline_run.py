@@ -103,6 +103,7 @@ async def test_undecodable_rows_are_left_out(tmp_path: Path) -> None:
     assert len(await kept.evaluations()) == rounds - 1
 
 
+@pytest.mark.long
 def test_reports_are_by_minute_and_lately_by_second(tmp_path: Path) -> None:
     synthetic_run, archive = SyntheticRun(began_at=1200.0), recorded_archive(tmp_path)
     fill(archive, reports=tuple(synthetic_run.report(second) for second in range(1, 301)))

@@ -12,6 +12,7 @@ from tests.dataflow.test_service import assert_balanced, episode, produce, step_
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.long
 async def test_the_memory_limit_stops_issuing_but_accepts_issued_groups(tmp_path: Path) -> None:
     async with running(tmp_path, config(max_staleness=8, memory_bytes=1)) as service:
         node = (await service.nodes.join(facts())).node

@@ -52,6 +52,7 @@ def assert_balanced(report: Report) -> None:
     assert stream.admitted == flow.admitted
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_trainer_gets_correct_answers_without_any_node(tmp_path: Path) -> None:
     async with running(tmp_path, answered()) as service:
@@ -79,6 +80,7 @@ async def test_the_gate_bounds_what_is_prepared(tmp_path: Path, max_staleness: i
     assert_balanced(report)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_restart_trains_every_group_once(tmp_path: Path) -> None:
     async with running(tmp_path, answered()) as service:

@@ -17,7 +17,7 @@ from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial, folder_client_t
 from tests.dataflow.running import TOKEN
 from tests.fakes.http2_flood import Http2Flood
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 ENROLL = "/astraflow.v1.Enrollment/Enroll"
 METADATA = (("authorization", "Bearer wrong"), (PROTOCOL_KEY, PROTOCOL))

@@ -62,6 +62,7 @@ async def node_of(engine: FakeEngine) -> AsyncIterator[Runner]:
         )
 
 
+@pytest.mark.long
 async def test_a_member_whose_environment_dies_and_hangs_is_masked_and_its_group_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

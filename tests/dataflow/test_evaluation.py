@@ -410,6 +410,7 @@ async def test_each_role_has_its_own_scores_and_the_last_attempt_is_the_answer(t
         assert "avg@2" not in scores
 
 
+@pytest.mark.long
 async def test_a_schedule_waits_for_every_policy(tmp_path: Path) -> None:
     together = evaluation(every_versions=2).model_copy(update={"workflow": {"kind": "solve_and_verify"}})
     settings = config(policies=("solver", "verifier"), evaluations={"held-out": together})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -36,6 +37,8 @@ from tests.dataflow.kills import commits_of
 from tests.dataflow.running import config, evaluation, facts
 from tests.fakes.clock import ManualClock
 from tests.stateful import machine_test
+
+pytestmark = pytest.mark.long
 
 SOLVER, FLOW = PolicyId("solver"), FlowId("train-solver")
 HELD_OUT = FlowId("held-out")

@@ -79,6 +79,7 @@ def test_length_drops_groups_that_are_mostly_too_short_or_too_long() -> None:
         filters.build({"kind": "length", "min_tokens": 9, "max_tokens": 8})
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=12), st.integers(-1, 2)), max_size=5))
 def test_repetition_counts_match_a_reference_implementation(stretches: list[tuple[list[int], int]]) -> None:
     trajectory = written(*stretches)
@@ -127,6 +128,7 @@ def test_off_policy_matches_a_reference_implementation(
     assert kept is (len(old) / len(versions) <= 0.5)
 
 
+@pytest.mark.long
 @given(members=st.lists(st.tuples(stretches, st.booleans()), min_size=1, max_size=5), allows=st.booleans())
 def test_length_matches_a_reference_implementation(
     members: list[tuple[list[tuple[list[int], int]], bool]], allows: bool

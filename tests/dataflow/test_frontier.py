@@ -33,6 +33,8 @@ from tests.dataflow.kills import KilledFiles
 from tests.dataflow.running import archive_in, committing, config, facts
 from tests.fakes.clock import ManualClock
 
+pytestmark = pytest.mark.long
+
 SOLVER = PolicyId("solver")
 GROUP_SIZE = 2
 REWARDS = {"solved": (1.0, 1.0), "missed": (0.0, 0.0), "mixed": (0.0, 1.0)}

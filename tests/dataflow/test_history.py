@@ -87,6 +87,7 @@ async def test_a_large_answer_is_split_into_pages(tmp_path: Path, monkeypatch: p
         assert rest[0] == first.reports[-1].sequence + 1
 
 
+@pytest.mark.long
 async def test_one_point_per_minute_is_kept_for_the_run(tmp_path: Path) -> None:
     async with opened(tmp_path, seconds=10, minutes=3) as history:
         for second in range(60 * 5 + 1):
@@ -95,6 +96,7 @@ async def test_one_point_per_minute_is_kept_for_the_run(tmp_path: Path) -> None:
         assert (await history.page_after(0, limit=9, resolution_s=60)).reports[0].nodes == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", [1, 59, 60, 61, 119, 120, 121])
 async def test_a_restart_leaves_no_gap_and_no_duplicate(tmp_path: Path, cut: int) -> None:
     async with opened(tmp_path) as history:

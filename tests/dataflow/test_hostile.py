@@ -313,6 +313,7 @@ async def test_an_invalid_step_report_is_refused_completely(tmp_path: Path) -> N
         await unchanged(service, before)
 
 
+@pytest.mark.long
 async def test_too_large_heartbeats_of_one_node_do_not_delay_other_nodes(tmp_path: Path) -> None:
     """Refuses large heartbeats by their size alone, without decoding them."""
     large = pb.HeartbeatRequest(counters={f"counter-{index:07}": 1.0 for index in range(2**20)}).SerializeToString()

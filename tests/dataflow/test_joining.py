@@ -169,6 +169,7 @@ async def test_a_join_token_permits_only_its_role_name_and_pool(tmp_path: Path) 
                     await client.join(wrong)
 
 
+@pytest.mark.long
 async def test_an_operator_of_one_pool_can_drain_only_its_nodes(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         nodes = {}
@@ -247,6 +248,7 @@ async def test_a_retired_node_rejoins_only_with_a_new_token(tmp_path: Path, how:
         await service.enrolled((await service.minted()).token, request)
 
 
+@pytest.mark.long
 async def test_tokens_and_credentials_survive_a_restart(tmp_path: Path) -> None:
     (_, request), (_, other) = new_request(), new_request()
     async with dataflow(tmp_path) as service:
@@ -338,6 +340,7 @@ async def test_the_actor_is_the_holder_of_the_credential(tmp_path: Path) -> None
         assert await service.events("flow_paused") == ["flow_paused: by operator olga: lunch"]
 
 
+@pytest.mark.long
 async def test_a_result_pushed_in_the_name_of_another_node_is_refused(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         holder_credential = await service.enrolled((await service.minted()).token, new_request()[1], name="holder")

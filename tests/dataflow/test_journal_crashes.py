@@ -19,6 +19,8 @@ from astraflow.dataflow.storage.segments import PAGE_BYTES
 from tests.dataflow.kills import KilledFiles
 from tests.dataflow.running import committing
 
+pytestmark = pytest.mark.long
+
 
 class Asked:
     """Performs actions on a journal, and records the payloads after each change."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,6 +127,7 @@ def test_a_node_gets_one_change_for_all_tasks_that_are_complete() -> None:
 STEPS = ["lease", "renew", "claim", "expire", "return", "give back", "complete"]
 
 
+@pytest.mark.long
 @given(in_doubt=st.integers(0, 4), steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 8)), max_size=60))
 def test_leases_match_a_reference_implementation(in_doubt: int, steps: list[tuple[str, int]]) -> None:
     """Compares with a model that does everything in the slow, obvious way."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -28,6 +29,8 @@ from tests.dataflow.kills import commits_of
 from tests.dataflow.running import config, facts
 from tests.fakes.clock import ManualClock
 from tests.stateful import machine_test
+
+pytestmark = pytest.mark.long
 
 FLOW, SOLVER = FlowId("train-solver"), PolicyId("solver")
 NAMES = ("ada", "bob", "eve")

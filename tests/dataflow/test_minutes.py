@@ -57,6 +57,7 @@ def test_seconds_without_rollouts_do_not_lower_the_reward() -> None:
     assert point(reports[:1], before=None).streams[0].reward_produced == 0.0
 
 
+@pytest.mark.long
 @given(seconds=st.lists(st.integers(0, 600), min_size=1, max_size=40, unique=True).map(sorted))
 def test_every_ended_minute_has_one_point_despite_a_restart(seconds: list[int]) -> None:
     def points_of(reports: list[Report], minutes: MinuteAggregator) -> list[int]:

@@ -210,6 +210,7 @@ async def test_a_shared_flow_feeds_both_policies_up_to_the_stricter_bound(tmp_pa
         assert await it.roll_out() == min(3 * 4, 5 * 3) - 2 * 4
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_stalled_trainer_with_its_own_flow_stops_only_its_stream(tmp_path: Path) -> None:
     async with world(tmp_path, config(shared=False, when_full="wait")) as it:
@@ -223,6 +224,7 @@ async def test_a_stalled_trainer_with_its_own_flow_stops_only_its_stream(tmp_pat
         assert await it.roll_out() == 4 + 4
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_shared_flow_continues_without_a_stalled_trainer_up_to_its_bound(tmp_path: Path) -> None:
     async with world(tmp_path, config(shared=True)) as it:
@@ -240,6 +242,7 @@ async def test_a_shared_flow_continues_without_a_stalled_trainer_up_to_its_bound
         assert "31 s" in it.report().events[-1].message
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_pacing_limits_a_shared_flow_until_a_trainer_stalls(tmp_path: Path) -> None:
     async with world(tmp_path, config(shared=True, pacing=True)) as it:
@@ -262,6 +265,7 @@ async def test_pacing_limits_a_shared_flow_until_a_trainer_stalls(tmp_path: Path
         assert it.dropped(VERIFIER) == {}
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_shared_flow_waits_for_a_slower_trainer_and_drops_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, config(shared=True)) as it:
@@ -381,6 +385,7 @@ async def test_a_trainer_that_stalls_before_it_publishes_an_announced_version_st
         assert len(await it.lease(served={SOLVER: Version(0), VERIFIER: Version(1)})) == 4 * GROUP_SIZE
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_staleness_zero_is_a_barrier_for_both_trainers_and_the_node(tmp_path: Path) -> None:
     synchronous = StreamConfig(batch_groups=4, max_staleness=0)
@@ -525,4 +530,4 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
         self.loop.run(end())
 
 
-TestTwoTrainersUnderFire = machine_test(TwoTrainersUnderFire, examples=15, steps=40)
+TestTwoTrainersUnderFire = pytest.mark.long(machine_test(TwoTrainersUnderFire, examples=15, steps=40))

@@ -66,6 +66,7 @@ async def test_a_result_counts_only_for_the_credential_that_held_the_lease(
             assert await other.push(own_id, [make.episode(task.id, node=own_id)]) == ("late",)
 
 
+@pytest.mark.long
 async def test_a_node_with_a_renewed_credential_keeps_its_name_and_results(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         first = await service.enrolled((await service.minted()).token, new_request()[1])
@@ -79,6 +80,7 @@ async def test_a_node_with_a_renewed_credential_keeps_its_name_and_results(tmp_p
             assert await client.push(again, [make.episode(task.id, node=again)]) == ("accepted",)
 
 
+@pytest.mark.long
 async def test_a_new_credential_gets_a_name_after_the_old_one_left_or_was_revoked(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         for number, turn in enumerate(("leave", "revoke", "last"), start=1):

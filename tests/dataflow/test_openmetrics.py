@@ -64,6 +64,7 @@ def test_both_formats_have_the_same_samples() -> None:
     assert exposition(full_report(), OPENMETRICS)[0].endswith(b"# EOF\n")
 
 
+@pytest.mark.long
 def test_samples_have_the_values_of_the_report() -> None:
     report = full_report()
     assert sample(report, "astraflow_flow_issued_groups_total", flow="train") == 10

@@ -21,6 +21,7 @@ def simulated(demand: Demand) -> tuple[float, float]:
     return mean(stream.ages[begin:]), sum(waits) / (sum(waits) + sum(stream.steps_s[begin:]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "demand",
     [
@@ -38,11 +39,13 @@ def test_batches_are_much_fresher_and_the_trainer_hardly_waits_longer(demand: De
     assert paced_wait <= wait + 0.01
 
 
+@pytest.mark.long
 def test_with_too_few_nodes_nothing_changes() -> None:
     short = replace(PLENTY, nodes=4)
     assert simulated(replace(short, is_paced=True)) == simulated(short)
 
 
+@pytest.mark.long
 def test_the_trainer_is_supplied_again_after_its_demand_doubled() -> None:
     demand = replace(PLENTY, nodes=80, is_paced=True, step_factor=lambda step: 1.0 if step < STEPS // 2 else 0.5)
     stream = SimulatedStream(demand)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ def test_restored_rollouts_are_stored_with_their_size() -> None:
     assert second.report() == first.report()
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.tuples(st.sampled_from(["keep", "settle", "stale", "restart"]), st.integers(0, 3), st.integers(0, 3)),

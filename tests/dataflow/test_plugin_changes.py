@@ -102,6 +102,7 @@ async def step(run: Run, version: int) -> None:
     await trainers.report_step(report)
 
 
+@pytest.mark.long
 async def test_a_plugin_change_states_when_it_takes_effect(tmp_path: Path) -> None:
     """Changes plugins over real gRPC, also across a restart whose recipe has the original plugins."""
     async with running(tmp_path) as service:

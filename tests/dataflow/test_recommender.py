@@ -55,6 +55,7 @@ def course(second: int, *, nodes: int = NODES) -> Report:
     return replace(make.report(stream, flows=(flow,), nodes=members), at=1000.0 + second)
 
 
+@pytest.mark.long
 async def test_a_changed_target_is_recorded_as_an_event(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         recommender = Recommender(spec(), journal=journal, events=run.events)
@@ -92,6 +93,7 @@ async def test_a_limit_on_the_target_is_recorded_at_its_start_and_end(tmp_path: 
         assert "22" in ended.message
 
 
+@pytest.mark.long
 async def test_a_trainer_at_the_staleness_gate_causes_one_event_and_no_growth(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         recommender = Recommender(spec(), journal=journal, events=run.events)
@@ -114,6 +116,7 @@ def rules(run: Run) -> list[Event]:
     return [event for event in run.events.latest(50) if event.kind in kinds]
 
 
+@pytest.mark.long
 async def test_targets_survive_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         recommender = Recommender(spec(), journal=journal, events=run.events)
@@ -195,6 +198,7 @@ async def test_what_if_without_a_recording_is_refused(tmp_path: Path) -> None:
             await service.control.what_if(WhatIfQuestion(resolution_s=7))
 
 
+@pytest.mark.long
 async def test_what_if_replays_the_recorded_run_with_other_bounds(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         archive = Archive(tmp_path / "history.sqlite", clock=ManualClock())

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ happenings = st.lists(
 )
 
 
+@pytest.mark.long
 @given(happenings)
 def test_reported_and_counted_events_add_up_to_all_events(happened: list[tuple[str, str, int]]) -> None:
     folding, now = RepeatFilter(), 0.0

@@ -121,6 +121,7 @@ def test_replay_prefers_groups_by_its_weighting(weighting: str, preferred: int |
         assert counts[preferred] > 600
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("weighting", "expected"), [("recency", 1 / (1 + 0.25)), ("reward", 0.2 / (0.2 + 0.8)), ("uniform", 0.5)]
 )

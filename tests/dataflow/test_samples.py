@@ -479,6 +479,7 @@ async def test_the_bins_of_rewards_match_queries(tmp_path: Path) -> None:
     assert (nothing.bins, nothing.failed) == ((), 0)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=12), st.integers(3, 40))
 @example([1.7e308, -1.7e308, 0.0], 20)

@@ -43,17 +43,20 @@ def majority_by_trying(prompt: Samples) -> float:
     return float(sum(chances, Fraction(0)) / len(winners))
 
 
+@pytest.mark.long
 @given(prompt=samples_of_a_prompt, k=st.integers(1, 8))
 def test_pass_at_k_matches_enumeration(prompt: Samples, k: int) -> None:
     estimate = pass_at(k, samples=len(prompt), correct=sum(map(is_right, prompt)))
     assert estimate is None if k > len(prompt) else estimate == pytest.approx(float(pass_by_trying(prompt, k)))
 
 
+@pytest.mark.long
 @given(prompt=samples_of_a_prompt)
 def test_the_majority_score_matches_enumeration(prompt: Samples) -> None:
     assert majority(prompt, correct_threshold=RIGHT_FROM) == pytest.approx(majority_by_trying(prompt))
 
 
+@pytest.mark.long
 @given(prompt=samples_of_a_prompt, order=st.randoms())
 def test_the_order_of_samples_does_not_matter(prompt: list[Sample], order: random.Random) -> None:
     shuffled = list(prompt)
@@ -61,6 +64,7 @@ def test_the_order_of_samples_does_not_matter(prompt: list[Sample], order: rando
     assert majority(shuffled, correct_threshold=RIGHT_FROM) == majority(prompt, correct_threshold=RIGHT_FROM)
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(prompts=st.lists(samples_of_a_prompt | st.just([]), max_size=6), samples=st.integers(1, 9))
 def test_scores_are_means_over_prompts_with_standard_errors(prompts: list[list[Sample]], samples: int) -> None:
@@ -77,6 +81,7 @@ def test_scores_are_means_over_prompts_with_standard_errors(prompts: list[list[S
     assert len(round_scores) <= 2 + len({1, 2, 4, 8, samples})
 
 
+@pytest.mark.long
 @given(prompt=samples_of_a_prompt)
 def test_pass_at_k_does_not_decrease_with_k(prompt: Samples) -> None:
     round_scores = scores([prompt], samples=len(prompt), correct_threshold=RIGHT_FROM)

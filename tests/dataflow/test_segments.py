@@ -150,6 +150,7 @@ def test_a_file_system_without_direct_writes_uses_buffered_writes(tmp_path: Path
         shared.rmdir()
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(data=st.data())
 def test_files_stay_within_a_few_times_the_needed_size(data: st.DataObject) -> None:

@@ -96,6 +96,7 @@ def chosen_in(selector: Selector, epochs: int, *, size: int, rewards: Mapping[in
     return counts
 
 
+@pytest.mark.long
 def test_greso_always_issues_mixed_prompts_and_others_at_their_floor() -> None:
     size, epochs = 300, 80
     rewards = dict.fromkeys(range(100), EASY) | dict.fromkeys(range(100, 200), HARD)
@@ -197,6 +198,7 @@ class SlowGreso:
         return "easy" if all(policy_rewards[0] > 0.5 for policy_rewards in known) else "hard"
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(happened=happenings)
 def test_greso_matches_a_reference_implementation(happened: list[Any]) -> None:
@@ -272,6 +274,7 @@ class SlowCurriculum:
         return reduce(lambda before, mean: before + 0.01 * (mean - before), [mean for _, mean in self.results], 0.5)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(happened=happenings)
 def test_curriculum_matches_a_reference_implementation(happened: list[Any]) -> None:
@@ -294,6 +297,7 @@ def test_curriculum_uses_the_policy_closest_to_the_target_instead_of_the_mean() 
     assert rows[4] == 0.5
 
 
+@pytest.mark.long
 def test_curriculum_prefers_prompts_near_its_target() -> None:
     size = 200
     curriculum = build("curriculum", size, exploration=0.1)
@@ -314,6 +318,7 @@ def mixed(weights: list[float]) -> Selector:
     return build_selector({"kind": "uniform"}, datasets.build({"kind": "mixture", "parts": parts}, 5), 5)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(weights=st.lists(st.floats(0.001, 1000), min_size=1, max_size=8))
 def test_a_mixture_keeps_the_shares_of_any_weights_within_one_prompt(weights: list[float]) -> None:

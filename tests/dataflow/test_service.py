@@ -215,6 +215,7 @@ async def test_the_next_batch_is_served_before_the_previous_acknowledgement(tmp_
         assert_balanced(await service.control.report())
 
 
+@pytest.mark.long
 async def test_no_batch_is_served_beyond_the_last_step_of_a_run(tmp_path: Path) -> None:
     async with running(tmp_path, config(stop=StopConfig(steps=1))) as service:
         await produce(service, 4)

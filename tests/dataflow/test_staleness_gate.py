@@ -11,6 +11,8 @@ from tests.dataflow.simulated_stream import Demand, SimulatedStream, trained
 from tests.dataflow.test_samplers import SOLVER, routed, slot_plugins
 from tests.stateful import machine_test
 
+pytestmark = pytest.mark.long
+
 
 def feed(*, nodes: int, max_staleness: int) -> SimulatedStream:
     """Returns the state after 300 simulated seconds. The demand step of `benchmarks/fleet_following --nodes 10`:

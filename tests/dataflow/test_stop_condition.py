@@ -75,6 +75,7 @@ def test_a_run_without_a_condition_does_not_end() -> None:
     assert judged(StopCondition(None, [SOLVER]), *[1.0] * 50) == []
 
 
+@pytest.mark.long
 @given(
     rewards=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=30),
     window=st.integers(1, 6),
@@ -159,6 +160,7 @@ async def test_a_completed_run_stays_complete_after_a_restart(tmp_path: Path) ->
         assert welcome.acknowledged_steps == 2
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_waiting_trainer_ends_immediately_when_the_run_completes(tmp_path: Path) -> None:
     chosen = config(policies=("solver", "verifier"), stop=StopConfig(reward=0.0, window_steps=1))
@@ -180,6 +182,7 @@ async def test_a_waiting_trainer_ends_immediately_when_the_run_completes(tmp_pat
                 await service.trainer(policy).pull_batch(version=Version(1), wait_s=60)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_nodes_finish_an_evaluation_round_before_they_are_told_to_leave(tmp_path: Path) -> None:
     chosen = config(max_staleness=4, stop=StopConfig(steps=1), evaluations={"held-out": evaluation()})

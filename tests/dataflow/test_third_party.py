@@ -139,6 +139,7 @@ def test_a_run_uses_plugins_of_an_installed_package(tmp_path: Path) -> None:
         assert run.streams[PolicyId("solver")].metrics() == {"sample_latest.level": 0.5}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("installed")
 def test_plugins_of_an_installed_package_are_listed_and_their_options_checked() -> None:
     assert "sample_last" in selectors.kinds()

@@ -6,6 +6,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.datasets.shuffle import Shuffle
 
 
+@pytest.mark.long
 @given(size=st.integers(1, 300), seed=st.integers(0, 50))
 def test_every_item_appears_exactly_once(size: int, seed: int) -> None:
     order = Shuffle(size, seed=seed)

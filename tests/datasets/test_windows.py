@@ -9,6 +9,7 @@ from astraflow.datasets.files.parquet import WindowShuffle
 sizes = st.lists(st.integers(0, 12), min_size=1, max_size=9).filter(any)
 
 
+@pytest.mark.long
 @given(sizes=sizes, window=st.integers(1, 12), seed=st.integers(0, 9))
 def test_every_row_appears_exactly_once_and_each_group_within_one_window(
     sizes: list[int], window: int, seed: int

@@ -336,6 +336,7 @@ def give_token(run: Composed) -> None:
     path.write_text(f"{TOKEN}\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "token"),
     [("dataflow", "secrets/run-token"), ("weights", "secrets/run-token"), ("node", "volumes/nodes/token")],
@@ -348,6 +349,7 @@ def test_without_its_token_a_service_does_not_start(run: Composed, name: str, to
     assert str(run.directory / token) in done.stderr
 
 
+@pytest.mark.long
 def test_without_the_authority_a_service_does_not_listen(run: Composed) -> None:
     give_token(run)
     done = run.done("weights", PROGRAM, *run.services["weights"]["command"])
@@ -439,6 +441,7 @@ def keys_of(run: Composed) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files if path.name != "revoked.json"}
 
 
+@pytest.mark.long
 def test_keys_are_created_once_and_only_public_ones_are_readable(run: Composed) -> None:
     run.start("keys")
     assert run.processes["keys"].wait() == 0

@@ -225,6 +225,7 @@ async def test_a_failed_load_restarts_the_server_with_the_staged_version(kind: s
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_load_that_fails_after_the_weights_changed_does_not_serve_the_old_version() -> None:
     environment = FakeEnvironment("sglang")
@@ -274,6 +275,7 @@ async def test_patches_are_compared_with_a_reload(kind: str) -> None:
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_servers_share_the_requests_and_survive_the_loss_of_one(kind: str) -> None:
     FakeEnvironment(kind)
@@ -314,6 +316,7 @@ async def test_a_request_whose_server_was_not_lost_raises_its_error(kind: str, m
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_control_requests_survive_a_connection_that_the_server_closed(kind: str) -> None:
     environment = FakeEnvironment(kind)
@@ -361,6 +364,7 @@ async def test_a_server_that_does_not_start_in_time_is_killed(kind: str) -> None
     await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_starting_waits_for_a_slow_server(kind: str) -> None:
     FakeEnvironment(kind).fail_start(delay_s=0.5)
@@ -374,6 +378,7 @@ async def test_starting_waits_for_a_slow_server(kind: str) -> None:
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_server_that_answers_everything_but_generations_is_restarted(kind: str) -> None:
     environment = FakeEnvironment(kind)
@@ -429,6 +434,7 @@ async def test_a_server_that_generates_may_miss_more_probes(kind: str, monkeypat
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_failed_restarts_count_against_the_budget(kind: str) -> None:
     environment = FakeEnvironment(kind)
@@ -498,6 +504,7 @@ async def test_a_paused_engine_stays_paused_over_a_restart(kind: str) -> None:
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_suite_detects_a_weight_update_on_the_old_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that the suites see the error which `PauseMode.KEEP` avoids."""
@@ -531,6 +538,7 @@ async def test_the_suite_detects_a_weight_update_on_the_old_cache(kind: str, mon
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_flush_beside_running_requests_fails_after_the_weights_changed() -> None:
     """SGLang's `in_place` with `flush_cache`, which the simulated server must reproduce."""
@@ -571,6 +579,7 @@ async def test_an_abort_needs_the_prefix_of_vllm() -> None:
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_request_that_ends_in_the_queue_has_no_tokens(kind: str) -> None:
     FakeEnvironment(kind)
@@ -591,6 +600,7 @@ async def test_a_request_that_ends_in_the_queue_has_no_tokens(kind: str) -> None
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_key_of_a_server_is_only_known_to_the_node(kind: str) -> None:
     FakeEnvironment(kind)
@@ -612,6 +622,7 @@ async def test_the_key_of_a_server_is_only_known_to_the_node(kind: str) -> None:
         await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_no_secret_of_the_node_reaches_a_server(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUD_SECRET", "value-of-a-secret")
@@ -630,6 +641,7 @@ def test_a_missing_engine_is_refused_with_the_install_command(kind: str) -> None
         server(kind)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_an_unknown_argument_ends_the_server(kind: str) -> None:
     FakeEnvironment(kind)

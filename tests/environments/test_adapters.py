@@ -86,10 +86,10 @@ async def failure_of(environment: Environment, action: str) -> RolloutFailed:
 @pytest.mark.parametrize(
     ("action", "code", "is_replaced"),
     [
-        ("die", "environment.worker_died", True),
-        ("hang", "environment.worker_timeout", True),
-        ("raise", "environment.crashed", False),
-        ("flood", "environment.invalid_observation", False),
+        pytest.param("die", "environment.worker_died", True, marks=pytest.mark.long),
+        pytest.param("hang", "environment.worker_timeout", True, marks=pytest.mark.long),
+        pytest.param("raise", "environment.crashed", False, marks=pytest.mark.long),
+        pytest.param("flood", "environment.invalid_observation", False, marks=pytest.mark.long),
         ("nan", "environment.invalid_observation", False),
     ],
 )
@@ -124,6 +124,7 @@ async def test_a_game_in_a_worker_is_played_and_its_faults_are_failures_of_the_e
     assert [result.reward for result in turns[-1].results] == [1.0, -1.0]
 
 
+@pytest.mark.long
 async def test_a_worker_killed_from_outside_fails_only_its_own_episode() -> None:
     async with faulty_workers(workers=2) as factory:
         first, second = factory.make(), factory.make()
@@ -148,6 +149,7 @@ async def test_a_hang_is_ended_also_when_its_caller_stopped_waiting() -> None:
         assert total_reward(await play(factory, PROMPT, 1, lambda *_: "win")) == 1.0
 
 
+@pytest.mark.long
 async def test_output_of_an_environment_does_not_disturb_its_answers() -> None:
     async with faulty_workers() as factory:
         environment = factory.make()
@@ -156,6 +158,7 @@ async def test_output_of_an_environment_does_not_disturb_its_answers() -> None:
         assert (await environment.act("win")).text == "2"
 
 
+@pytest.mark.long
 async def test_episodes_wait_for_a_free_worker_and_may_share_one() -> None:
     async with faulty_workers(episodes_per_worker=3) as factory:
         assert factory.limits.concurrency == 3
@@ -185,6 +188,7 @@ async def test_workers_that_do_not_start_are_reported(changed: Mapping[str, Any]
             pass
 
 
+@pytest.mark.long
 async def test_refused_prompts_stay_invalid_input_over_every_adapter() -> None:
     refused = Prompt(id=PromptId("p:1"), fields={"refuse": True})
     async with faulty_workers() as factory:
@@ -205,6 +209,7 @@ async def served(url: str, **options: Any) -> AsyncIterator[Any]:
         await factory.close()
 
 
+@pytest.mark.long
 async def test_faults_behind_http_are_failures_of_the_environment() -> None:
     workers = {"kind": "process", "of": FAULTY, "workers": 1, "act_s": 1.0}
     async with serving_environment(workers, ServiceAddress()) as url, served(url, act_s=30.0) as factory:
@@ -256,6 +261,7 @@ async def process_of(*arguments: str) -> AsyncIterator[asyncio.subprocess.Proces
         await process.communicate()
 
 
+@pytest.mark.long
 async def test_an_environment_is_served_by_a_command() -> None:
     async with process_of('{"kind": "textcraft"}', "--port", "0") as process:
         assert process.stdout is not None

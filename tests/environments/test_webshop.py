@@ -68,6 +68,7 @@ async def opened(**options: Any) -> EnvironmentFactory:
     return factory  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 async def test_a_scripted_shopper_reaches_reward_1_for_every_goal() -> None:
     factory = await opened()
     for index in range(200):
@@ -100,6 +101,7 @@ async def test_pages_follow_each_other_as_in_a_shop() -> None:
     assert "Total results: 0" in empty.text
 
 
+@pytest.mark.long
 async def test_buying_another_product_gives_a_part_of_the_reward() -> None:
     factory = await opened()
     store = open_store(StoreOptions(**STORE))
@@ -226,6 +228,7 @@ def test_two_shared_categories_or_the_same_query_make_one_kind() -> None:
 words = st.sampled_from(["easy to clean", "heavy duty", "space saving", "rust proof", "black", "white", "small"])
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(
     attributes=st.lists(words, max_size=4),

@@ -63,6 +63,7 @@ def test_appended_turns_of_the_byte_tokenizer_are_those_of_its_format() -> None:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(
     st.lists(

@@ -26,6 +26,7 @@ from tests.errors import raises_code
 WIDTHS = {Dtype.BFLOAT16: np.uint16, Dtype.FLOAT16: np.uint16, Dtype.FLOAT32: np.uint32, Dtype.FLOAT8_E4M3: np.uint8}
 
 
+@pytest.mark.long
 @given(data=st.data(), dtype=st.sampled_from(sorted(WIDTHS, key=str)))
 def test_bits_round_trip_through_float32(data: st.DataObject, dtype: Dtype) -> None:
     bits = data.draw(hnp.arrays(WIDTHS[dtype], st.integers(1, 20)))

@@ -55,6 +55,7 @@ def test_the_architecture_is_supported() -> None:
     check_supported(models.build(SMALL).architecture())
 
 
+@pytest.mark.long
 def test_a_warm_start_stops_at_its_target_and_is_cached(own_home: Path) -> None:
     source = models.build({**SMALL, "warm_start": warm(target_accuracy=0.5)})
     progress: list[WarmStartProgress] = []

@@ -42,6 +42,7 @@ def test_every_id_is_below_the_vocabulary_size(tokenizer: ChatTokenizer) -> None
     assert ids.max() < tokenizer.vocab_size
 
 
+@pytest.mark.long
 @given(st.text())
 def test_bytes_round_trip_any_text(text: str) -> None:
     tokenizer = ByteTokenizer()
@@ -59,6 +60,7 @@ def test_the_character_vocabulary_fills_its_padded_size() -> None:
     assert len(char_tokenizer()) == CHAR_VOCAB_SIZE
 
 
+@pytest.mark.long
 def test_the_byte_tokenizer_needs_no_torch() -> None:
     program = (
         "import sys; from astraflow.models import build_tokenizer; build_tokenizer({'kind': 'scripted'}).encode('a'); "

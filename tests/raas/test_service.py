@@ -119,6 +119,7 @@ async def test_a_node_reports_the_sessions_of_its_agents(tmp_path: Path) -> None
     assert dataflow.beats[-1].gauges["agent_sessions"] == 1.0
 
 
+@pytest.mark.long
 async def test_a_node_joins_loads_weights_and_runs_tasks(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         dataflow = FakeDataflow(weights_address=weights)
@@ -173,6 +174,7 @@ async def test_a_node_is_registered_with_its_engine_during_the_start(
     assert len(dataflow.joins) == joins
 
 
+@pytest.mark.long
 async def test_a_node_evaluates_an_older_version_beside_the_newest(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         for version in (0, 1):
@@ -224,6 +226,7 @@ async def test_stopping_returns_leases_immediately(tmp_path: Path) -> None:
     assert (dataflow.left, dataflow.returned, dataflow.episodes) == (["stopped"], [], {})
 
 
+@pytest.mark.long
 async def test_stopping_with_a_drain_finishes_running_tasks(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
@@ -269,6 +272,7 @@ async def test_a_node_told_to_leave_returns_all_tasks(tmp_path: Path) -> None:
     assert dataflow.left == ["unneeded"], "the first reason is reported"
 
 
+@pytest.mark.long
 async def test_a_drain_with_a_deadline_returns_partial_rollouts_that_another_node_continues(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
@@ -349,6 +353,7 @@ async def test_an_unknown_preemption_notice_is_refused(tmp_path: Path) -> None:
     assert "'file'" in str(problem)
 
 
+@pytest.mark.long
 async def test_a_node_survives_a_restart_of_dataflow(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
@@ -375,6 +380,7 @@ async def _run_until_stopped(address: str, stop: asyncio.Event) -> None:
     await serve(config, dataflow=address, token=TOKEN, tls=None, stop=stop)
 
 
+@pytest.mark.long
 async def test_without_the_weight_store_the_old_version_is_served(tmp_path: Path) -> None:
     dataflow = FakeDataflow()
     async with dataflow.serving() as address:
@@ -413,6 +419,7 @@ async def test_a_node_rejoins_another_run_at_the_same_address(tmp_path: Path) ->
     assert dataflow.episodes[make.task(flow="other").id].failure is None
 
 
+@pytest.mark.long
 async def test_two_policies_work_together_on_one_node(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         dataflow = FakeDataflow(

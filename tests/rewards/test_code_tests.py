@@ -284,6 +284,7 @@ async def passed(reward: CodeTests, problem: Mapping[str, str], codes: list[str]
     return sum([int((await score(reward, checks_of(problem), code)).value) for code in codes])
 
 
+@pytest.mark.long
 async def test_published_solutions_pass_and_mutants_fail(reward: CodeTests) -> None:
     for problem in problems(step=14):
         assert await passed(reward, problem, [problem["prompt"] + problem["canonical_solution"]]) == 1

@@ -124,6 +124,7 @@ async def test_a_hostile_expression_costs_at_most_six_seconds(reward: MathAnswer
     assert time.monotonic() - began <= COST_S
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_killed_workers_never_make_an_answer_wrong() -> None:
     reward = MathAnswer(MathAnswerOptions(workers=2))

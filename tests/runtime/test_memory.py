@@ -64,6 +64,7 @@ def test_threads_of_a_low_memory_process_share_one_heap(tmp_path: Path, kept: st
     assert (heaps_file.read_text().count("<heap nr=") == 1) == (kept == "little")
 
 
+@pytest.mark.long
 @pytest.mark.needs("glibc")
 def test_freed_memory_between_used_blocks_is_returned() -> None:
     done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)

@@ -99,14 +99,17 @@ def is_ready(process: subprocess.Popen[str]) -> bool:
     return process.stdout.readline() == "ready\n"
 
 
+@pytest.mark.long
 def test_a_service_that_returns_exits_with_0() -> None:
     assert ended(start("ends")) == (0, "done\n", "")
 
 
+@pytest.mark.long
 def test_an_expected_error_is_one_line_without_a_traceback() -> None:
     assert ended(start("refuses")) == (EXIT_REFUSED, "", "error: port taken [invalid_input]\n")
 
 
+@pytest.mark.long
 def test_errors_of_a_group_are_printed_one_per_line() -> None:
     code, _, err = ended(start("refuses_together"))
     assert code == EXIT_REFUSED
@@ -130,6 +133,7 @@ def test_the_exit_code_distinguishes_permanent_errors(problem: AstraFlowError, c
     assert exit_code(problem) == code
 
 
+@pytest.mark.long
 def test_verbose_prints_the_traceback_before_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VERBOSE, "1")
     lines = ended(start("refuses"))[2].splitlines()
@@ -154,6 +158,7 @@ def test_an_error_line_is_read_back(line: str, message: str, code: str) -> None:
     assert read_error(line) == (message, code)
 
 
+@pytest.mark.long
 def test_following_a_parent_without_a_pipe_is_refused() -> None:
     code, _, err = ended(start("waits", follow_parent=True, stdin=subprocess.DEVNULL))
     assert code == EXIT_REFUSED
@@ -161,6 +166,7 @@ def test_following_a_parent_without_a_pipe_is_refused() -> None:
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_a_defect_shows_its_traceback() -> None:
     code, _, err = ended(start("breaks"))
     assert code == 1
@@ -168,6 +174,7 @@ def test_a_defect_shows_its_traceback() -> None:
     assert "ZeroDivisionError: a defect" in err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_service_with_exit_code_0(number: signal.Signals) -> None:
     process = start("waits")
@@ -176,6 +183,7 @@ def test_a_signal_stops_the_service_with_exit_code_0(number: signal.Signals) -> 
     assert ended(process) == (0, "stopped\n", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_in_the_exit_code_of_work_that_can_complete(number: signal.Signals) -> None:
     process = start("waits, may_complete=True")
@@ -184,10 +192,12 @@ def test_a_signal_is_in_the_exit_code_of_work_that_can_complete(number: signal.S
     assert ended(process) == (128 + number, "stopped\n", "")
 
 
+@pytest.mark.long
 def test_completed_work_exits_with_0() -> None:
     assert ended(start("ends, may_complete=True"))[0] == 0
 
 
+@pytest.mark.long
 def test_closing_the_pipe_of_the_parent_stops_the_service() -> None:
     process = start("waits", follow_parent=True)
     assert is_ready(process)
@@ -197,6 +207,7 @@ def test_closing_the_pipe_of_the_parent_stops_the_service() -> None:
     assert "parent_exited" in out + err
 
 
+@pytest.mark.long
 def test_input_from_the_parent_does_not_end_the_service() -> None:
     process = start("waits", follow_parent=True)
     assert is_ready(process)
@@ -209,6 +220,7 @@ def test_input_from_the_parent_does_not_end_the_service() -> None:
     assert ended(process)[0] == 0
 
 
+@pytest.mark.long
 def test_a_service_ignores_its_parent_by_default() -> None:
     process = start("waits", follow_parent=False)
     assert is_ready(process)
@@ -284,6 +296,7 @@ async def test_cancelling_also_cancels_the_work() -> None:
     assert order == ["cancelled"]
 
 
+@pytest.mark.long
 def test_files_of_a_process_are_private_to_its_user(tmp_path: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.replace("{main}", "writes")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

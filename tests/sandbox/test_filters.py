@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from astraflow.sandbox.inside import filters
 
 PROGRAM = """
@@ -32,6 +34,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.long
 def test_signals_reach_only_the_process_itself() -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True, timeout=60)
     refused = json.loads(ended.stdout)

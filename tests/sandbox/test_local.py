@@ -99,6 +99,7 @@ async def test_the_end_of_a_session_ends_its_processes(sandbox: LocalSandbox) ->
     assert await becomes("7773", 0)
 
 
+@pytest.mark.long
 async def test_a_timeout_restarts_only_that_interpreter(sandbox: LocalSandbox) -> None:
     async with sandbox.session(LIMITS) as session:
         await session.shell("KEPT=yes; echo x > file")
@@ -169,6 +170,7 @@ async def test_files_outside_of_the_working_directory_are_refused() -> None:
         await sandbox.close()
 
 
+@pytest.mark.long
 async def test_nothing_is_left_on_disk() -> None:
     before = set(Path(gettempdir()).glob("astraflow-sandbox-*"))
     sandbox = await started(level="restricted")
@@ -178,6 +180,7 @@ async def test_nothing_is_left_on_disk() -> None:
     assert set(Path(gettempdir()).glob("astraflow-sandbox-*")) <= before
 
 
+@pytest.mark.long
 async def test_no_isolation_is_refused_unless_it_is_allowed() -> None:
     with pytest.raises(SandboxError) as raised:
         await started(level="none")
@@ -263,6 +266,7 @@ async def test_none_of_5000_jobs_is_lost_or_wrong_while_workers_are_killed(level
     assert await run_while_workers_die(level, 5000, seed=2) > 20
 
 
+@pytest.mark.long
 async def test_jobs_run_in_a_service_whose_umask_keeps_files_private() -> None:
     before = os.umask(0o077)  # as every service of AstraFlow has
     try:
@@ -276,6 +280,7 @@ async def test_jobs_run_in_a_service_whose_umask_keeps_files_private() -> None:
         os.umask(before)
 
 
+@pytest.mark.long
 def test_a_sandbox_starts_on_the_event_loop_of_the_services() -> None:
     async def run() -> str:
         sandbox = await started(workers=1)

@@ -68,6 +68,7 @@ async def reached(session: Session, *targets: object) -> list[str]:
     return list(json.loads(result.stdout))
 
 
+@pytest.mark.long
 async def test_a_session_reaches_its_port_and_nothing_else() -> None:
     async with (
         sandboxes() as sandbox,
@@ -97,6 +98,7 @@ def abstract_socket() -> Iterator[str]:
         yield name
 
 
+@pytest.mark.long
 async def test_a_session_with_a_port_reaches_no_socket_of_the_host(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     with abstract_socket() as abstract:
@@ -108,6 +110,7 @@ async def test_a_session_with_a_port_reaches_no_socket_of_the_host(tmp_path: Pat
     assert set(answers) <= {"FileNotFoundError", "ConnectionRefusedError", "OSError", "PermissionError"}, answers
 
 
+@pytest.mark.long
 async def test_a_program_gets_no_descriptor_besides_its_own() -> None:
     async with sandboxes() as sandbox, service("own") as own, sandbox.session(LIMITS, port=own) as session:
         result = await session.execute(Command(arguments=("ls", "/proc/self/fd")))
@@ -151,6 +154,7 @@ async def test_a_level_that_cannot_limit_to_a_port_refuses() -> None:
                 pass
 
 
+@pytest.mark.long
 async def test_without_isolation_the_port_is_the_hosts() -> None:
     async with (
         sandboxes(level="none", allow_weak=True) as sandbox,
@@ -166,6 +170,7 @@ async def session(request: pytest.FixtureRequest) -> AsyncIterator[Session]:
         yield session
 
 
+@pytest.mark.long
 async def test_a_command_has_its_input_files_and_only_its_variables(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +186,7 @@ async def test_a_command_has_its_input_files_and_only_its_variables(
     assert (await session.execute(Command(arguments=("cat", "b.txt")))).stdout == "left\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "outcome", "status"),
     [

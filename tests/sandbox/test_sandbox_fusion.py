@@ -40,6 +40,7 @@ async def test_the_isolation_of_a_service_is_not_known() -> None:
         assert sandbox.level is Level.REMOTE
 
 
+@pytest.mark.long
 async def test_a_failed_request_is_repeated() -> None:
     service = FakeSandboxFusion()
     async with connected(service) as sandbox:
@@ -58,6 +59,7 @@ async def test_a_service_that_keeps_failing_gives_no_result(failure: str) -> Non
     assert not service.failures
 
 
+@pytest.mark.long
 async def test_limits_and_files_are_sent() -> None:
     service = FakeSandboxFusion()
     async with connected(service) as sandbox:

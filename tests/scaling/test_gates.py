@@ -74,6 +74,7 @@ def test_the_default_rule_meets_its_limits_and_its_targets_do_not_flap(name: str
     assert mean(all_runs, lambda run: run.flaps) <= 0.2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["step", *(pytest.param(name, marks=pytest.mark.long) for name in ("slow-region", "loss"))]
 )
@@ -86,6 +87,7 @@ def test_decisions_every_five_seconds_meet_the_same_limits(name: str) -> None:
     assert sum(run.flaps for run in runs) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "delay_s", [*(pytest.param(delay_s, marks=pytest.mark.long) for delay_s in (30.0, 120.0, 600.0)), 1500.0]
 )
@@ -97,6 +99,7 @@ def test_a_demand_step_is_not_overshot_with_any_launch_delay(delay_s: float) -> 
     assert mean(runs, lambda run: run.recovery_s) <= delay_s + 5 * MINUTE_S
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("needed", [2, *(pytest.param(needed, marks=pytest.mark.long) for needed in (3, 5, 8))])
 def test_targets_of_small_pools_do_not_oscillate(needed: int) -> None:
     pool = {"trainer": {"batch_groups": round(3.2 * needed)}, "pools": {"nodes": {"nodes": needed + 1}}}
@@ -105,6 +108,7 @@ def test_targets_of_small_pools_do_not_oscillate(needed: int) -> None:
     assert mean(runs, lambda run: run.wait) <= 0.003
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run() -> None:
     scenario = find_scenario("noisy")
     assert simulate(scenario, seed=3) == simulate(scenario, seed=3) != simulate(scenario, seed=4)
@@ -125,6 +129,7 @@ def test_a_paused_pool_is_kept_for_twenty_minutes_then_shrinks_to_warm_nodes() -
     assert run.wait <= 0.025
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", ONE_OF_THREE_SEEDS)
 def test_the_hourly_budget_is_never_exceeded(seed: int) -> None:
     run = simulate(find_scenario("capped"), seed=seed)
@@ -133,12 +138,14 @@ def test_the_hourly_budget_is_never_exceeded(seed: int) -> None:
     assert any(LIMIT_TEXTS[LimitInEffect.DOLLARS_PER_HOUR] in tick.sentence for tick in run.ticks)
 
 
+@pytest.mark.long
 def test_only_warm_nodes_remain_after_the_daily_budget_is_spent() -> None:
     run = simulate(find_scenario("daily"), seed=0)
     assert run.ticks[-1].target == 1
     assert run.dollars <= 70.0 + 2.0  # a tick and a drain after the budget is spent, and the warm node
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", ONE_OF_THREE_SEEDS)
 def test_the_cheapest_region_is_filled_first_and_every_region_keeps_a_warm_node(seed: int) -> None:
     run = simulate(find_scenario("regions"), seed=seed)
@@ -149,6 +156,7 @@ def test_the_cheapest_region_is_filled_first_and_every_region_keeps_a_warm_node(
     assert run.cost <= 1.18
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", ONE_OF_THREE_SEEDS)
 def test_launches_move_to_another_region_during_an_outage(seed: int) -> None:
     run = simulate(find_scenario("failing-region"), seed=seed)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,6 +128,7 @@ def verdicts(ticks: list[Signals], spec: Spec) -> list[tuple[SizerState, Signals
     return results
 
 
+@pytest.mark.long
 @given(several_ticks(), specs())
 @settings(max_examples=200)
 def test_every_target_is_within_the_bounds_of_its_pool(ticks: list[Signals], spec: Spec) -> None:
@@ -137,6 +139,7 @@ def test_every_target_is_within_the_bounds_of_its_pool(ticks: list[Signals], spe
             assert advice.sentence.endswith(".")
 
 
+@pytest.mark.long
 @given(several_ticks(), specs())
 @settings(max_examples=200)
 def test_targets_above_the_dollar_cap_are_those_that_must_not_fall(ticks: list[Signals], spec: Spec) -> None:
@@ -155,6 +158,7 @@ def test_targets_above_the_dollar_cap_are_those_that_must_not_fall(ticks: list[S
             assert advice.target <= options.floor or not may_shrink
 
 
+@pytest.mark.long
 @given(several_ticks(), specs())
 @settings(max_examples=200)
 def test_no_target_falls_on_stale_data_or_under_the_kill_switch(ticks: list[Signals], spec: Spec) -> None:
@@ -171,12 +175,14 @@ def test_no_target_falls_on_stale_data_or_under_the_kill_switch(ticks: list[Sign
                 assert advice.target >= min(before, max(options.floor, most))
 
 
+@pytest.mark.long
 @given(several_ticks(), specs())
 def test_the_same_input_gives_the_same_advice(ticks: list[Signals], spec: Spec) -> None:
     first = [repr(verdict) for _, _, verdict in verdicts(ticks, spec)]
     assert first == [repr(verdict) for _, _, verdict in verdicts(ticks, spec)]
 
 
+@pytest.mark.long
 @given(several_ticks(), specs(), st.sampled_from([float("nan"), float("inf"), -1.0]), st.data())
 def test_an_invalid_record_of_a_node_leaves_only_that_node_unmeasured(
     ticks: list[Signals], spec: Spec, wrong: float, data: st.DataObject

@@ -101,6 +101,7 @@ def test_the_needed_bound_grows_with_the_group_time_in_steps(group_s: float, ste
     assert staleness_needed(group_s=group_s, step_s=step_s) == enough
 
 
+@pytest.mark.long
 def test_the_recommended_bound_ends_the_wait_of_a_gated_trainer() -> None:
     bounds: set[int] = set()
 

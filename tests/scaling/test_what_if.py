@@ -35,6 +35,7 @@ def spec(**options: object) -> Spec:
     return Spec(pools={LOCAL: PoolOptions.parse({"max_nodes": 100, "launch_delay_s": 60.0} | options, where="pool")})
 
 
+@pytest.mark.long
 def test_a_replay_recommends_fewer_nodes_than_a_fixed_pool_had() -> None:
     answer = replay(recorded(120, ready=8), spec())
     assert answer.recommendations[-1].target in (4, 5)

@@ -191,6 +191,7 @@ async def test_answers_that_are_not_those_of_a_search_are_refused(result: Any) -
             await SearchClient(client).retrieve(["x"], 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("syllables", [2, 4])
 def test_names_of_facts_are_unique_and_questions_follow_the_facts(syllables: int) -> None:
     options = FactOptions(entities=3000, syllables=syllables)

@@ -83,6 +83,7 @@ async def dataflow_behind_a_recorder(directory: Path) -> AsyncIterator[tuple[Ser
         yield link, calls
 
 
+@pytest.mark.long
 async def test_calls_are_recorded_from_lease_to_step(tmp_path: Path) -> None:
     async with dataflow_behind_a_recorder(tmp_path) as (link, calls):
         nodes, trainer = NodeDataClient(link), TrainerDataClient(link, SOLVER)

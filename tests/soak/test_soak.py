@@ -12,7 +12,7 @@ from tests.system.processes import ROOT
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.retry_once("a minute of random faults takes longer than its limit on a busy machine")
+@pytest.mark.flaky(reruns=1)  # a minute of random faults takes longer than its limit on a busy machine
 @pytest.mark.timeout(400)
 def test_no_invariant_breaks_in_a_minute_of_faults(tmp_path: Path) -> None:
     """A failure prints the figures, the violations, and the command that repeats the faults."""

@@ -51,7 +51,7 @@ def events_of(log: Path, event: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.long
-@pytest.mark.retry_once("a trainer with two ranks and a node share the machine; a restart takes its time")
+@pytest.mark.flaky(reruns=1)  # a trainer with two ranks and a node share the machine; a restart takes its time
 def test_adapters_are_trained_on_a_base_that_is_published_once(tmp_path: Path) -> None:
     summary, directory, recipe = tmp_path / "summary.json", tmp_path / "run", tmp_path / "recipe.toml"
     recipe.write_text(RECIPE)

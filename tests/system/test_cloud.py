@@ -21,7 +21,7 @@ from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
 from tests.system.processes import PATIENCE_S, ROOT, RunningRun, assert_balanced, command, running
 from tests.system.test_fleet import ALICE, ready, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 REGION = "eu-west-1"
 CLOUD = PoolId("cloud")

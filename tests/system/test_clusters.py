@@ -18,7 +18,7 @@ from tests.fakes.skypilot_api import FakeSkyPilot
 from tests.system.processes import ROOT, assert_balanced, running
 from tests.system.test_fleet import STEADY, fleet_of, ready, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 PROGRAM = [sys.executable, "-m", "astraflow.cli"]
 

@@ -11,7 +11,7 @@ from astraflow.contract.ids import PoolId
 from tests.system.processes import assert_balanced, running
 from tests.system.test_fleet import ALICE, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 POOLS = {"us-east", "eu-west", "ap-south"}
 

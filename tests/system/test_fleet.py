@@ -20,7 +20,7 @@ from astraflow.contract.fleet.pools import FleetStatus
 from astraflow.contract.fleet.recommendations import Mode
 from tests.system.processes import PATIENCE_S, RunningRun, assert_balanced, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 ALICE = Actor(name="alice", role=Role.ADMIN)
 
@@ -114,7 +114,6 @@ FOLLOWING = (
 """About three of these nodes match the rule's target; the trainer needs more of them after thirty steps."""
 
 
-@pytest.mark.long
 async def test_a_pool_in_mode_on_follows_losses_and_demand_without_flapping(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *FOLLOWING) as run, fleet_of(run) as fleet:
         await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= 3)

@@ -44,6 +44,7 @@ def writes(name: str) -> Callable[[Report], bool]:
     )
 
 
+@pytest.mark.long
 async def test_a_terminated_node_returns_its_partial_rollouts(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *LONG_ANSWERS) as run:
         await run.until(writes("node-1"))

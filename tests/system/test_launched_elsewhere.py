@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),
     pytest.mark.needs("sshd", "address"),
+    pytest.mark.long,
 ]
 
 RECIPE = """
@@ -148,7 +149,6 @@ async def test_a_remote_host_joins_a_run_launched_by_the_form_over_tls(
         await followed(client, remote_hosts, name, tmp_path / "home")
 
 
-@pytest.mark.long
 async def test_the_api_launches_and_clones_a_run_with_remote_hosts(
     page: RunningWeb, remote_hosts: RemoteHosts, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.system.processes import PATIENCE_S, assert_balanced
 from tests.system.test_fleet import ALICE
 from tests.system.two_regions import EU, US, Regions, eventually, running_regions
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.long]
 
 AGENT = "maintainer"
 MAX_DEVIATION_NODES = 2
@@ -66,7 +66,6 @@ async def test_the_maintainer_moves_failing_launches_to_another_region(tmp_path:
         assert_balanced(await regions.run.steps_more(2))
 
 
-@pytest.mark.long
 @pytest.mark.timeout(480)
 async def test_a_maintainer_reduces_the_wait_caused_by_failing_launches(tmp_path: Path) -> None:
     """Compares two runs on the same machine by steps and by the share of waiting; the benchmark measures the amount."""
@@ -83,8 +82,7 @@ async def test_a_maintainer_reduces_the_wait_caused_by_failing_launches(tmp_path
     assert beside.wait < alone.wait - LEAST_SAVED
 
 
-@pytest.mark.long
-@pytest.mark.retry_once("a region counts as slow only beside one that is not, and a busy machine slows both")
+@pytest.mark.flaky(reruns=1)  # a region counts as slow only beside one that is not, and a busy machine slows both
 async def test_the_maintainer_moves_nodes_away_from_a_slow_region(tmp_path: Path) -> None:
     async with running_regions(tmp_path) as regions:
         regions.model.behaviour = sensible_model
@@ -159,7 +157,6 @@ def _is_inside(entry: TranscriptEntry) -> bool:
     return body["verdict"] == "allowed" and (rule is None or abs(body["target"] - rule) <= MAX_DEVIATION_NODES)
 
 
-@pytest.mark.long
 async def test_decisions_of_people_over_the_api_take_effect_quickly(tmp_path: Path) -> None:
     async with running_regions(tmp_path) as regions:
         measured = await latencies(regions, tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.system.processes import running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 ENDLESS = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=100000")
 
@@ -28,7 +28,6 @@ async def test_a_run_serves_metrics_at_its_announced_address(tmp_path: Path) -> 
     assert 0 < float(changed.rpartition(" ")[2]) < 1
 
 
-@pytest.mark.long  # `tests/dataflow/test_openmetrics.py` tests the setting without processes
 async def test_metrics_can_be_turned_off(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS, "--set", "dataflow.metrics=off") as run:
         await run.until(lambda report: report.streams[0].steps > 0)

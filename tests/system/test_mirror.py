@@ -17,7 +17,7 @@ from astraflow.weights.transfer.weight_sources import WeightSource, WeightSource
 from tests.weights.running import TOKEN, client_of
 from tests.weights.versions import POLICY, history, layout
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked_programs")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked_programs"), pytest.mark.long]
 
 
 @contextmanager

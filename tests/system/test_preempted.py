@@ -50,7 +50,7 @@ drain_s = 8.0
 """
 
 
-@pytest.mark.retry_once("machines live for random times: within the time of the test none may be taken away")
+@pytest.mark.flaky(reruns=1)  # machines live for random times: within the time of the test none may be taken away
 @pytest.mark.long  # test_hand_back has one spot node
 async def test_preempted_machines_are_recorded_and_replaced(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.system.processes import command, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 
 def readable_by_others(folder: Path) -> dict[str, str]:

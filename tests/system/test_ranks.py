@@ -12,7 +12,7 @@ import pytest
 
 from tests.system.processes import ROOT, command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 STEPS = 6
 PATIENCE_S = 120.0
@@ -74,7 +74,7 @@ def ranks_of(run: Path) -> list[int]:
     ]
 
 
-@pytest.mark.retry_once("two trainers, four ranks and two nodes share the machine; a restart takes its time")
+@pytest.mark.flaky(reruns=1)  # two trainers, four ranks and two nodes share the machine; a restart takes its time
 def test_two_trainers_of_several_ranks_learn_despite_a_killed_rank(tmp_path: Path) -> None:
     summary, directory, recipe = tmp_path / "summary.json", tmp_path / "run", tmp_path / "recipe.toml"
     recipe.write_text(RECIPE)

@@ -164,6 +164,7 @@ async def training(run: Secured, *nodes: str) -> AsyncIterator[dict[str, asyncio
         await asyncio.gather(*tasks.values(), return_exceptions=True)
 
 
+@pytest.mark.long
 async def test_a_retired_node_is_disconnected_immediately(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure(level="DEBUG", as_json=True)
     async with secured(tmp_path) as run, training(run, "n1", "n2") as tasks:
@@ -316,6 +317,7 @@ async def ended(*tasks: asyncio.Task[None]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shows", ["a join token", "the run token and the pin"])
 async def test_a_killed_trainer_resumes_with_its_stored_credential(tmp_path: Path, shows: str) -> None:
     async with secured(tmp_path) as run:
@@ -495,6 +497,7 @@ async def test_listening_beyond_loopback_requires_tls(host: str) -> None:
             pass
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_over_mutual_tls_learns_and_prints_no_secret(tmp_path: Path) -> None:
     run = tmp_path / "run"

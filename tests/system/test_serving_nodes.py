@@ -18,7 +18,7 @@ from tests.fakes.dataflow import TOKEN
 from tests.raas.engines.test_serving_engines import ServedEngine
 from tests.raas.test_service import QUICK, node, publish, weight_store
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 POLICIES = ("solver", "verifier")
 LEASE_S = 1.0

@@ -16,7 +16,7 @@ import pytest
 from astraflow.contract.reports.evaluations import EvaluationState
 from tests.system.processes import ROOT, RunningRun, assert_balanced, command, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 RARELY = ("--set", "evaluations.progress.prompts=100", "--set", "evaluations.progress.every_versions=1000000")
 DONE = EvaluationState.DONE

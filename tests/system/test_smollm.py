@@ -8,8 +8,9 @@ import pytest
 
 from tests.system.processes import ROOT, command
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 @pytest.mark.timeout(1500)
 def test_a_real_language_model_is_fetched_and_learns_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is shorter than the demo, so that it need not reach the stop condition."""

@@ -19,7 +19,7 @@ from astraflow.contract.reports.report import Report
 from astraflow.wire.channel import dial
 from tests.system.processes import PATIENCE_S, ROOT, assert_balanced, command
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 TOKEN = "a-token-for-tests"
 STEPS = 8

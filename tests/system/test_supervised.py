@@ -6,7 +6,7 @@ import pytest
 
 from tests.system.test_smoke_recipe import headless
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_supervised_fine_tuning_runs_to_its_end_without_nodes(tmp_path: Path) -> None:

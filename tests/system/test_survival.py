@@ -11,12 +11,12 @@ import pytest
 from astraflow.contract.reports.report import NodeState, Report
 from tests.system.processes import PATIENCE_S, ROOT, assert_balanced, command, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 ENDLESS = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
 
 
-@pytest.mark.retry_once("seven processes start again in turn, each within a time that a busy machine exceeds")
+@pytest.mark.flaky(reruns=1)  # seven processes start again in turn, each within a time that a busy machine exceeds
 async def test_every_batch_is_trained_once_despite_a_kill_of_any_process(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS) as run:
         await run.until(lambda report: report.streams[0].steps >= 3)
@@ -81,7 +81,6 @@ async def test_a_manually_joined_node_contributes_and_returns_its_tasks(tmp_path
             node.wait()
 
 
-@pytest.mark.long  # `test_smoke_recipe` runs two policies; a stalled trainer and a killed one are tested above
 async def test_two_policies_of_one_workflow_learn_with_separate_trainers(tmp_path: Path) -> None:
     async with running("smoke/two_policies", tmp_path / "run", *ENDLESS) as run:
         report = await run.until(lambda report: all(stream.steps >= 5 for stream in report.streams))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.system.processes import running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long]
 
 SPAN_ORDER = ("rl.lease", "rl.episode", "rl.generate", "rl.reward", "rl.push", "rl.admit", "rl.batch", "rl.step")
 

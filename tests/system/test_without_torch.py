@@ -9,7 +9,7 @@ import pytest
 
 from tests.system.processes import ROOT, command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BLOCKED = ("torch", "transformers", "tokenizers", "safetensors")
 

@@ -224,6 +224,7 @@ _HOSTILE = st.lists(
 ).map("".join)  # fmt: skip
 
 
+@pytest.mark.long
 @given(text=_HOSTILE, form=st.sampled_from(CallFormat))
 def test_no_text_raises_and_calls_hold_json(text: str, form: CallFormat) -> None:
     for call in parse_calls(text, form, TOOLS):
@@ -248,6 +249,7 @@ def test_a_long_text_of_anything_is_parsed(form: CallFormat, piece: str) -> None
     assert all(isinstance(call, UnreadableCall | ToolCall) for call in parse_calls(text, form, TOOLS))
 
 
+@pytest.mark.long
 def test_a_flood_of_calls_is_parsed_as_a_whole() -> None:
     text = '<tool_call>{"name": "add", "arguments": {}}</tool_call>' * 20_000
 

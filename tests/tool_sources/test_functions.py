@@ -176,6 +176,7 @@ def test_other_expressions_are_refused(expression: str) -> None:
 _NUMBERS = st.integers(min_value=-(10**6), max_value=10**6)
 
 
+@pytest.mark.long
 @given(
     st.recursive(
         _NUMBERS.map(str),
@@ -187,6 +188,7 @@ def test_sums_and_products_are_those_of_python(expression: str) -> None:
     assert evaluated(expression) == eval(expression, {})  # noqa: S307 (numbers and + - * only)
 
 
+@pytest.mark.long
 @given(st.text(alphabet="0123456789.+-*/%() sqrtlogexpie,", max_size=40))
 def test_the_calculator_returns_a_finite_number_or_refuses(expression: str) -> None:
     try:

@@ -75,6 +75,7 @@ def importable_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
+@pytest.mark.long
 async def test_tools_have_the_names_and_schemas_of_the_server() -> None:
     async with over_stdio(tools=["add", "picture"], call_s=7) as source, source.open(make.prompt(), 0) as tools:
         add, picture = tools
@@ -87,6 +88,7 @@ async def test_tools_have_the_names_and_schemas_of_the_server() -> None:
         ]
 
 
+@pytest.mark.long
 async def test_errors_of_tools_are_text_and_results_are_bounded() -> None:
     async with over_stdio() as source:
         with raises_code(ToolError, "tool.mcp_error", "no luck"):

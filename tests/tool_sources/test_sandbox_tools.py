@@ -126,6 +126,7 @@ async def test_a_lost_sandbox_is_a_failure() -> None:
                 pass
 
 
+@pytest.mark.long
 async def test_a_real_shell_and_interpreter_last_for_the_episode() -> None:
     spec = {"kind": "local", "workers": 1, "allow_weak": True}
     async with started(source(sandbox=spec, call_s=10)) as built:

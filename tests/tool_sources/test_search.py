@@ -57,6 +57,7 @@ async def answer(question: str, tools: dict[str, Tool]) -> str:
     return await fact(town, r"town in (\w+)" if "country" in question else r"river (\w+)")
 
 
+@pytest.mark.long
 async def test_an_expert_answers_every_question_about_generated_facts() -> None:
     questions = datasets.build({"kind": "facts", "size": 300, "facts": FACTS}, 7)
     async with tools_of({"facts": FACTS}) as tools:

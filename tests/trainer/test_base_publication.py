@@ -54,6 +54,7 @@ async def versions(client: WeightPlaneClient, policy: PolicyId) -> list[int]:
     return [int(notice.version) for notice in await client.versions(policy)]
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 @pytest.mark.parametrize("experts", [0, 4])
 async def test_nodes_serve_published_adapters_on_the_published_base_as_the_trainer_computes(

@@ -111,6 +111,7 @@ async def example(command: tuple[str, ...], script: str, *arguments: str, token:
     return process.returncode, output.decode()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     "script",
@@ -131,6 +132,7 @@ async def test_third_party_trainers_pass_all_checks(
     assert [code for code, _ in ended] == [0], ended
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_third_party_trainer_trains_the_batches_of_a_run(
     model: Path, tmp_path: Path, rank_python: ForkingProgram

@@ -88,6 +88,7 @@ def test_a_tool_is_called_with_the_question_and_the_answer_follows_its_result(to
     assert "<tool_response>\n42\n" in tokenizer.decode(transcript.tokens)
 
 
+@pytest.mark.long
 def test_a_deliberate_mistake_makes_room_for_a_correction_and_is_no_example(tokenizer: ChatTokenizer) -> None:
     transcripts = played(SUMS, tokenizer, 40, policy="solver", prompts=40, **VERIFICATION)
 

@@ -213,6 +213,7 @@ def test_a_whole_model_has_no_adapters_to_export(tmp_path: Path, masters: Mappin
         export_checkpoint(store.folder, tmp_path / "model", adapters_only=True)
 
 
+@pytest.mark.long
 def test_the_command_exports_the_newest_checkpoint(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
     store = saved(tmp_path / "checkpoints", masters)
     result = CliRunner().invoke(app, ["export", str(store.folder), str(tmp_path / "model")])

@@ -206,6 +206,7 @@ async def test_a_crash_during_a_checkpoint_loses_no_open_batch(tmp_path: Path, m
         assert [batch.is_redelivered for batch in trainer_bench.data.served] == [False, False, True, True, False]
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(plans=st.lists(st.tuples(st.sampled_from(POINTS), st.integers(1, 3)), max_size=6))
 def test_after_any_number_of_crashes_every_batch_is_trained_once(plans: list[tuple[str, int]]) -> None:

@@ -100,6 +100,7 @@ async def surroundings(folder: Path, *, batches: int) -> AsyncIterator[Surroundi
             )
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_trainer_publishes_and_acknowledges_until_max_steps(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=5) as around:
@@ -118,6 +119,7 @@ async def test_the_trainer_publishes_and_acknowledges_until_max_steps(tmp_path: 
         assert max(sent[1:]) < sent[0] / 5
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_step_reports_have_the_changed_share_of_the_weights(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=4) as around:
@@ -163,6 +165,7 @@ async def test_a_trainer_with_a_wrong_signing_key_fails_before_training(
         assert await around.versions() == []
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_second_process_resumes_at_the_checkpoint_of_the_first(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=4) as around:
@@ -220,6 +223,7 @@ async def test_stopping_completes_and_acknowledges_a_short_step(
         assert await around.versions() == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_stopping_abandons_a_long_step_and_its_batch_is_trained_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -288,6 +292,7 @@ sys.exit(run_process(lambda stop: service.serve(
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.anyio
 async def test_kill_9_at_any_moment_trains_each_batch_once(tmp_path: Path) -> None:
@@ -313,6 +318,7 @@ async def test_kill_9_at_any_moment_trains_each_batch_once(tmp_path: Path) -> No
         assert (await around.versions())[-32:] == list(range(9, 41))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_process_without_torch_serves_the_scripted_backend(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from tests import make_torch
 from tests.dataflow.running import config, running
 from tests.trainer.backends.test_local import local
 
+pytestmark = pytest.mark.long
+
 STEPS = 40
 
 

@@ -58,6 +58,7 @@ print("end of the program")
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("is_abandoned", "code"), [(True, 0), (False, 1)])
 def test_a_process_can_end_during_a_call(is_abandoned: bool, code: int) -> None:
     ended = subprocess.run(

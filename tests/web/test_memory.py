@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 NEVER_USED = {
     *("numpy", "torch", "numba", "pyarrow"),
     *("alembic", "mako", "sqlalchemy.dialects.postgresql"),

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.anyio
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{7*7}}"
 
 
+@pytest.mark.long
 async def test_the_overview_is_complete_without_scripts(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
@@ -49,6 +50,7 @@ async def test_before_the_first_report_pages_are_empty_and_show_the_address(
     assert (report.status_code, report.json()["status"]) == (503, 503)
 
 
+@pytest.mark.long
 async def test_the_nodes_page_shows_the_recommendation_of_each_pool(web: RunningWeb, fake: FakeControlPlane) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
@@ -83,6 +85,7 @@ async def test_without_nodes_the_page_shows_the_command_that_adds_one(web: Runni
     assert not page.has("table")
 
 
+@pytest.mark.long
 async def test_the_run_page_has_facts_counts_charts_and_the_reward_histogram(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         page = parsed(await _run_page(web, client))
@@ -97,6 +100,7 @@ async def test_the_run_page_has_facts_counts_charts_and_the_reward_histogram(web
     assert spread.has("a.bar")
 
 
+@pytest.mark.long
 async def test_the_run_page_lists_evaluations_by_version_with_their_error(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         section = parsed(await _run_page(web, client)).one("#evaluations")
@@ -177,6 +181,7 @@ async def test_hostile_strings_stay_text_on_every_page(web: RunningWeb, fake: Fa
             assert "{{7*7}}" in answer.text, "shown as text, not rendered as a template"
 
 
+@pytest.mark.long
 async def test_simulated_components_are_labelled_on_every_page(web: RunningWeb, fake: FakeControlPlane) -> None:
     engine = "engine scripted"
     fake.synthetic_run.simulated = (engine,)
@@ -204,6 +209,7 @@ async def test_a_chart_has_a_page_with_its_table_and_the_same_numbers_as_csv_and
     assert float(lines[-1].split(",")[2]) == points[-1]["wait"]
 
 
+@pytest.mark.long
 async def test_unknown_addresses_are_answered_with_a_page_or_json(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         for path in ("/nope", "/runs/999", "/charts/nope"):
@@ -220,6 +226,7 @@ async def test_unknown_addresses_are_answered_with_a_page_or_json(web: RunningWe
         assert (await client.get("/runs/word")).status_code == 422
 
 
+@pytest.mark.long
 async def test_a_disconnected_run_is_shown_from_its_record(web: RunningWeb, fake: FakeControlPlane) -> None:
     async with web.logged_in() as client:
         await _run_page(web, client)
@@ -258,6 +265,7 @@ async def test_statistics_of_data_algorithms_are_in_the_accounting(web: RunningW
     assert len(replayed) == 2, "groups trained again, and groups available for replay"
 
 
+@pytest.mark.long
 async def test_the_weights_page_shows_versions_and_links(web: RunningWeb, fake: FakeControlPlane) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)

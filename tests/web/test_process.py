@@ -60,6 +60,7 @@ def modes_of(folder: Path) -> dict[str, int]:
     return {name: stat.S_IMODE(path.lstat().st_mode) for name, path in path_by_name.items()}
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_process_stops_with_open_sockets_keeps_logins_and_follows_its_parent(
     tmp_path: Path,
@@ -95,6 +96,7 @@ async def test_the_process_stops_with_open_sockets_keeps_logins_and_follows_its_
                 assert await second.wait() == 0, "the process ends with its parent"
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_stored_files_are_private_including_those_of_an_earlier_release(tmp_path: Path) -> None:
     folder = tmp_path / "page"
@@ -123,6 +125,7 @@ async def printed_by(command: Sequence[str]) -> tuple[str, str]:
     return out.decode().strip(), err.decode().strip()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_login_link_is_in_no_output_and_a_command_creates_another(tmp_path: Path) -> None:
     fake = FakeControlPlane(sequence=30)

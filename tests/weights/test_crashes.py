@@ -95,8 +95,12 @@ def _dies(directory: Path, version: int, point: int, monkeypatch: pytest.MonkeyP
     return death.has_come
 
 
-@pytest.mark.parametrize("is_shared", [False, True], ids=["sent", "adopted"])
-@pytest.mark.parametrize("version", [0, 1, 3, 6], ids=["first", "delta", "anchor", "retention"])
+@pytest.mark.parametrize("is_shared", [False, pytest.param(True, marks=pytest.mark.long)], ids=["sent", "adopted"])
+@pytest.mark.parametrize(
+    "version",
+    [0, *(pytest.param(version, marks=pytest.mark.long) for version in (1, 3, 6))],
+    ids=["first", "delta", "anchor", "retention"],
+)
 def test_no_acknowledged_version_is_lost_or_wrong_after_a_kill_at_any_point(
     tmp_path: Path, version: int, is_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from tests.weights.running import TOKEN, BriskClock, client_of
 from tests.weights.versions import POLICY, history, layout
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 STORE = """
 import asyncio, sys

@@ -72,6 +72,7 @@ async def version(number: int, puller: Puller) -> PulledVersion:
             return pulled
 
 
+@pytest.mark.long
 async def test_readers_of_a_mirror_cause_one_transfer_from_the_store(tmp_path: Path) -> None:
     snapshots = history(3)
     async with AsyncExitStack() as stack:
@@ -117,6 +118,7 @@ async def test_a_mirror_resumes_with_a_delta_after_an_outage(tmp_path: Path) -> 
     assert 0 < kept[1].delta_bytes < kept[1].full_bytes
 
 
+@pytest.mark.long
 async def test_mirrors_can_follow_mirrors_and_new_policies(tmp_path: Path) -> None:
     other = PolicyId("verifier")
     tensors = snapshot(5)
@@ -136,6 +138,7 @@ async def test_mirrors_can_follow_mirrors_and_new_policies(tmp_path: Path) -> No
     assert np.array_equal(pulled.weights.buffer, layout(tensors, policy=other)[1])
 
 
+@pytest.mark.long
 async def test_a_mirror_survives_repeated_connection_losses(tmp_path: Path) -> None:
     snapshots = history(6)
     async with AsyncExitStack() as stack:

@@ -70,6 +70,7 @@ async def _share(link: ServiceChannel, manifest: Manifest, file: SharedFile) -> 
     return bool((await call).is_new)
 
 
+@pytest.mark.long
 async def test_a_cancelled_publish_leaves_no_pending_task(tmp_path: Path) -> None:
     """Ends the stream before its file, as a broken connection does, while no caller waits for the answer."""
     loose_ends: list[dict[str, object]] = []
@@ -424,6 +425,7 @@ async def test_watch_streams_end_when_the_store_stops(tmp_path: Path) -> None:
     await link.close()
 
 
+@pytest.mark.long
 async def test_a_slow_reader_delays_neither_a_publish_nor_another_reader(tmp_path: Path) -> None:
     size_bytes = 96 * CHUNK_BYTES  # more than gRPC's flow control windows hold
     bits = np.zeros(size_bytes, dtype=np.uint8)

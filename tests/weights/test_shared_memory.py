@@ -111,6 +111,7 @@ def test_a_buffer_of_another_host_is_refused(shared_buffer: SharedBuffer) -> Non
         map_read_only(elsewhere)
 
 
+@pytest.mark.long
 def test_buffers_of_a_killed_process_are_removed_unless_in_use(shared_buffer: SharedBuffer) -> None:
     left = subprocess.run([sys.executable, "-c", _LEAVE_BEHIND], capture_output=True, text=True).stdout.strip()
     assert Path(left).exists()
@@ -129,6 +130,7 @@ def test_an_old_empty_buffer_is_removed() -> None:
     assert not path.exists()
 
 
+@pytest.mark.long
 def test_a_reader_keeps_a_buffer_whose_writer_was_killed() -> None:
     code = _LEAVE_BEHIND.replace("print(", "b.buffer[:] = 5; print(").replace("os._exit(9)", "input()")
     writer = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

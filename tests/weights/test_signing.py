@@ -92,6 +92,7 @@ MANIFESTS = st.builds(
 )
 
 
+@pytest.mark.long
 @given(MANIFESTS, MANIFESTS)
 def test_different_manifests_have_different_signed_payloads(manifest: Manifest, other: Manifest) -> None:
     assert (signed_payload(manifest) == signed_payload(other)) == (manifest == other)

@@ -198,6 +198,7 @@ def test_any_message_is_converted_or_refused(kind: type, message_type: type[Mess
     decoded_or_refused(lambda: from_message(message, kind))
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(message=st.deferred(lambda: messages(data_plane_pb2.PushRequest)))
 def test_any_push_is_decoded_or_refused(message: data_plane_pb2.PushRequest) -> None:
@@ -210,6 +211,7 @@ def test_any_batch_pieces_are_decoded_or_refused(pieces: list[data_plane_pb2.Bat
     decoded_or_refused(lambda: codec_data.decode_batch([piece.SerializeToString() for piece in pieces]))
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(episodes=st.lists(values_of(Episode), max_size=4), node=names)
 def test_pushed_episodes_round_trip_with_their_node(episodes: list[Episode], node: str) -> None:
@@ -221,6 +223,7 @@ def test_pushed_episodes_round_trip_with_their_node(episodes: list[Episode], nod
         assert same(replace(left, trajectories=tuple(left.trajectories)), right)
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(batch=values_of(Batch))
 def test_a_batch_round_trips_through_pieces(batch: Batch) -> None:

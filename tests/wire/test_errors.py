@@ -157,6 +157,7 @@ async def test_a_missing_answer_is_deadline_exceeded(call: Callable[..., Awaitab
             await call(link, timeout_s=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_message_beyond_the_limit_is_invalid_input() -> None:
     async with serving(ListenOptions(token=TOKEN), Plane().register) as address, dial(address, token=TOKEN) as link:

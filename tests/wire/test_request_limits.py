@@ -75,6 +75,7 @@ facts = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(message=st.one_of(beats, pushes, facts, recorded_calls))
 def test_clipped_requests_are_accepted(message: data.HeartbeatRequest | data.PushRequest | common.NodeFacts) -> None:
@@ -82,6 +83,7 @@ def test_clipped_requests_are_accepted(message: data.HeartbeatRequest | data.Pus
     assert is_finite(message)
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(message=st.one_of(beats, pushes, facts, recorded_calls))
 def test_accepted_requests_are_finite_and_unchanged_by_clipping(
@@ -144,6 +146,7 @@ def test_the_largest_valid_heartbeat_is_accepted() -> None:
     check_size("/astraflow.v1.NodeData/Heartbeat", heartbeat.ByteSize())
 
 
+@pytest.mark.long
 def test_all_numbers_of_a_large_report_are_checked() -> None:
     nodes = [control.NodeReport(id=f"n.{index}") for index in range(5000)]
     assert is_finite(control.Report(nodes=nodes))

@@ -50,6 +50,7 @@ def outline(trajectories: Sequence[Trajectory]) -> list[tuple[str, int | None, f
     return [(agent.role, agent.parent, agent.reward, agent.ending) for agent in trajectories]
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_plan_of_the_dataset_reaches_the_goal() -> None:
     crafting = datasets.build({"kind": "textcraft", "size": 20}, seed=1)

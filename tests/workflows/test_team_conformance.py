@@ -47,6 +47,7 @@ class TestSpawn(WorkflowSuite):
         return check({"kind": "spawn", "max_context": 3_000_000}, reply)
 
 
+@pytest.mark.long
 class TestSolveAndTest(WorkflowSuite):
     @pytest.fixture
     def subject(self) -> Callable[[], WorkflowCheck]:

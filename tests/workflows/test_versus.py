@@ -66,6 +66,7 @@ async def test_a_player_without_turns_left_loses() -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_breaking_the_rules_twice_loses_the_game() -> None:
     trajectories, _, _ = await play("TicTacToe-v0", ["[99]", "[99]"], [])

@@ -207,6 +207,7 @@ async def test_an_address_that_cannot_be_used_is_refused(proxy: AgentProxy) -> N
     assert refused.value.code == "agent.proxy_not_started"
 
 
+@pytest.mark.long
 async def test_many_sessions_call_at_once(proxy: AgentProxy) -> None:
     async def call_session(number: int, client: httpx.AsyncClient) -> None:
         handler = ScriptedHandler(lambda call: text_reply(call.messages[-1].content + str(number)))

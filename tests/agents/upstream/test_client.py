@@ -119,6 +119,7 @@ async def test_a_slow_endpoint_times_out_and_is_asked_again() -> None:
     assert upstream.usage.retries == 1
 
 
+@pytest.mark.long
 async def test_an_endpoint_that_is_down_is_given_up_after_some_calls() -> None:
     async with connected(attempts=2) as (endpoint, upstream):
         endpoint.fault_every[1] = failing(503)

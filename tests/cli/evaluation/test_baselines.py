@@ -67,6 +67,7 @@ def calls_the_tool(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 async def test_an_unchanged_agent_is_scored_with_an_endpoint_behind_the_proxy(key_file: Path, tmp_path: Path) -> None:
     episodes = tmp_path / "episodes.jsonl"
     async with hosted(calls_the_tool) as endpoint:
@@ -91,6 +92,7 @@ async def test_an_unchanged_agent_is_scored_with_an_endpoint_behind_the_proxy(ke
     assert KEY.encode() not in out + stderr + episodes.read_bytes()
 
 
+@pytest.mark.long
 async def test_interrupting_keeps_the_scores_so_far(key_file: Path) -> None:
     async with hosted(right) as endpoint:
         endpoint.delays_s.extend([0.0] * 4 + [60.0] * 8)
@@ -120,6 +122,7 @@ async def test_a_saved_model_is_scored_from_the_command_line() -> None:
     assert b"6 of 6 samples" in out
 
 
+@pytest.mark.long
 async def test_a_wrong_key_ends_the_command_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-wrong-and-private")
     async with hosted(right) as endpoint:

@@ -57,6 +57,7 @@ def test_a_round_is_shown_with_its_figures_and_their_error() -> None:
     assert "± 0.030" in lines[-1]
 
 
+@pytest.mark.long
 async def test_the_command_waits_for_the_scores_of_a_requested_version(tmp_path: Path) -> None:
     async with running(tmp_path, config(evaluations={"held-out": evaluation(prompts=2)})) as service:
         await service.trainer().attach(version=Version(7), backend="local", is_simulated=False)
@@ -73,6 +74,7 @@ async def test_the_command_waits_for_the_scores_of_a_requested_version(tmp_path:
     assert known.round == printed["round"]
 
 
+@pytest.mark.long
 async def test_interrupting_the_command_does_not_stop_the_round(tmp_path: Path) -> None:
     async with running(tmp_path, config(evaluations={"held-out": evaluation()})) as service:
         asking = await command("held-out", service.link.address)
@@ -90,6 +92,7 @@ async def test_interrupting_the_command_does_not_stop_the_round(tmp_path: Path) 
         assert "[evaluation.round_running]" in stderr.decode()
 
 
+@pytest.mark.long
 async def test_a_stopped_round_exits_with_1(tmp_path: Path) -> None:
     async with running(tmp_path, config(evaluations={"held-out": evaluation()})) as service:
         asking = await command("held-out", service.link.address)
@@ -107,6 +110,7 @@ def wrong() -> Iterator[tuple[tuple[str, ...], str]]:
     yield ("held-out", "--version", "solver=3"), "its trainer is at version 0"
 
 
+@pytest.mark.long
 async def test_an_evaluation_that_cannot_run_is_refused(tmp_path: Path) -> None:
     settings = config(policies=("solver", "verifier"), evaluations={"held-out": evaluation()})
     async with running(tmp_path, settings) as service:

@@ -78,6 +78,7 @@ def test_an_invalid_change_is_refused(changes: dict[str, str], code: str) -> Non
     assert caught.value.code == code
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_command_sends_the_change_and_prints_the_answer() -> None:
     fake = FakeControlPlane(sequence=30)

@@ -62,6 +62,7 @@ def test_a_repeated_event_shows_its_count() -> None:
     assert "stale (4 times within a minute)" in text
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_once_prints_one_report() -> None:
     async with FakeControlPlane(sequence=30).serving() as address:
@@ -71,6 +72,7 @@ async def test_once_prints_one_report() -> None:
     assert "solver" in out.decode()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_json_prints_one_report_per_line_until_a_signal() -> None:
     fake = FakeControlPlane(sequence=30)

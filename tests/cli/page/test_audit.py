@@ -55,6 +55,7 @@ class Said:
         self.out, self.err = capfd.readouterr()
 
 
+@pytest.mark.long
 def test_verifying_an_intact_chain_prints_its_newest_hash(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +67,7 @@ def test_verifying_an_intact_chain_prints_its_newest_hash(
         assert len(result.out.splitlines()[1].removeprefix("Newest hash: ")) == 64
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
@@ -84,6 +86,7 @@ def test_verifying_a_broken_chain_names_the_first_invalid_entry_and_exits_with_1
     assert "valid before" in result.err
 
 
+@pytest.mark.long
 def test_verify_and_export_change_no_file(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +143,7 @@ def test_without_the_secret_the_newest_entry_cannot_be_verified(
     assert result.problem.code == "audit.unreadable_secret"
 
 
+@pytest.mark.long
 def test_an_export_contains_the_selected_entries(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,8 +159,12 @@ def test_an_export_contains_the_selected_entries(
     ("arguments", "problem"),
     [
         (("--result", "maybe"), "--result 'maybe': invalid value; use for example done, refused, failed"),
-        (("--since", "yesterday"), "--since 'yesterday': invalid value; use for example 2026-11-21"),
-        (("--format", "xml"), "invalid choice: 'xml'"),
+        pytest.param(
+            ("--since", "yesterday"),
+            "--since 'yesterday': invalid value; use for example 2026-11-21",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(("--format", "xml"), "invalid choice: 'xml'", marks=pytest.mark.long),
     ],
 )
 def test_an_invalid_filter_exports_nothing(

@@ -80,6 +80,7 @@ async def test_runs_can_be_launched_listed_resumed_and_read_over_the_page(
     assert "a look" in audit
 
 
+@pytest.mark.long
 async def test_refused_launches_print_a_one_line_error(page: RunningWeb, cli: ForkingProgram) -> None:
     async with page.logged_in() as admin:
         token_response = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
@@ -99,6 +100,7 @@ async def test_refused_launches_print_a_one_line_error(page: RunningWeb, cli: Fo
         assert words in problem
 
 
+@pytest.mark.long
 async def test_viewing_a_run_directory_is_read_only(tmp_path: Path) -> None:
     directory = run_folder(tmp_path / "run")
     database = open_database(directory / "web", "")
@@ -127,6 +129,7 @@ async def test_viewing_a_run_directory_is_read_only(tmp_path: Path) -> None:
     assert contents(directory) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("had_page", [True, False])
 async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_path: Path, had_page: bool) -> None:
     directory, synthetic_run = run_folder(tmp_path / "run"), SyntheticRun(began_at=1200.0)
@@ -163,6 +166,7 @@ async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_pa
     assert contents(directory) == before
 
 
+@pytest.mark.long
 async def test_viewing_a_run_without_readable_records_is_refused(tmp_path: Path, cli: ForkingProgram) -> None:
     code, _, problem = await astraflow(cli, "view", str(run_folder(tmp_path / "run")))
     assert code != 0

@@ -94,6 +94,7 @@ def test_a_recipe_without_torch_and_models_runs_everywhere() -> None:
     assert obstacles_of(replace(LAPTOP, has_torch=False), name="smoke") == []
 
 
+@pytest.mark.long
 def test_a_card_describes_one_file_and_is_not_inherited(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('extends = "reverse"\nname = "own"\nsummary = "Own"\n')
     cards = {card.name: card for card in recipe_cards([tmp_path])}

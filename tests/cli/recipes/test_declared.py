@@ -31,6 +31,7 @@ def test_declared_recipes_are_named_like_packaged_ones(tmp_path: Path) -> None:
     assert names(tmp_path) == {"evening": "", "night": "", "night/long": ""}
 
 
+@pytest.mark.long
 def test_a_recipe_in_a_declared_folder_is_listed_and_has_a_form(tmp_path: Path) -> None:
     file = write(tmp_path / "own.toml")
     (card,) = [card for card in recipe_cards([tmp_path]) if card.name == "own"]

@@ -31,6 +31,7 @@ def field(form: RecipeForm, key: str) -> FormField:
     return form_field
 
 
+@pytest.mark.long
 def test_the_short_form_has_environment_pools_bounds_and_budget(here: str) -> None:
     form = recipe_form(here)
     assert {
@@ -61,6 +62,7 @@ def test_a_recipe_without_a_fleet_has_no_fleet_fields() -> None:
     assert not [field.key for field in form.fields if field.key.startswith("fleet")]
 
 
+@pytest.mark.long
 def test_a_fleet_problem_is_reported_at_its_field(here: str) -> None:
     wrong = recipe_form(here, ["fleet.pools.eu.max_nodes=-1", "fleet.budget.usd_per_hour_max=-2"])
     problems = {problem.key: problem.message for problem in wrong.problems}
@@ -71,6 +73,7 @@ def test_a_fleet_problem_is_reported_at_its_field(here: str) -> None:
     assert problem.message.endswith("known: here")
 
 
+@pytest.mark.long
 def test_a_plugin_with_a_slow_import_is_checked_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
     monkeypatch.setattr(losses, "is_heavy", lambda kind: True)
@@ -99,12 +102,14 @@ def test_a_list_of_plugins_keeps_order_and_options(tmp_path: Path) -> None:
     assert changed.flows["train"].filters == ({"kind": "length", "max_tokens": 9},)
 
 
+@pytest.mark.long
 def test_disk_memory_and_ports_are_checked_before_a_launch(here: str) -> None:
     checks = {check.name: check for check in recipe_form(here).checks}
     assert list(checks) == ["Recipe", "Disk", "Memory", "Ports"]
     assert "on 127.0.0.1" in checks["Ports"].message
 
 
+@pytest.mark.long
 def test_a_foreign_join_address_fails_the_ports_check_of_remote_pools(tmp_path: Path) -> None:
     cloud = 'kind = "ec2", regions = ["eu-west-1"], types = { g6 = 0.8 }, boot = { program = ["/x"] }'
     (tmp_path / "cloud.toml").write_text(
@@ -118,6 +123,7 @@ def test_a_foreign_join_address_fails_the_ports_check_of_remote_pools(tmp_path: 
     assert "'203.0.113.77'" in ports.message
 
 
+@pytest.mark.long
 def test_a_preflight_asks_providers_for_prices_and_launch_checks(here: str) -> None:
     answer = preflight_recipe(here)
     (pool,) = answer.pools
@@ -131,12 +137,14 @@ def test_a_preflight_asks_providers_for_prices_and_launch_checks(here: str) -> N
         preflight_recipe(here, ["fleet.pools.eu.max_nodes=-1"])
 
 
+@pytest.mark.long
 def test_a_pool_without_a_provider_price_uses_the_price_of_the_recipe(tmp_path: Path, here: str) -> None:
     free = ["fleet.providers.here.types={small=0.0}", "dataflow.pools={eu={price_per_hour=3.5, max_nodes=3}}"]
     (pool,) = preflight_recipe(here, free).pools
     assert (pool.node_usd_per_hour, pool.price_source) == (3.5, "the recipe")
 
 
+@pytest.mark.long
 def test_a_refused_preflight_check_suggests_a_correction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in CREDENTIALS.items():
         monkeypatch.setenv(key, value)

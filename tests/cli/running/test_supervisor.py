@@ -52,6 +52,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.long
 async def test_a_program_is_ready_when_it_says_so_and_stopped_at_the_end(tmp_path: Path) -> None:
     events = Heard()
     async with Supervisor(events, restart_limits=QUICK) as supervisor:
@@ -62,6 +63,7 @@ async def test_a_program_is_ready_when_it_says_so_and_stopped_at_the_end(tmp_pat
     assert (tmp_path / "role.log").read_text() == "ready here:1\n"
 
 
+@pytest.mark.long
 async def test_a_killed_program_is_restarted(tmp_path: Path) -> None:
     events = Heard()
     async with Supervisor(events, restart_limits=QUICK) as supervisor:
@@ -125,6 +127,7 @@ async def test_a_program_that_refuses_its_input_is_not_restarted(tmp_path: Path)
     assert len(events.of("started")) == 1
 
 
+@pytest.mark.long
 async def test_a_failed_program_stops_the_others(tmp_path: Path) -> None:
     events = Heard()
     with pytest.raises(ExceptionGroup):
@@ -136,6 +139,7 @@ async def test_a_failed_program_stops_the_others(tmp_path: Path) -> None:
     assert not any(is_running(event.pid) for event in events.of("started"))
 
 
+@pytest.mark.long
 async def test_a_program_that_ignores_a_stop_is_killed_with_its_children(tmp_path: Path) -> None:
     events = Heard()
     code = (
@@ -160,6 +164,7 @@ async def test_a_program_that_may_exit_is_not_restarted(tmp_path: Path, code: in
     assert events.of("failed") == []
 
 
+@pytest.mark.long
 async def test_programs_stop_in_the_order_of_their_waves(tmp_path: Path) -> None:
     order = tmp_path / "order"
     code = (
@@ -234,6 +239,7 @@ async def test_a_missing_program_is_reported_with_its_name(tmp_path: Path) -> No
     assert "'web'" in str(problem)
 
 
+@pytest.mark.long
 async def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from pathlib import Path\n"

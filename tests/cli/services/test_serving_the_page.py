@@ -40,6 +40,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     return served
 
 
+@pytest.mark.long
 def test_the_page_stores_its_data_in_the_astraflow_home_by_default(
     serve: Serve, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_no_certificate_is_issued_without_an_authority(serve: Serve) -> None:
     assert "--tls-certificate" not in serve("--host", BEYOND)
 
 
+@pytest.mark.long
 def test_a_remote_page_gets_the_pin_and_the_credential_folder(serve: Serve, tmp_path: Path) -> None:
     pin = f"sha256:{'0' * 64}"
     (tmp_path / "pin").write_text(f"{pin}\n")

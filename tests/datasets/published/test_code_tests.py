@@ -112,6 +112,7 @@ def test_unknown_test_formats_are_refused(raw: Any, message: str) -> None:
         deepcoder_tests(raw, "", "row 1")
 
 
+@pytest.mark.long
 @given(tests=st.lists(st.text(max_size=30), min_size=1, max_size=12), max_bytes=st.integers(1, 200))
 def test_the_largest_tests_are_left_out_first(tests: list[str], max_bytes: int) -> None:
     kept, left_out = limit_tests(tests, max_bytes)
@@ -125,6 +126,7 @@ def test_the_largest_tests_are_left_out_first(tests: list[str], max_bytes: int) 
     assert all(str(test) in remaining for test in kept)  # in their order
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["deepcoder", "deepcoder_taco", "humaneval"])
 def test_sample_solutions_pass_their_tests(name: str) -> None:
     loaded_dataset = datasets.build({"kind": "code", "name": name, "is_sample": True}, 0)

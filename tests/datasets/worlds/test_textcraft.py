@@ -2,6 +2,7 @@ import re
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,6 +79,7 @@ def test_question_and_fields_agree() -> None:
     ]
 
 
+@pytest.mark.long
 def test_depths_are_equally_frequent() -> None:
     depths = Counter(fields_of(index)["depth"] for index in range(300))
     assert depths == {2: 100, 3: 100, 4: 100}

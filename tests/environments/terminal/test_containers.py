@@ -74,6 +74,7 @@ async def played(factory: EnvironmentFactory, task: str, *actions: str) -> list[
     return observations
 
 
+@pytest.mark.long
 async def test_tasks_are_won_by_their_solution_and_not_by_doing_nothing(docker: Docker) -> None:
     factory = factory_of()
     await factory.check()
@@ -88,6 +89,7 @@ async def test_tasks_are_won_by_their_solution_and_not_by_doing_nothing(docker: 
     assert not list(docker.folder.glob("container-*"))
 
 
+@pytest.mark.long
 async def test_a_container_has_the_limits_of_its_task_and_no_network(docker: Docker) -> None:
     await played(factory_of(), "greeting", "true")
     await played(factory_of(has_network=True, capabilities=["CHOWN"]), "greeting", "true")
@@ -126,6 +128,7 @@ async def test_an_image_without_a_working_directory_needs_paths(docker: Docker) 
         await played(factory_of(), "greeting", "true")
 
 
+@pytest.mark.long
 async def test_the_folder_lasts_and_a_timeout_ends_the_command(docker: Docker) -> None:
     _, _, where, failed, slow = await played(
         factory_of(command_s=1.0), "greeting", "mkdir inner && cd inner", "pwd", "echo 'a b'; exit 4", "sleep 30"

@@ -88,6 +88,7 @@ class TestTerminal(EnvironmentSuite):
         return solver
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)], ids=["every fourth", "all"])
 async def test_each_sample_task_is_won_by_its_solution_and_not_by_doing_nothing(
     factory: EnvironmentFactory, step: int

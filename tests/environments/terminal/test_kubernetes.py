@@ -98,6 +98,7 @@ async def test_the_tests_run_in_another_pod(kubectl: Kubectl) -> None:
     ]
 
 
+@pytest.mark.long
 async def test_commands_keep_their_folder_and_report_their_status(kubectl: Kubectl) -> None:
     _, _, where, failed, slow = await played(
         kubectl.terminals(command_s=1.0), "mkdir inner && cd inner", "pwd", "echo 'a b'; exit 4", "sleep 30"
@@ -107,6 +108,7 @@ async def test_commands_keep_their_folder_and_report_their_status(kubectl: Kubec
     assert "stopped after 1 s" in slow.text
 
 
+@pytest.mark.long
 async def test_a_pod_has_the_limits_of_its_task_no_token_and_no_network(kubectl: Kubectl) -> None:
     await played(kubectl.terminals(runtime_class="gvisor", lifetime_s=600))
     await played(kubectl.terminals(has_network=True, capabilities=["CHOWN"]))

@@ -130,6 +130,7 @@ async def test_a_request_without_an_answer_counts_if_it_may_have_been_processed(
         assert (lines(here)["day", "usd"] > 0) is is_estimated
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failure", [Failure.CUT, Failure.REFUSED, Failure.GARBAGE])
 async def test_the_partial_text_of_a_failed_answer_is_kept_and_bounded(tmp_path: Path, failure: Failure) -> None:
     begun = 'I will not, because "'
@@ -152,6 +153,7 @@ async def test_the_partial_text_of_a_failed_answer_is_kept_and_bounded(tmp_path:
         assert (body["is_estimated"], used(here.entries("failure")[0]).total) == (False, 5100)
 
 
+@pytest.mark.long
 async def test_a_turn_that_exceeds_the_budget_is_not_started(tmp_path: Path) -> None:
     model = Paid()
     async with scene(tmp_path, llm=model, config={"wake": {"usd": 0.01}}) as here:
@@ -166,6 +168,7 @@ async def test_a_turn_that_exceeds_the_budget_is_not_started(tmp_path: Path) -> 
         assert lines(here)["day", "usd"] == 0.0
 
 
+@pytest.mark.long
 async def test_the_budget_limits_the_length_of_an_answer(tmp_path: Path) -> None:
     model = Paid()
     usd = 0.08
@@ -185,6 +188,7 @@ async def test_the_budget_limits_the_length_of_an_answer(tmp_path: Path) -> None
         assert free.requests[0].max_tokens == 2000
 
 
+@pytest.mark.long
 async def test_the_daily_time_budget_survives_a_restart(tmp_path: Path) -> None:
     held: list[Scene] = []
 
@@ -222,6 +226,7 @@ async def test_a_wake_gets_at_most_the_days_remaining_time(tmp_path: Path) -> No
         assert here.maintainer.status().state is MaintainerState.OVER_BUDGET
 
 
+@pytest.mark.long
 async def test_calls_are_counted_before_they_run(tmp_path: Path) -> None:
     model = Says(lambda request: (call("fleet_report", len(request.messages), pool=None, format="concise"),))
     config = {"wake": {"tool_calls": 3}, "day": {"tool_calls": 2}}

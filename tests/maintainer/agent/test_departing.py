@@ -42,6 +42,7 @@ def asks(target: int, *, actor: Actor = HAL, **more: object) -> PlanRequest:
     return PlanRequest(pool=POOL, actor=actor, reason="nodes are taken away elsewhere", target=target, **more)  # type: ignore[arg-type]  # fields of PlanRequest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("actor", [HAL, OTTO])
 async def test_nodes_above_the_rules_target_stay_until_the_rule_can_measure_them(tmp_path: Path, actor: Actor) -> None:
     parts = await following(tmp_path, 3)
@@ -78,6 +79,7 @@ async def test_a_repeated_key_gets_the_same_answer_and_sets_the_override_once(tm
     assert again.fleet.pool(POOL).override_until_at == first.override_until_at, "the override survives a restart"
 
 
+@pytest.mark.long
 async def test_a_longer_override_stays(tmp_path: Path) -> None:
     parts = await following(tmp_path, 3)
     await parts.fleet_manager.set_override(POOL, minutes=60, actor=OTTO, key="hold", reason="a demonstration")
@@ -88,6 +90,7 @@ async def test_a_longer_override_stays(tmp_path: Path) -> None:
     assert applied.override_until_at == until
 
 
+@pytest.mark.long
 async def test_people_can_end_the_override_early(tmp_path: Path) -> None:
     parts = await following(tmp_path, 3)
     await parts.fleet_manager.apply((await parts.fleet_manager.plans.make(asks(5))).id, key="more")
@@ -104,6 +107,7 @@ async def test_a_change_that_the_rule_keeps_sets_no_override(tmp_path: Path, mod
     assert (plan.override_s, applied.override_until_at, parts.fleet.pool(POOL).override_until_at) == (0.0, None, None)
 
 
+@pytest.mark.long
 async def test_an_agent_cannot_shrink_below_the_rules_target_but_may_name_nodes(tmp_path: Path) -> None:
     parts = await following(tmp_path, 4)
     fewer = await parts.fleet_manager.plans.make(asks(3))
@@ -153,6 +157,7 @@ def orders(pool: Callable[[ConversationView], str], beyond: int) -> Says:
     return Says(answer)
 
 
+@pytest.mark.long
 async def test_in_a_simulated_run_an_agents_nodes_stay_until_the_override_ends(tmp_path: Path) -> None:
     """Combines simulated trainer and nodes with the real rule, follower, guard, ledger and loop."""
     first = orders(lambda talk: talk.report["pools"][0]["pool"], 2)

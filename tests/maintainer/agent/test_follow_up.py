@@ -111,6 +111,7 @@ async def proposal_fields(here: Scene) -> dict[str, object]:
     return {name: pool[name] for name in ("proposal_state", "proposal_target", "proposal_left_s", "rejected_age_s")}
 
 
+@pytest.mark.long
 async def test_an_approved_proposal_is_noted_and_verified(tmp_path: Path) -> None:
     model = Planner(6)
     async with at_work(tmp_path, model, "propose") as here:
@@ -162,6 +163,7 @@ async def test_decisions_on_old_proposals_are_followed_in_mode_off(tmp_path: Pat
         assert here.maintainer.status().state is MaintainerState.SLEEPING
 
 
+@pytest.mark.long
 async def test_the_model_is_told_of_an_approved_change_that_missed_its_target(tmp_path: Path) -> None:
     model = Planner(6)
     async with at_work(tmp_path, model, "propose") as here:
@@ -179,6 +181,7 @@ async def test_the_model_is_told_of_an_approved_change_that_missed_its_target(tm
         assert missed_targets[-1] == [], "once"
 
 
+@pytest.mark.long
 async def test_a_rejected_plan_is_not_proposed_again_and_the_model_is_told(tmp_path: Path) -> None:
     model = Planner(6)
     async with at_work(tmp_path, model, "propose") as here:
@@ -205,6 +208,7 @@ async def test_a_rejected_plan_is_not_proposed_again_and_the_model_is_told(tmp_p
         assert len(await here.journal("propose")) == 2, "an hour later a proposal is allowed"
 
 
+@pytest.mark.long
 async def test_an_equal_proposal_does_not_replace_a_waiting_one(tmp_path: Path) -> None:
     async with at_work(tmp_path, Planner(6), "propose") as here:
         await here.pass_time(110.0)
@@ -222,6 +226,7 @@ async def test_an_equal_proposal_does_not_replace_a_waiting_one(tmp_path: Path) 
         assert '"proposals_waiting":1' in await here.maintainer.first_message()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", [ProposalState.EXPIRED, ProposalState.SUPERSEDED])
 async def test_an_undecided_proposal_is_noted(tmp_path: Path, state: ProposalState) -> None:
     async with at_work(tmp_path, Planner(6), "propose") as here:
@@ -284,6 +289,7 @@ async def stopped(here: Scene) -> None:
     await asyncio.wait_for(looking, 10.0)
 
 
+@pytest.mark.long
 async def test_a_stopped_wake_leaves_a_note_and_its_changes_are_verified(tmp_path: Path) -> None:
     model = Planner(6)
     model.last_s = 60.0
@@ -330,6 +336,7 @@ async def test_a_change_in_flight_when_people_stop_the_wake_is_recorded(tmp_path
         assert len(here.entries("verify")) == 1
 
 
+@pytest.mark.long
 async def test_changes_are_verified_after_a_restart(tmp_path: Path) -> None:
     async with at_work(tmp_path, Planner(6), "auto") as here:
         for _ in range(30):

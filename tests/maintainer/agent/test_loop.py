@@ -54,6 +54,7 @@ def planner(here: list[Scene], target: int, pool: str = POOL) -> Says:
     return Says(answer)
 
 
+@pytest.mark.long
 async def test_without_a_signal_no_token_is_used(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="looping") as here:
         await grown(here)
@@ -64,6 +65,7 @@ async def test_without_a_signal_no_token_is_used(tmp_path: Path) -> None:
         assert here.maintainer.status().state is MaintainerState.SLEEPING
 
 
+@pytest.mark.long
 async def test_a_lasting_band_breach_wakes_the_model_after_the_third_tick(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="lazy") as here:
         await grown(here)
@@ -80,6 +82,7 @@ async def test_a_lasting_band_breach_wakes_the_model_after_the_third_tick(tmp_pa
         assert len(here.entries("wake")) == 2  # the signal persists at the next check
 
 
+@pytest.mark.long
 async def test_a_plan_in_the_envelope_is_applied_verified_and_noted(tmp_path: Path) -> None:
     held: list[Scene] = []
     async with scene(tmp_path, llm=planner(held, 6)) as here:
@@ -104,6 +107,7 @@ async def test_a_plan_in_the_envelope_is_applied_verified_and_noted(tmp_path: Pa
         assert replay_transcript(here.transcript).verdicts == 3
 
 
+@pytest.mark.long
 async def test_in_propose_mode_a_person_decides(tmp_path: Path) -> None:
     held: list[Scene] = []
     async with scene(tmp_path, llm=planner(held, 6), mode="propose") as here:
@@ -119,6 +123,7 @@ async def test_in_propose_mode_a_person_decides(tmp_path: Path) -> None:
         assert await here.size() == 6
 
 
+@pytest.mark.long
 async def test_shadow_mode_records_actions_without_effect(tmp_path: Path) -> None:
     held: list[Scene] = []
     async with scene(tmp_path, llm=planner(held, 6), mode="shadow") as here:
@@ -131,6 +136,7 @@ async def test_shadow_mode_records_actions_without_effect(tmp_path: Path) -> Non
         assert await here.journal("note") == await here.journal("propose") == []
 
 
+@pytest.mark.long
 async def test_a_plan_outside_the_envelope_becomes_a_proposal_in_auto_mode(tmp_path: Path) -> None:
     held: list[Scene] = []
     async with scene(tmp_path, llm=planner(held, 40), envelope={"nodes": 2, "cool_down_s": 0.0}) as here:
@@ -143,6 +149,7 @@ async def test_a_plan_outside_the_envelope_becomes_a_proposal_in_auto_mode(tmp_p
         assert [entry.body["verdict"] for entry in here.entries("verdict")] == ["needs_approval"]
 
 
+@pytest.mark.long
 async def test_mode_off_reads_nothing(tmp_path: Path) -> None:
     async with scene(tmp_path, mode="off") as here:
         await grown(here)
@@ -179,6 +186,7 @@ async def started(here: Scene) -> "asyncio.Task[None]":
     raise AssertionError("no model was asked")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scope", [KillScope.AGENTS, KillScope.ALL])
 async def test_the_kill_switch_ends_a_wake_within_a_heartbeat(tmp_path: Path, scope: KillScope) -> None:
     held: list[Scene] = []
@@ -202,6 +210,7 @@ async def test_the_kill_switch_ends_a_wake_within_a_heartbeat(tmp_path: Path, sc
         assert here.entries("orders")[-1].body["kill"] == scope.value
 
 
+@pytest.mark.long
 async def test_a_wake_ends_when_its_time_is_spent(tmp_path: Path) -> None:
     held: list[Scene] = []
     async with scene(tmp_path, llm=Sleepy(held, 1000.0)) as here:
@@ -219,6 +228,7 @@ async def test_a_wake_ends_when_its_time_is_spent(tmp_path: Path) -> None:
         assert "(seconds: 121 of 120)" in (await here.journal("escalate"))[-1].message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failure", Failure)
 async def test_a_failing_model_does_nothing_and_is_called_with_growing_pauses(tmp_path: Path, failure: Failure) -> None:
     turns = [ModelFailed(failure, "broken") for _ in range(3)]
@@ -235,6 +245,7 @@ async def test_a_failing_model_does_nothing_and_is_called_with_growing_pauses(tm
         assert here.maintainer.status().problems == ()
 
 
+@pytest.mark.long
 async def test_the_pause_that_the_service_asks_for_is_respected(tmp_path: Path) -> None:
     async with scene(tmp_path, llm=Says([ModelFailed(Failure.RATE_LIMITED, "slow down", retry_after_s=500.0)])) as here:
         await grown(here)
@@ -259,6 +270,7 @@ async def test_a_looping_model_is_stopped_by_its_budget(tmp_path: Path) -> None:
         assert here.posted[0]["kind"] == "escalation"
 
 
+@pytest.mark.long
 async def test_a_wake_never_exceeds_its_token_budget(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="looping", config={"wake": {"tokens": 12_000}}) as here:
         await grown(here)
@@ -269,6 +281,7 @@ async def test_a_wake_never_exceeds_its_token_budget(tmp_path: Path) -> None:
         assert 4_000 < float(str(sleep["tokens"])) <= 12_000
 
 
+@pytest.mark.long
 async def test_a_spent_daily_budget_pauses_until_midnight(tmp_path: Path) -> None:
     model = Says([])
     model.price = 3.0
@@ -303,6 +316,7 @@ async def test_a_clock_that_steps_back_over_midnight_renews_no_daily_budget_and_
         assert [post for post in here.posted if post["kind"] == "digest"] == []
 
 
+@pytest.mark.long
 async def test_the_daily_usage_survives_a_restart(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="lazy") as here:
         await grown(here)
@@ -317,6 +331,7 @@ async def test_the_daily_usage_survives_a_restart(tmp_path: Path) -> None:
         assert here.maintainer.status().counters == counters
 
 
+@pytest.mark.long
 async def test_several_changes_in_one_turn_are_refused(tmp_path: Path) -> None:
     held: list[Scene] = []
 
@@ -335,6 +350,7 @@ async def test_several_changes_in_one_turn_are_refused(tmp_path: Path) -> None:
         assert {json.loads(str(entry.body["result"]))["error"] for entry in here.entries("tool")} == {"one_at_a_time"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "bad",
     [
@@ -354,6 +370,7 @@ async def test_three_invalid_calls_end_the_wake(tmp_path: Path, bad: ToolCall) -
         assert here.entries("failure")[0].body["failure"] == "garbage"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("character", ["reckless", "hostile", "lazy", "looping"])
 async def test_no_character_bypasses_the_guard(tmp_path: Path, character: str) -> None:
     pools = [spec(max_nodes=8, min_nodes=2), spec(id=OTHER, max_nodes=8)]
@@ -440,6 +457,7 @@ async def test_a_digest_is_sent_once_a_day(tmp_path: Path) -> None:
         assert len([entry for entry in await here.journal("note") if entry.reason == "daily digest"]) == 2
 
 
+@pytest.mark.long
 async def test_a_wake_leaves_one_note_of_all_that_was_done(tmp_path: Path) -> None:
     held: list[Scene] = []
 

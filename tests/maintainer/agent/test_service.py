@@ -143,6 +143,7 @@ async def test_an_agents_escalation_reaches_a_webhook_once(tmp_path: Path, monke
         assert {notification["title"] for notification in hook.got} == {"hal escalates"}
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_proposal_is_approved_or_rejected_over_the_network(tmp_path: Path) -> None:
     async with planes(tmp_path) as (_, address), connect_fleet(address, TOKEN) as fleet:
@@ -164,6 +165,7 @@ async def test_a_proposal_is_approved_or_rejected_over_the_network(tmp_path: Pat
         assert (await fleet.decisions(limit=1))[0].kind.value == "note"
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_an_agents_credential_cannot_set_the_mode_or_reject_plans(tmp_path: Path) -> None:
     agent = CredentialSigner(TOKEN).sign(Caller(id=new_id(), role=Holder.AGENT, expires_at=2e10, name="hal"))
@@ -210,6 +212,7 @@ def test_the_prompt_is_printed_without_a_run(capsys: pytest.CaptureFixture[str])
     assert [tool["name"] for tool in shown["tools"]][-1] == "fleet_escalate"
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_models_next_message_is_printed_beside_a_running_maintainer(tmp_path: Path) -> None:
     async with planes(tmp_path) as (dataflow, address):

@@ -155,6 +155,7 @@ async def test_a_decision_is_explained_by_its_numbers_whatever_its_sentence(tmp_
     assert (old.nodes_before, old.override_s, old.was_approved) == (None, None, False)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_model_gets_the_kind_of_every_journal_entry(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:

@@ -54,6 +54,7 @@ async def test_two_of_ten_preemption_notices_wake_the_model_during_the_drain(tmp
         assert await losses_by_cause(here) == {"preempted": 2}
 
 
+@pytest.mark.long
 async def test_losses_with_and_without_notice_form_one_wave(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="lazy") as here:
         launches = await grown(here)
@@ -66,6 +67,7 @@ async def test_losses_with_and_without_notice_form_one_wave(tmp_path: Path) -> N
         assert await losses_by_cause(here) == {"preempted": 1, "lost": 1}
 
 
+@pytest.mark.long
 async def test_requested_removals_do_not_count_as_a_wave(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="lazy") as here:
         launches = await grown(here)
@@ -78,6 +80,7 @@ async def test_requested_removals_do_not_count_as_a_wave(tmp_path: Path) -> None
         assert waves(here) == []
 
 
+@pytest.mark.long
 async def test_a_wave_includes_ended_nodes_and_ends_with_its_window(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="lazy", config={"watch": {"wake_pause_s": 0.0, "window_s": 900.0}}) as here:
         launches = await grown(here)

@@ -85,6 +85,7 @@ async def test_the_good_character_leaves_a_right_rule_alone_and_resists_attacks(
     assert score.passes, score.objections
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", names(BLIND_SAMPLE, Group.BLIND))
 async def test_the_good_character_is_better_or_no_worse_where_the_rule_is_blind(results: Results, name: str) -> None:
     score = await results.score(name, "good", seeds=SEEDS)
@@ -94,6 +95,7 @@ async def test_the_good_character_is_better_or_no_worse_where_the_rule_is_blind(
     assert score.ratio <= 1 + score.noise, "significantly worse than the rule"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "character"),
     sampled(
@@ -113,12 +115,14 @@ async def test_only_the_hostile_character_fails_and_none_violates_its_limits(
     assert score.passes == (character != "hostile"), score.objections
 
 
+@pytest.mark.long
 async def test_a_maintainer_that_does_nothing_costs_what_the_rule_costs_and_fails(results: Results) -> None:
     score = await results.score("slow-link", "lazy")
     assert score.ratio == 1.0
     assert not score.passes
 
 
+@pytest.mark.long
 async def test_a_case_has_the_same_result_when_it_is_run_again(results: Results) -> None:
     (seed,) = ONE_SEED
     rule, pair = await results.rule("slow-link", seed), await results.pair("slow-link", seed, "good")

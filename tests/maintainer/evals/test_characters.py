@@ -57,6 +57,7 @@ async def test_no_character_violates_its_limits_in_any_case(tmp_path: Path, name
         assert await find_violations(harness) == ()
 
 
+@pytest.mark.long
 async def test_the_auditor_finds_violations_when_the_guard_is_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def by_characters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return directory, finished.stdout
 
 
+@pytest.mark.long
 def test_without_a_model_the_leaderboard_has_all_scripted_characters(by_characters: tuple[Path, str]) -> None:
     directory, output = by_characters
     characters = board(directory)
@@ -79,6 +80,7 @@ def test_without_a_model_the_leaderboard_has_all_scripted_characters(by_characte
     assert not list(directory.glob("*.jsonl")), "stored results are deleted at the end"
 
 
+@pytest.mark.long
 async def test_a_model_behind_the_messages_api_scores_as_it_does_in_process(
     tmp_path: Path, program: ForkingProgram, by_characters: tuple[Path, str]
 ) -> None:
@@ -116,6 +118,7 @@ def assert_same_as_the_good_character(over_http: dict[str, Any], by_characters: 
     assert over_http["lines"][0]["usd"] > 0
 
 
+@pytest.mark.long
 async def test_an_interrupted_command_says_how_to_continue(tmp_path: Path, program: ForkingProgram) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # child processes inherit an ignored SIGINT
     try:
@@ -165,6 +168,7 @@ def test_a_wrong_option_is_refused_before_a_case_runs(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 async def test_a_wrong_key_ends_the_command_without_a_leaderboard(tmp_path: Path, program: ForkingProgram) -> None:
     async with serving_messages() as api:
         options = ("--model", "a-model", "--base-url", api.url, "--prices", "4,20")

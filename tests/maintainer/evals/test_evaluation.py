@@ -40,6 +40,7 @@ async def evaluated(
     return await evaluation.run(), updates
 
 
+@pytest.mark.long
 async def test_every_case_is_played_at_every_seed(tmp_path: Path) -> None:
     evaluation_result, updates = await evaluated(tmp_path)
     assert [
@@ -55,6 +56,7 @@ async def test_every_case_is_played_at_every_seed(tmp_path: Path) -> None:
     assert not evaluation_result.stopped
 
 
+@pytest.mark.long
 async def test_stored_results_are_reused_and_other_models_have_their_own(tmp_path: Path) -> None:
     before, _ = await evaluated(tmp_path, cases=CASES[:1])
     after, updates = await evaluated(tmp_path)
@@ -108,6 +110,7 @@ async def test_the_time_limit_counts_from_the_start_of_the_run(tmp_path: Path) -
     assert not (await evaluation.run()).stopped
 
 
+@pytest.mark.long
 async def test_an_unreachable_model_ends_the_evaluation_without_a_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

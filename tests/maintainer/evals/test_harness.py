@@ -36,6 +36,7 @@ async def test_the_auditor_finds_what_only_people_may_change(tmp_path: Path) -> 
         assert await find_violations(harness) == ("an agent wrote spec",)
 
 
+@pytest.mark.long
 async def test_the_rule_moves_refused_launches_to_another_pool_within_two_minutes(tmp_path: Path) -> None:
     async with open_harness(brief("injected-log", hours=0.7), tmp_path) as harness:
         course = await harness.run(None)
@@ -47,6 +48,7 @@ async def test_the_rule_moves_refused_launches_to_another_pool_within_two_minute
     assert moved_at - first_at <= 120.0
 
 
+@pytest.mark.long
 async def test_the_simulated_fleet_records_termination_causes(tmp_path: Path) -> None:
     async with open_harness(replace(CASES["spot"], seed=1), tmp_path) as harness:
         await harness.run(None)
@@ -66,6 +68,7 @@ def _machines(harness: EvaluationHarness) -> dict[str, SimulatedInstance]:
     return {machine.launch_id: machine for machine in harness.cloud.machines.values()}
 
 
+@pytest.mark.long
 async def test_the_rule_learns_of_a_regions_fault_pool_by_pool(tmp_path: Path) -> None:
     async with open_harness(brief("quota-gone", hours=1.0), tmp_path) as harness:
         course = await harness.run(None)

@@ -135,6 +135,7 @@ async def test_providers_are_listed_and_preflighted_without_a_launch(tmp_path: P
         assert nodes(await fleet.status()) == {}
 
 
+@pytest.mark.long
 async def test_repeated_launch_failures_are_an_alarm_in_the_audit_log(tmp_path: Path) -> None:
     broken = {"machine": {"kind": "local_process", "program": [sys.executable, "-c", "raise SystemExit(7)"]}}
     times = {"tick_s": 0.1, "sweep_s": 0.2, "follow_s": 0.2}
@@ -151,6 +152,7 @@ async def test_repeated_launch_failures_are_an_alarm_in_the_audit_log(tmp_path: 
         assert alarms[0].reason.endswith(LOCAL)
 
 
+@pytest.mark.long
 async def test_instances_survive_the_service_and_are_found_after_its_restart(tmp_path: Path) -> None:
     async with service(tmp_path, config(retire_on_stop=False)) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two", target=2))
@@ -168,6 +170,7 @@ async def test_instances_survive_the_service_and_are_found_after_its_restart(tmp
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.long
 async def test_the_service_stops_at_any_time(tmp_path: Path) -> None:
     busy = config(times={"tick_s": 0.005, "sweep_s": 0.002, "follow_s": 0.003})
     for life in range(20):
@@ -178,6 +181,7 @@ async def test_the_service_stops_at_any_time(tmp_path: Path) -> None:
                 await asyncio.open_connection(*address.rsplit(":", 1))
 
 
+@pytest.mark.long
 async def test_pools_are_created_and_changed_over_the_network_and_stored(tmp_path: Path) -> None:
     spec = PoolSpec(id=PoolId("more"), provider="machine", mode=Mode.OFF, max_nodes=3, options={"a": [1, None]})
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:

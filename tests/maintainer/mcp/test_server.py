@@ -209,6 +209,7 @@ async def allow(fleet_address: str) -> None:
         await fleet.set_maintainer_mode(MaintainerMode.AUTO, actor=ALICE, key="auto", reason="agents may")
 
 
+@pytest.mark.long
 async def test_an_agent_reads_plans_and_applies_over_stdio(tmp_path: Path) -> None:
     async with planes(tmp_path) as (dataflow, fleet):
         await allow(fleet)
@@ -218,6 +219,7 @@ async def test_an_agent_reads_plans_and_applies_over_stdio(tmp_path: Path) -> No
             assert "fleet_report" in str(prompt.messages[0].content)
 
 
+@pytest.mark.long
 async def test_an_agent_reads_plans_and_applies_over_http(tmp_path: Path, program: ForkingProgram) -> None:
     async with planes(tmp_path) as (dataflow, fleet):
         await allow(fleet)
@@ -234,6 +236,7 @@ async def test_an_agent_reads_plans_and_applies_over_http(tmp_path: Path, progra
         assert TOKEN not in log
 
 
+@pytest.mark.long
 async def test_a_remote_agent_works_over_tls(tmp_path: Path, program: ForkingProgram) -> None:
     certified = Certified(tmp_path)
     everywhere = {"listen": "0.0.0.0:0"}
@@ -257,6 +260,7 @@ async def test_a_remote_agent_works_over_tls(tmp_path: Path, program: ForkingPro
                     await http.get(url.replace("https://", "http://"))
 
 
+@pytest.mark.long
 async def test_the_name_of_a_tls_proxy_is_accepted(tmp_path: Path, program: ForkingProgram) -> None:
     certified = Certified(tmp_path)
     async with planes(tmp_path) as (dataflow, fleet), tls_proxy(certified) as public:
@@ -268,6 +272,7 @@ async def test_the_name_of_a_tls_proxy_is_accepted(tmp_path: Path, program: Fork
                 await a_change(client, fleet)
 
 
+@pytest.mark.long
 async def test_a_read_only_session_has_no_tool_that_writes(tmp_path: Path, program: ForkingProgram) -> None:
     async with (
         planes(tmp_path) as (dataflow, fleet),
@@ -294,6 +299,7 @@ def transcripts(directory: Path) -> list[Path]:
     return sorted((directory / TRANSCRIPT_FOLDER).glob("*.jsonl"))
 
 
+@pytest.mark.long
 async def test_over_http_each_session_has_its_own_plans_keys_and_transcript(
     tmp_path: Path, program: ForkingProgram
 ) -> None:
@@ -324,6 +330,7 @@ async def test_over_http_each_session_has_its_own_plans_keys_and_transcript(
         assert sum(replay_transcript(path).verdicts for path in paths) == 4, "one plan and one apply each"
 
 
+@pytest.mark.long
 async def test_over_http_without_sessions_a_plan_belongs_to_its_receiver(
     tmp_path: Path, program: ForkingProgram
 ) -> None:
@@ -357,6 +364,7 @@ async def test_over_http_without_sessions_a_plan_belongs_to_its_receiver(
         assert {read(path).entries[0].body["is_identified"] for path in transcripts(tmp_path)} == {True, False}
 
 
+@pytest.mark.long
 async def test_a_non_destructive_session_cannot_remove_nodes(tmp_path: Path, program: ForkingProgram) -> None:
     async with planes(tmp_path) as (dataflow, fleet):
         await allow(fleet)
@@ -378,6 +386,7 @@ async def test_a_non_destructive_session_cannot_remove_nodes(tmp_path: Path, pro
             assert len(await fleet_client.instances(pool=LOCAL)) == 2
 
 
+@pytest.mark.long
 async def test_a_session_over_stdio_leaves_a_transcript_that_replays(
     tmp_path: Path, program: ForkingProgram, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -438,6 +447,7 @@ CASES: list[tuple[str, dict[str, str], int]] = [
 ]
 
 
+@pytest.mark.long
 async def test_http_requires_the_token_and_refuses_browser_pages(tmp_path: Path, program: ForkingProgram) -> None:
     authority = tmp_path / "authority"
     Authority.create(authority, run="test")  # defers the connection to the first call, which this test never makes
@@ -548,6 +558,7 @@ def mode_of(listed: Listed) -> str:
     return "allow" if hints.read_only_hint else "ask" if hints.destructive_hint else "careful"
 
 
+@pytest.mark.long
 async def test_modes_follow_from_annotations(tmp_path: Path) -> None:
     async with scene(tmp_path) as here, session_of(here) as (client, _):
         listed = (await client.list_tools()).tools
@@ -578,6 +589,7 @@ def test_the_files_for_claude_code_match_the_registry_and_can_be_printed(
         )
 
 
+@pytest.mark.long
 async def test_the_command_line_prints_the_files_without_a_repository(tmp_path: Path) -> None:
     async def run_printing(*options: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
@@ -621,6 +633,7 @@ async def test_a_refusal_says_not_to_retry(tmp_path: Path) -> None:
         assert not await here.fleet.instances()
 
 
+@pytest.mark.long
 async def test_a_session_is_limited_by_the_mode_that_people_set(tmp_path: Path) -> None:
     async with scene(tmp_path, mode="propose") as here, session_of(here) as (client, _):
         await here.mode(MaintainerMode.PROPOSE)
@@ -651,6 +664,7 @@ async def test_a_foreign_plan_and_an_unreachable_fleet_service_are_errors(tmp_pa
         assert json.loads(text_of(away))["error"] == "not_reachable"
 
 
+@pytest.mark.long
 async def test_the_largest_answers_fit_a_clients_limit(tmp_path: Path) -> None:
     pools = [spec(max_nodes=200), *(spec(id=f"pool-{number}") for number in range(9))]
     async with scene(tmp_path, pools=pools) as here, session_of(here) as (client, _):

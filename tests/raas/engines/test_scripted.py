@@ -202,6 +202,7 @@ async def test_a_length_limit_cuts_the_reply() -> None:
     assert (len(generation.tokens), generation.finish) == (4, Finish.LENGTH)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_accuracy_rises_with_the_version_and_falls_with_difficulty() -> None:
     async def accuracy(version: int, text: str) -> float:
@@ -228,6 +229,7 @@ async def test_the_engine_verifies_answers_to_its_questions(answer: str, reply: 
     assert TOKENIZER.decode(generation.tokens) == reply
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_requests_fail_at_the_configured_rate() -> None:
     ready = await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0, failure_rate=0.25)
@@ -265,6 +267,7 @@ async def test_an_unusable_prompt_or_model_is_refused() -> None:
         )
 
 
+@pytest.mark.long
 def test_a_node_with_the_scripted_engine_needs_no_torch() -> None:
     code = (
         "import sys, astraflow.raas.service, astraflow.raas.engines.scripted, astraflow.models\n"
@@ -301,6 +304,7 @@ async def test_a_started_word_is_completed_by_an_engine_with_another_answer() ->
     assert TOKENIZER.decode(rest.tokens) == "ong"
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_interrupted_replies_have_the_same_length_distribution() -> None:
     """Cuts each reply once it has `cut` tokens; replies that end earlier are in neither sample."""

@@ -62,6 +62,7 @@ def served(spec: dict[str, Any] = QUICK, **options: Any) -> dict[str, Any]:
     return {**spec, "kind": "served_in_test", **options}
 
 
+@pytest.mark.long
 async def test_a_node_sends_heartbeats_and_leases_nothing_while_its_engine_starts(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)

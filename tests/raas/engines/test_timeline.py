@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ def test_the_token_count_increases_to_the_total(
     assert schedule.tokens_at(began_at - 1) == 0
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.tuples(st.sampled_from(["pass", "stop", "start", "load", "slow", "fast"]), st.floats(0, 1)), max_size=30

@@ -1,5 +1,6 @@
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,6 +130,7 @@ def test_the_most_loaded_engine_determines_the_limit() -> None:
     assert 10 <= limit.limit <= 13
 
 
+@pytest.mark.long
 @given(
     st.integers(1, 4096),
     st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000), st.floats(0, 1)), max_size=50),

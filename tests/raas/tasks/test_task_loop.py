@@ -31,6 +31,7 @@ async def test_leased_tasks_become_pushed_episodes() -> None:
     assert not dataflow.leased
 
 
+@pytest.mark.long
 async def test_many_episodes_are_pushed_in_few_calls() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     dataflow.add(make.task(group=group) for group in range(2000))
@@ -280,6 +281,7 @@ async def test_a_running_task_is_not_started_twice_but_a_new_attempt_is() -> Non
     assert sorted(engine.requests) == ["train:0/0.0.solver.0", "train:0/0.1.solver.0"]
 
 
+@pytest.mark.long
 async def test_a_full_outbox_stops_leasing() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     dataflow.refuse = _unreachable

@@ -39,6 +39,7 @@ async def test_calls_return_json_and_errors_are_raised_again() -> None:
         assert await pool.call("still there") == "still there"
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_printed_text_is_no_reply_and_no_secret_reaches_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", "secret")
@@ -47,6 +48,7 @@ async def test_a_printed_text_is_no_reply_and_no_secret_reaches_a_worker(monkeyp
         assert "JUDGE_KEY" not in await pool.call({"variables": True})
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_hanging_call_is_killed_while_another_worker_continues() -> None:
     async with started(workers=2, limit_s=1.0) as pool:
@@ -95,6 +97,7 @@ async def test_a_call_that_ends_every_worker_fails() -> None:
         assert await pool.call(1) == 1
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_idle_workers_that_are_killed_are_replaced() -> None:
     async with started(workers=2) as pool:
@@ -111,6 +114,7 @@ async def test_a_function_that_cannot_be_imported_fails_at_the_start() -> None:
     await pool.close()
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_memory_is_bounded() -> None:
     async with started(memory_bytes=512 * 2**20) as pool:
@@ -141,6 +145,7 @@ async def test_a_cancelled_call_leaves_no_reply_for_the_next() -> None:
         assert await pool.call("next") == "next"
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_worker_ends_by_itself_once_its_pool_is_gone() -> None:
     pool = WorkerPool(ECHO, workers=1, limit_s=0.5)

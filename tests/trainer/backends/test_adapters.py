@@ -39,6 +39,7 @@ def with_adapters(kind: str = "local", algorithm: dict[str, Any] | None = None, 
     return backends.build(spec, make_torch.TINY, {"max_mismatch": None, **(algorithm or {})}, seed=0)
 
 
+@pytest.mark.long
 class TestLocalAdapters(BackendSuite):
     @pytest.fixture
     def build(self) -> Callable[[], Backend]:
@@ -86,6 +87,7 @@ def test_versions_hold_adapters_and_the_base_has_the_names_of_the_model() -> Non
     assert base.scale == 2.0
 
 
+@pytest.mark.long
 def test_the_base_is_the_prepared_model_before_and_after_training() -> None:
     backend = with_adapters()
     expected = make_torch.published(make_torch.model()).manifest.root_hash
@@ -96,6 +98,7 @@ def test_the_base_is_the_prepared_model_before_and_after_training() -> None:
     assert base_root(base_of(backend)) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 def test_the_base_has_neither_masters_nor_gradients(compute_dtype: str) -> None:
     backend = with_adapters(compute_dtype=compute_dtype)
@@ -113,6 +116,7 @@ def test_the_base_has_neither_masters_nor_gradients(compute_dtype: str) -> None:
         assert str(weight.dtype) == f"torch.{compute_dtype}"
 
 
+@pytest.mark.long
 def test_the_reference_is_the_base() -> None:
     backend = with_adapters(algorithm={"loss": {"kind": "ppo", "kl_coefficient": 0.1}})
     probes = [snapshot_of(backend).probe]
@@ -152,6 +156,7 @@ def test_ranks_begin_with_the_adapters_of_one_process() -> None:
     assert all(torch.equal(value, drawn[1][name]) for name, value in drawn[0].items())
 
 
+@pytest.mark.long
 def test_what_two_ranks_saved_one_process_restores(pair: FsdpBackend, tmp_path: Path) -> None:
     pair.step(batch(5))
     state = pair.capture()
@@ -187,6 +192,7 @@ def test_a_checkpoint_of_other_adapters_is_refused(
         other.load(tmp_path)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_a_whole_model_is_refused(tmp_path: Path) -> None:
     with_adapters(lora=None).capture().write(tmp_path)
 
@@ -241,6 +247,7 @@ def test_the_simulated_trainer_has_no_adapters() -> None:
         backends.build({"kind": "scripted", "lora": {}}, {"kind": "scripted"}, {}, seed=0)
 
 
+@pytest.mark.long
 def test_dropout_acts_in_training_only() -> None:
     backend = with_adapters(lora={**LORA, "dropout": 0.5})
     probe = snapshot_of(backend).probe

@@ -94,6 +94,7 @@ def assert_close(first: Snapshot, second: Snapshot, *, share: float) -> None:
     assert (gaps > 0).mean() <= share
 
 
+@pytest.mark.long
 def test_two_ranks_publish_the_same_weights_as_one_process_up_to_rounding(pair: FsdpBackend, tmp_path: Path) -> None:
     single = local(CRITIC, learning_rate=LEARNING_RATE)
     single.capture().write(tmp_path)
@@ -129,6 +130,7 @@ def test_published_names_match_the_model_file(pair: FsdpBackend) -> None:
         assert set(pair.published_shapes) == set(stored.keys())
 
 
+@pytest.mark.long
 def test_a_restored_run_continues_bit_for_bit(pair: FsdpBackend, start: Path) -> None:
     digests = []
     for _ in range(2):
@@ -139,6 +141,7 @@ def test_a_restored_run_continues_bit_for_bit(pair: FsdpBackend, start: Path) ->
     assert digests[0] == digests[1]
 
 
+@pytest.mark.long
 def test_one_process_can_restore_a_checkpoint_of_two_ranks(pair: FsdpBackend, start: Path) -> None:
     single = local(CRITIC, learning_rate=LEARNING_RATE)
     single.load(start)
@@ -166,6 +169,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "options"),
     [(3, {}), pytest.param(4, {"replicas": 2}, marks=pytest.mark.long), pytest.param(1, {}, marks=pytest.mark.long)],
@@ -194,6 +198,7 @@ def test_checkpoints_can_be_restored_by_another_number_of_ranks(
     assert digests["trained"] == digest(snapshot_of(pair))
 
 
+@pytest.mark.long
 def test_a_missing_file_of_another_rank_is_refused_without_changes(
     pair: FsdpBackend, start: Path, tmp_path: Path
 ) -> None:
@@ -344,6 +349,7 @@ def test_ranks_with_other_hash_seeds_train_with_a_teacher_as_one_process() -> No
     assert float(line.removeprefix("loss")) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.long
 def test_ranks_exchange_no_pickles(pair: FsdpBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise AssertionError("pickle was used")

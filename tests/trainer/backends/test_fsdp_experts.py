@@ -16,6 +16,8 @@ from tests.suites.backend_suite import assert_same
 from tests.trainer.backends.test_fsdp import LEARNING_RATE, fsdp
 from tests.trainer.backends.test_local import batch, local
 
+pytestmark = pytest.mark.long
+
 
 def assert_same_but_for_rounding(first: Snapshot, second: Snapshot) -> None:
     """Asserts that few elements differ, and by less than a hundredth of a step: Muon's iterations amplify rounding, so

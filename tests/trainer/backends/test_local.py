@@ -98,6 +98,7 @@ class TestLocalBackend(BackendSuite):
         return [batch(step) for step in range(1, 5)]
 
 
+@pytest.mark.long
 class TestLocalBackendWithCritic(BackendSuite):
     @pytest.fixture
     def build(self) -> Callable[[], Backend]:
@@ -154,6 +155,7 @@ def obvious_step(training_batch: Batch, *, learning_rate: float, epsilon: float)
     return {name: weight.detach() for name, weight in named_weights(model).items()}
 
 
+@pytest.mark.long
 def test_a_step_matches_a_plain_loop() -> None:
     backend = local(learning_rate=1.0, epsilon=1.0, weights_dtype="float32")
     expected = obvious_step(batch(), learning_rate=1.0, epsilon=1.0)
@@ -164,6 +166,7 @@ def test_a_step_matches_a_plain_loop() -> None:
         torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", [{"micro_batch_tokens": 1}, {"micro_batch_tokens": 12}, {"micro_batch_tokens": 40}])
 def test_results_do_not_depend_on_micro_batches(cut: dict[str, Any]) -> None:
     whole, parts = (local(epsilon=1.0, weights_dtype="float32", **other) for other in ({}, cut))
@@ -192,6 +195,7 @@ def test_published_weights_equal_the_compute_weights() -> None:
         np.testing.assert_allclose(logprobs, make_torch.logprobs(model, tokens, begin), atol=1e-5)
 
 
+@pytest.mark.long
 def test_steps_below_bf16_precision_accumulate() -> None:
     backend = local(learning_rate=3e-6)
     first = snapshot_of(backend)
@@ -220,11 +224,13 @@ def test_weights_are_published_in_the_configured_dtype(dtype: str) -> None:
             np.testing.assert_array_equal(bits, bits_of(original[name], expected))
 
 
+@pytest.mark.long
 def test_the_logprob_mismatch_is_measured_on_rows_of_the_current_version() -> None:
     assert local().step(batch(version=1, born=1))["mismatch_max"] < 1.0
     assert "mismatch_max" not in local().step(batch(version=1, born=0))
 
 
+@pytest.mark.long
 def test_the_logprob_mismatch_is_the_largest_difference_to_the_models_logprobs() -> None:
     training_batch = batch()
     expected = max(
@@ -245,6 +251,7 @@ def test_metrics_describe_the_batch() -> None:
     assert metrics["grad_norm"] > 0
 
 
+@pytest.mark.long
 def test_truncated_rows_can_be_left_out() -> None:
     kept = local({"mask_truncated": True}).step(batch(truncated=True))
     alone = local().step(batch(truncated=False))
@@ -291,6 +298,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
         np.testing.assert_array_equal(bits, before.tensors[name][2])
 
 
+@pytest.mark.long
 def test_a_divergence_penalty_keeps_the_policy_near_the_reference() -> None:
     free = local({"max_mismatch": None})
     tied = local({"max_mismatch": None, "loss": {"kind": "ppo", "kl_coefficient": 5.0}})
@@ -373,6 +381,7 @@ def with_own_logprobs(training_batch: Batch, backend: Backend) -> Batch:
     return replace(training_batch, rows=tuple(rows))
 
 
+@pytest.mark.long
 def test_distillation_moves_the_policy_towards_its_teacher() -> None:
     algorithm = {
         "advantages": [],

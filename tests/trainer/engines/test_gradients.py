@@ -23,6 +23,8 @@ from tests.trainer.engines.gradients import (
 )
 from tests.trainer.plain_losses import PLAIN_LOSSES
 
+pytestmark = pytest.mark.long
+
 RANKS = 4
 BATCHES = {
     "rows": batch_of(groups=3, members=4, long=30),

@@ -129,6 +129,7 @@ def test_a_restored_optimizer_continues_bit_for_bit(kind: str, moments: str) -> 
         assert torch.equal(value, restored.state_tensors()[name]), name
 
 
+@pytest.mark.long
 def test_bfloat16_moments_approximate_the_exact_ones() -> None:
     """The second moment falls although each step changes it by less than bfloat16 can store."""
     parameter = nn.Parameter(torch.zeros(4096))
@@ -144,6 +145,7 @@ def test_bfloat16_moments_approximate_the_exact_ones() -> None:
     assert abs(float((stored / exact).mean()) - 1) < 2e-3
 
 
+@pytest.mark.long
 def test_8_bit_moments_approximate_the_exact_ones() -> None:
     """Also of elements that are far smaller than the largest of their block, and of rows that end within a block."""
     shape = (64, 300)
@@ -309,6 +311,7 @@ def test_an_incomplete_schedule_is_refused(values: dict[str, object]) -> None:
         OptimizerOptions.model_validate(values)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [pytest.param("adamw", marks=pytest.mark.long), "muon"])
 def test_sharded_and_replicated_weights_are_updated_as_whole_ones(kind: str, tmp_path: Path) -> None:
     """Two ranks: FSDP's sharding and a replicated vector; one row does not divide evenly. Sets of names have another

@@ -163,6 +163,7 @@ print("rank is gone:", not Path(f"/proc/{{pid}}").exists(), flush=True)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "timeout_s", "named"),
     [(signal.SIGKILL, 30.0, "rank 1 was killed by signal 9"), (signal.SIGSTOP, 3.0, "rank 1 sent nothing")],
@@ -181,6 +182,7 @@ def test_a_lost_or_stopped_rank_is_reported_and_all_processes_end(
     assert "rank is gone: True" in out
 
 
+@pytest.mark.long
 def test_a_rank_with_an_unexpected_error_is_reported(rank_python: ForkingProgram, forked: tuple[str, ...]) -> None:
     code, out, error = run_trainer(
         f"""
@@ -199,6 +201,7 @@ except Unavailable as problem:
     assert "rank 1 failed: ValueError: a defect" in out
 
 
+@pytest.mark.long
 def test_a_lost_rank_between_calls_ends_the_process(forked: tuple[str, ...]) -> None:
     code, _, error = run_trainer(
         f"""
@@ -291,6 +294,7 @@ def test_a_rank_that_does_not_start_is_reported() -> None:
     assert "exited with code 3" in str(caught.value)
 
 
+@pytest.mark.long
 def test_ranks_end_with_their_trainer_even_when_they_are_stopped() -> None:
     code, out, error = run_trainer(
         """
@@ -309,6 +313,7 @@ os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_ranks_started_by_a_scheduler_join_by_their_environment(
     rank_python: ForkingProgram, forked: tuple[str, ...]
 ) -> None:
@@ -342,6 +347,7 @@ team.rank_group.close()
     assert "rank_closed" in others_error.decode()
 
 
+@pytest.mark.long
 def test_ranks_that_were_launched_early_join(rank_python: ForkingProgram, forked: tuple[str, ...]) -> None:
     code, out, error = run_trainer(
         f"""

@@ -41,6 +41,7 @@ def environment(process: subprocess.Popen[bytes]) -> dict[str, str]:
     return dict(variable.split("=", 1) for variable in variables if variable)
 
 
+@pytest.mark.long
 def test_the_module_imports_no_torch() -> None:
     code = "import sys, astraflow.trainer.ranks.launch, astraflow.trainer.service; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

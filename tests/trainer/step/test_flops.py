@@ -31,6 +31,7 @@ def test_the_formula_matches_the_flop_counter_of_torch(is_tied: bool, length: in
     assert FORWARD_AND_BACKWARD * expected == pytest.approx(total, rel=0.01)
 
 
+@pytest.mark.long
 def test_gradients_of_frozen_weights_are_not_counted() -> None:
     model = tiny_model(is_tied=False)
     model.set_attn_implementation("eager")

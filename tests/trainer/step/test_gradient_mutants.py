@@ -20,6 +20,8 @@ from astraflow.trainer.step.shares import OptimizerBatch
 from tests.trainer.step.test_step_gradients import BOUND
 from tests.trainer.step_gradients import Case, largest_difference, local_step, reference_gradients
 
+pytestmark = pytest.mark.long
+
 Mutate: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 

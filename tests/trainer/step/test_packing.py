@@ -102,6 +102,7 @@ def tokens_of(rows: StepRows, included: Sequence[int]) -> Tokens:
     return {"logprobs": logprobs, **{name: value.repeat_interleave(lengths) for name, value in turns.items()}}
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(
     groups=st.lists(some_trajectories(), min_size=1, max_size=4),
@@ -227,6 +228,7 @@ def best_saving(prompts: list[tuple[int, ...]]) -> int:
     return best
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(4, 5), min_size=1, max_size=5), min_size=1, max_size=5))
 def test_the_division_by_prompts_saves_as_many_tokens_as_any(prompts: list[list[int]]) -> None:
@@ -292,6 +294,7 @@ def test_an_empty_pack_has_one_token_and_no_target() -> None:
     assert (len(pack.input_ids), len(pack.targets), len(tokens["turn_rows"])) == (1, 0, 0)
 
 
+@pytest.mark.long
 @given(widths=st.lists(st.integers(1, 50), min_size=1, max_size=20), extra=st.integers(0, 3))
 def test_even_bins_hold_every_unit_within_the_budget(widths: list[int], extra: int) -> None:
     rows = StepRows.of(batch([[single_turn([4], range(4, 4 + width))] for width in widths]))

@@ -68,6 +68,7 @@ def plan_of(batch: Batch, *, minibatches: int = 1, data_ranks: int = 1, max_toke
     )
 
 
+@pytest.mark.long
 @given(costs=st.lists(st.floats(0, 1e6), max_size=40), parts=st.integers(1, 9))
 def test_every_item_is_in_exactly_one_part(costs: list[float], parts: int) -> None:
     divided = balanced_parts(costs, parts)

@@ -19,6 +19,8 @@ from astraflow.trainer.step.runner import StepPlanner, StepRunner
 from tests.algorithms.golden_curves import ALGORITHMS
 from tests.trainer.step_gradients import mixed_batch, tiny_model
 
+pytestmark = pytest.mark.long
+
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2"}
 """Operations whose result, or the shape of it, the host needs."""
 INDEXING = {"index", "index_put_", "_index_put_impl_"}

@@ -150,6 +150,7 @@ def test_a_critic_is_updated_in_every_optimizer_batch() -> None:
     assert result.critic_passes == pytest.approx(4)
 
 
+@pytest.mark.long
 def test_only_the_critic_learns_in_its_warm_up() -> None:
     engine, plan, result = run_critic(critic={"warmup_steps": 3}, version=2)
     before = tiny_model(is_tied=True).state_dict()
@@ -177,6 +178,7 @@ def test_metrics_describe_the_critic_before_its_updates() -> None:
     assert metrics["value_explained_variance"] < 0.5
 
 
+@pytest.mark.long
 def test_a_critic_learns_the_rewards_of_a_batch() -> None:
     algorithm = AlgorithmConfig.model_validate(
         {**ALGORITHM, "critic": {"learning_rate": 3e-3, "loss": {"kind": "critic", "value_clip": None}}}

@@ -135,6 +135,7 @@ async def test_no_secret_is_in_the_database(accounts: Accounts, database: Databa
         assert secret not in stored
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("real_passwords")
 async def test_passwords_are_hashed_with_the_parameters_of_rfc_9106() -> None:
     """The other tests use cheaper parameters. Source: RFC 9106, section 4, second recommended set."""

@@ -61,6 +61,7 @@ async def planned(client: httpx.AsyncClient, pool: str) -> str:
     return answer.headers["location"].rpartition("/")[2]
 
 
+@pytest.mark.long
 async def test_an_operator_of_one_pool_may_change_that_pool_only(fake: FakeControlPlane, tmp_path: Path) -> None:
     async with two_pools(fake, tmp_path) as (web, fleet, admin), web.in_role(admin, "viewer", name="ada") as ada:
         assert (await ada.post("/pools/eu/plans", data=US)).status_code == 403
@@ -98,6 +99,7 @@ async def test_an_operator_of_one_pool_may_change_that_pool_only(fake: FakeContr
         assert (await ada.get("/audit")).status_code == 403, "the audit log covers every pool"
 
 
+@pytest.mark.long
 async def test_a_plan_of_another_pool_is_refused_under_every_address(fake: FakeControlPlane, tmp_path: Path) -> None:
     async with two_pools(fake, tmp_path) as (web, fleet, admin), web.in_role(admin, "viewer", name="ada") as ada:
         await give(admin, role="admin", run=HERE, pool="eu")
@@ -184,6 +186,7 @@ async def test_a_token_has_the_permissions_that_it_and_its_user_both_have(
         assert (await notice_after(ada, more))["data-code"] == "token.invalid_scope"
 
 
+@pytest.mark.long
 async def test_admins_give_replace_list_and_revoke_grants(web: RunningWeb) -> None:
     async with web.logged_in() as admin, web.in_role(admin, "viewer", name="ada") as ada:
         assert granted_rows(await admin.get("/settings")) == []
@@ -212,15 +215,15 @@ def granted_rows(settings: httpx.Response) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("form", "code"),
     [
-        ({"holder": "1"}, "account.own_rights"),
+        pytest.param({"holder": "1"}, "account.own_rights", marks=pytest.mark.long),
         ({"holder": "9"}, "account.unknown_user"),
         ({"holder": "2:9"}, "grant.token_invalid"),
-        ({"holder": "ada"}, "grant.no_holder"),
+        pytest.param({"holder": "ada"}, "grant.no_holder", marks=pytest.mark.long),
         ({"role": "viewer"}, "grant.invalid_role"),
-        ({"role": "king"}, "role.unknown"),
+        pytest.param({"role": "king"}, "role.unknown", marks=pytest.mark.long),
         ({"resource": " "}, "grant.invalid_run"),
-        ({"resource": "x" * 300}, "grant.invalid_run"),
-        ({"pool": "<script>"}, "id.invalid_name"),
+        pytest.param({"resource": "x" * 300}, "grant.invalid_run", marks=pytest.mark.long),
+        pytest.param({"pool": "<script>"}, "id.invalid_name", marks=pytest.mark.long),
     ],
 )
 async def test_an_invalid_grant_is_refused_with_a_code(web: RunningWeb, form: dict[str, str], code: str) -> None:
@@ -231,6 +234,7 @@ async def test_an_invalid_grant_is_refused_with_a_code(web: RunningWeb, form: di
         assert granted_rows(await admin.get("/settings")) == []
 
 
+@pytest.mark.long
 async def test_only_global_admins_give_and_revoke_grants(web: RunningWeb) -> None:
     async with (
         web.logged_in() as admin,

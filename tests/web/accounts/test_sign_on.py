@@ -67,6 +67,7 @@ async def account(client: httpx.AsyncClient) -> tuple[str, str]:
     return page.one("[data-part=own-name]").text, page.one("[data-part=own-role]").text
 
 
+@pytest.mark.long
 async def test_a_login_through_the_provider_has_the_role_of_the_claim(
     web: RunningWeb, provider: FakeOpenIdProvider
 ) -> None:
@@ -186,6 +187,7 @@ async def test_only_the_browser_that_started_a_login_completes_it_once_and_in_ti
     assert provider.redeemed == 1, "no code was redeemed for a foreign login"
 
 
+@pytest.mark.long
 async def test_a_forged_login_state_cookie_is_refused(web: RunningWeb) -> None:
     async with web.client() as client:
         back = await came_back(client)

@@ -74,6 +74,7 @@ async def role_of(client: httpx.AsyncClient) -> str:
     return " ".join(page.texts("[data-part=own-name]") + page.texts("[data-part=own-role]")) or "logged out"
 
 
+@pytest.mark.long
 async def test_a_login_at_the_provider_has_the_role_of_the_claim(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["all-staff", "rl-team"], preferred_username="alice.a")
     await provider.knows("mallory", groups="rl-leads-of-another")
@@ -85,6 +86,7 @@ async def test_a_login_at_the_provider_has_the_role_of_the_claim(provider: OidcP
         assert await role_of(other) == "logged out"
 
 
+@pytest.mark.long
 async def test_a_role_follows_the_claim_at_the_next_login(provider: OidcProvider, tmp_path: Path) -> None:
     async with page_of(provider, tmp_path) as web, web.client() as first, web.client() as second:
         await provider.knows("alice", groups=["rl-team"])
@@ -100,6 +102,7 @@ async def test_a_role_follows_the_claim_at_the_next_login(provider: OidcProvider
         assert (await first.get("/api/v1/session")).status_code == 401, "existing sessions were ended"
 
 
+@pytest.mark.long
 async def test_an_unverified_email_address_gives_no_role(provider: OidcProvider, tmp_path: Path) -> None:
     async with page_of(provider, tmp_path, claim="email") as web, web.client() as client:
         refused = await log_in(client, provider, "alice@example.org")
@@ -108,6 +111,7 @@ async def test_an_unverified_email_address_gives_no_role(provider: OidcProvider,
         assert (await log_in(client, provider, "alice@example.org")).status_code == 303
 
 
+@pytest.mark.long
 async def test_a_login_denied_at_the_provider_shows_the_cause_and_can_be_repeated(
     provider: OidcProvider, tmp_path: Path
 ) -> None:
@@ -120,6 +124,7 @@ async def test_a_login_denied_at_the_provider_shows_the_cause_and_can_be_repeate
         assert (await log_in(client, provider, "alice")).status_code == 303
 
 
+@pytest.mark.long
 async def test_a_code_needs_its_verifier_and_browser_and_works_once(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["rl-team"])
     async with page_of(provider, tmp_path) as web, web.client() as victim, web.client() as thief:
@@ -137,6 +142,7 @@ async def test_a_code_needs_its_verifier_and_browser_and_works_once(provider: Oi
             assert (await again.get(back)).status_code == 403
 
 
+@pytest.mark.long
 async def test_a_login_with_the_nonce_of_another_login_is_refused(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["rl-team"])
     async with page_of(provider, tmp_path) as web, web.client() as client:
@@ -164,6 +170,7 @@ async def test_a_wrong_client_secret_is_refused_and_audited_without_the_secret(
             assert (entry["action"], "invalid_client" in entry["reason"]) == ("session.open", True)
 
 
+@pytest.mark.long
 async def test_a_new_key_of_the_provider_is_accepted_after_a_minute(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["rl-team"])
     async with page_of(provider, tmp_path) as web:

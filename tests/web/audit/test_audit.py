@@ -148,6 +148,7 @@ async def test_stored_texts_are_valid_in_any_database_and_hide_secrets(database:
     assert json.loads(entry.after) == {"note": "[secret]"}
 
 
+@pytest.mark.long
 async def test_concurrent_writes_form_one_chain(database: Database) -> None:
     import asyncio
 

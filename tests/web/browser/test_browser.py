@@ -19,6 +19,7 @@ STEPS = '[data-live-text="policy/solver/steps"]'
 AGE = ".age"
 
 
+@pytest.mark.long
 @pytest.mark.past_reports
 async def test_without_scripts_the_page_has_numbers_and_charts(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (page, complaints, _):
@@ -32,6 +33,7 @@ async def test_without_scripts_the_page_has_numbers_and_charts(web: RunningWeb, 
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_live_updates_change_the_page_without_a_reload_and_draw_the_same_axes(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
@@ -60,6 +62,7 @@ async def test_live_updates_change_the_page_without_a_reload_and_draw_the_same_a
     await live.close()
 
 
+@pytest.mark.long
 async def test_the_badge_is_stale_during_an_outage_of_dataflow(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
@@ -84,6 +87,7 @@ async def test_the_badge_is_stale_during_an_outage_of_dataflow(
                 await expect(page.locator(STEPS)).to_have_text("135")
 
 
+@pytest.mark.long
 @pytest.mark.past_reports
 async def test_the_page_reconnects_after_a_restart_of_the_web_process(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
@@ -113,6 +117,7 @@ async def test_the_page_reconnects_after_a_restart_of_the_web_process(
             await context.close()
 
 
+@pytest.mark.long
 async def test_hostile_strings_of_live_updates_stay_text(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
@@ -133,6 +138,7 @@ async def test_hostile_strings_of_live_updates_stay_text(
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_problems_of_the_run_are_shown_above_every_page_while_they_last(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
@@ -176,6 +182,7 @@ async def test_new_nodes_get_rows_and_draining_is_confirmed_in_a_dialog(
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_all_controls_are_reachable_by_keyboard_and_arrows_move_the_chart_cursor(
     web: RunningWeb, chromium: Browser
 ) -> None:
@@ -195,6 +202,7 @@ async def test_all_controls_are_reachable_by_keyboard_and_arrows_move_the_chart_
         await expect(page.locator(".cursor-line")).to_have_count(0)
 
 
+@pytest.mark.long
 async def test_every_page_has_no_errors_fits_360_pixels_and_keeps_the_theme(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url, viewport={"width": 360, "height": 740}) as (page, complaints, _):
         await expect(page.locator("html.has-script")).to_be_attached()
@@ -211,6 +219,7 @@ async def test_every_page_has_no_errors_fits_360_pixels_and_keeps_the_theme(web:
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_pausing_stops_updates_and_resuming_applies_them(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:

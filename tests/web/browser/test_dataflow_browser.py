@@ -7,7 +7,7 @@ from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.long]
 
 PATIENCE_MS = 40_000
 """Milliseconds. A busy machine must not fail the test."""

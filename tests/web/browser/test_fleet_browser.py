@@ -10,7 +10,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import running_web
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.long]
 
 
 PATIENCE_MS = 40_000

@@ -57,6 +57,7 @@ async def test_the_palette_finds_pages_nodes_and_actions_and_works_by_keyboard(
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_the_palette_and_the_search_find_the_last_of_many_nodes(tmp_path: Path, chromium: Browser) -> None:
     fake = FakeControlPlane(SyntheticRun(nodes=tuple(f"node-{number:04}" for number in range(700))), sequence=3)
     async with fake.serving() as dataflow, running_web(tmp_path, dataflow) as web:
@@ -100,6 +101,7 @@ async def test_the_palette_depends_on_the_role_and_search_works_without_scripts(
         assert not parsed(await viewer.get("/search?q=zzz")).has("tbody")
 
 
+@pytest.mark.long
 async def test_shortcuts_open_pages_and_move_through_rows_except_while_typing(
     web: RunningWeb, chromium: Browser
 ) -> None:
@@ -138,6 +140,7 @@ async def test_shortcuts_open_pages_and_move_through_rows_except_while_typing(
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_a_view_is_saved_found_in_the_palette_opened_and_deleted(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
         await page.goto(f"{web.address}/nodes?state=ready")
@@ -165,6 +168,7 @@ async def test_a_view_is_saved_found_in_the_palette_opened_and_deleted(web: Runn
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_brackets_change_the_range_and_a_paused_page_has_it_in_its_address(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
@@ -202,6 +206,7 @@ async def test_brackets_change_the_range_and_a_paused_page_has_it_in_its_address
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_menus_open_by_key_and_close_by_escape(
     fake: FakeControlPlane, web: RunningWeb, chromium: Browser
 ) -> None:
@@ -227,6 +232,7 @@ async def test_menus_open_by_key_and_close_by_escape(
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_the_kill_button_asks_when_pressed_and_acts_when_held(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
@@ -265,6 +271,7 @@ async def test_the_kill_button_asks_when_pressed_and_acts_when_held(
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_viewers_see_no_kill_switch_and_without_a_fleet_its_page_shows_a_command(
     web: RunningWeb,
 ) -> None:

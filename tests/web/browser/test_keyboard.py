@@ -11,7 +11,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.keyboard import KeyboardUser
 from tests.web.all_pages import served_site
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240), pytest.mark.long]
 
 _LAUNCHED = re.compile("/launches/")
 

@@ -11,7 +11,7 @@ from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.keyboard import KeyboardUser
 from tests.fakes.web import RunningWeb
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240), pytest.mark.long]
 
 PASSWORD = "a sentence is easy"
 

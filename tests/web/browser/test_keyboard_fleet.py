@@ -17,7 +17,7 @@ from tests.fakes.keyboard import KeyboardUser
 from tests.fakes.web import running_web
 from tests.maintainer.fleet.parts import POOL
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240), pytest.mark.long]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from tests.web.comparison.test_compared_runs import recorded
 from tests.web.runs.test_run_list import filled, record
 from web.launcher.launcher import LAUNCH_LOG, Launcher
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240), pytest.mark.long]
 
 
 class Sleeping(Launcher):

@@ -15,7 +15,7 @@ from tests.fakes.fleet import running_fleet
 from tests.fakes.web import running_web
 from tests.maintainer.fleet.parts import ALICE, POOL
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240), pytest.mark.long]
 
 PATIENCE_MS = 40_000
 """Milliseconds. A busy machine must not fail the test."""

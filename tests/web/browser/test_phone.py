@@ -13,7 +13,13 @@ from tests.fakes.fonts import FONT_SETS, FontSet, families_of
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.web.all_pages import ServedSite, served_site
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli"), pytest.mark.browser, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("ready_cli"),
+    pytest.mark.browser,
+    pytest.mark.timeout(900),
+    pytest.mark.long,
+]
 
 PHONE, LAPTOPS = 360, (1280, 1440)
 """Widths in pixels."""

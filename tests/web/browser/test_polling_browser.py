@@ -11,7 +11,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, running_web
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.long]
 
 POLLED = ("/now", "/table", "/newer", "/state", "/recent")
 TOP = "(element) => element.getBoundingClientRect().top"

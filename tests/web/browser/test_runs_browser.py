@@ -31,6 +31,7 @@ A_FEW_LINES = 120
 """Pixels by which titles above may grow or shrink when their text changes."""
 
 
+@pytest.mark.long
 async def test_the_keyboard_opens_a_conversation_from_a_histogram_bar_and_returns(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
@@ -61,6 +62,7 @@ async def test_the_keyboard_opens_a_conversation_from_a_histogram_bar_and_return
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_the_progress_of_a_run_updates_and_keeps_scroll_and_focus(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
@@ -82,6 +84,7 @@ async def test_the_progress_of_a_run_updates_and_keeps_scroll_and_focus(
         assert complaints.heard == []
 
 
+@pytest.mark.long
 async def test_pages_of_runs_fit_a_phone(web: RunningWeb, fake: FakeControlPlane, chromium: Browser) -> None:
     phone = {"width": 360, "height": 800}
     async with (
@@ -122,6 +125,7 @@ async def _overflow(page: Page) -> int:
     return int(await page.evaluate(script))
 
 
+@pytest.mark.long
 async def test_charts_with_a_shared_axis_show_one_cursor(tmp_path: Path, chromium: Browser) -> None:
     await filled(tmp_path, record("one", seconds=150), record("two", seconds=150))
     for number in (1, 2):

@@ -12,7 +12,7 @@ from tests.fakes.web import RunningWeb
 from tests.web.all_pages import advancing_reports
 from tests.web.trajectories.test_trajectories import recorded
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240), pytest.mark.long]
 
 VIEWS = ("", "?token=0", "?all_texts=true")
 

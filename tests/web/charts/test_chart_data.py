@@ -3,6 +3,7 @@
 from itertools import accumulate
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def whole(column: list[Any]) -> list[Any]:
     return [value for cell in column for value in ([cell[0]] * cell[1] if isinstance(cell, list) else [cell])]
 
 
+@pytest.mark.long
 @given(st.lists(st.none() | st.integers(0, 2) | st.floats(allow_nan=False)))
 def test_unpacking_a_packed_column_returns_it(column: list[float | None]) -> None:
     assert whole(run_length_encoded(column)) == column

@@ -75,6 +75,7 @@ async def test_a_comparison_has_a_line_for_each_run_and_the_differing_settings(t
     assert unknown.status_code == 404
 
 
+@pytest.mark.long
 async def test_a_recorded_run_shows_its_charts_and_events_over_any_range(tmp_path: Path) -> None:
     await filled(tmp_path, record("one", seconds=150))
     await recorded(tmp_path, 1, SyntheticRun(run="one", began_at=1000.0), seconds=150)
@@ -93,6 +94,7 @@ async def test_a_recorded_run_shows_its_charts_and_events_over_any_range(tmp_pat
     assert 'value="1970-01-01T00:17:00"' in part
 
 
+@pytest.mark.long
 async def test_the_live_page_loads_the_progress_and_the_chart_titles_of_a_run(tmp_path: Path) -> None:
     await filled(tmp_path, record("one", seconds=150))
     await recorded(tmp_path, 1, SyntheticRun(run="one", began_at=1000.0), seconds=150)
@@ -111,6 +113,7 @@ async def test_the_live_page_loads_the_progress_and_the_chart_titles_of_a_run(tm
         assert f'id="{name}">{title}<' in page or f'id="{name}"' not in page, "the page begins with the same"
 
 
+@pytest.mark.long
 async def test_the_nodes_that_were_farthest_behind_are_found(tmp_path: Path) -> None:
     await filled(tmp_path, record("one", seconds=150))
     await recorded(tmp_path, 1, SyntheticRun(nodes=("node-a", "slow", "node-c"), began_at=1000.0), seconds=150)

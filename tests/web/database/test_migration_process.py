@@ -11,6 +11,7 @@ from web.database.db import is_current, open_database
 from web.database.migration_process import main, migrate_in_process
 
 
+@pytest.mark.long
 def test_a_new_database_is_current_once_the_other_process_has_ended(tmp_path: Path) -> None:
     assert not is_current(tmp_path / "web")
     migrate_in_process(tmp_path / "web", "")

@@ -185,6 +185,7 @@ def see(session: Session) -> None:
     series_writer.roll(session, run_id, since=2.0, until=2.0)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_whole_page_runs_on_postgresql(tmp_path: Path, empty_postgres: str) -> None:
     fake = FakeControlPlane(sequence=30)

@@ -76,6 +76,7 @@ def test_ten_second_rows_have_the_mean_minimum_and_maximum_of_their_seconds(data
     }
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(
     steps=st.lists(st.integers(1, 90), min_size=1, max_size=80),
@@ -104,6 +105,7 @@ def test_rollups_do_not_depend_on_the_size_of_writes(
     assert {row.at - BEGAN_AT: (round(row.number, 9), row.low, row.high) for row in stored_rows} == expected
 
 
+@pytest.mark.long
 def test_a_long_range_is_read_in_coarse_rows_up_to_the_newest_second(database: Database) -> None:
     run_id = record(database, [(second, 0.5) for second in range(4004)], flush_every=500)
 
@@ -137,6 +139,7 @@ def test_adjacent_rows_are_merged_by_their_mean(database: Database) -> None:
     assert rows(database, run_id, at_most=25) == [(first, first + 1.5) for first in range(0, 100, 4)]
 
 
+@pytest.mark.long
 def test_counts_are_read_as_the_maximum_of_a_range(database: Database) -> None:
     run_id = record(database, [(second, float(second)) for second in range(1200)], flush_every=500)
 
@@ -147,6 +150,7 @@ def test_counts_are_read_as_the_maximum_of_a_range(database: Database) -> None:
     assert (at, numbers) == (BEGAN_AT, {"steps": 9.0, "wait": 4.5})
 
 
+@pytest.mark.long
 def test_values_older_than_a_level_are_read_from_the_next_level(database: Database) -> None:
     run_id = record(database, [(second, 1.0) for second in range(1000)], flush_every=500)
     now = BEGAN_AT + SECOND_LEVEL.retention_s + 500
@@ -175,6 +179,7 @@ def test_seconds_written_twice_are_stored_once(database: Database) -> None:
     assert rows(database, run_id) == [(0, 1.0), (1, 2.0)]
 
 
+@pytest.mark.long
 def test_five_minute_rows_are_computed_from_ten_second_rows(database: Database) -> None:
     record(database, [(second, float(second >= 150)) for second in range(601)], flush_every=100)
 

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 
+import pytest
+
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports.report import NodeState, Report
 from tests.fakes.synthetic_run import SyntheticRun
@@ -30,6 +32,7 @@ def test_repeated_and_older_reports_are_ignored() -> None:
     assert [point.sequence for point in series.after(0)] == [5, 6]
 
 
+@pytest.mark.long
 def test_the_oldest_points_are_removed() -> None:
     synthetic_run = SyntheticRun()
     series = series_of(*(synthetic_run.report(second) for second in range(1, MAX_POINTS + 3)))

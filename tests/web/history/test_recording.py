@@ -40,6 +40,7 @@ def seconds_of(synthetic_run: SyntheticRun, rows: list[series_queries.Row]) -> l
     return [round(at - synthetic_run.began_at) for at, _ in rows]
 
 
+@pytest.mark.long
 async def test_points_and_the_last_report_are_stored_and_read_back(tmp_path: Path) -> None:
     database, synthetic_run = open_database(tmp_path), SyntheticRun(policies=("solver", "verifier"))
     recorder = recorder_for(database)

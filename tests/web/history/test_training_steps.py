@@ -35,6 +35,7 @@ def rows_of(database: Database, policy: str = "solver") -> list[Row]:
     return database.read_sync(lambda session: training_rows(session, 1, policy))
 
 
+@pytest.mark.long
 async def test_each_step_is_recorded_once_with_its_metrics_for_each_policy(tmp_path: Path) -> None:
     database, synthetic_run, series = open_database(tmp_path), SyntheticRun(policies=("solver", "verifier")), Series()
     for seconds in (range(1, SECONDS), range(SECONDS - 10, SECONDS + 1)):  # the second recorder is a restarted process
@@ -78,6 +79,7 @@ def test_names_that_a_trainer_chooses_are_bounded() -> None:
     assert second.values == {STEP: 2, "entropy": 1.0, names[0]: 2.0}
 
 
+@pytest.mark.long
 async def test_a_long_run_with_slow_steps_is_read_step_by_step_and_a_fast_one_merged(tmp_path: Path) -> None:
     await filled(tmp_path, record("slow", seconds=60_000), record("fast", seconds=4000))
     database = open_database(tmp_path, "")

@@ -104,6 +104,7 @@ async def launch(client: httpx.AsyncClient, key: str, **body: Any) -> httpx.Resp
     return await client.post("/api/v1/launches", json={"reason": "a look", **body}, headers=headers)
 
 
+@pytest.mark.long
 async def test_overrides_cannot_send_a_secret_of_the_page_to_another_endpoint(tmp_path: Path) -> None:
     with endpoint() as stranger:
         settings = {
@@ -162,6 +163,7 @@ async def test_a_preview_from_another_site_or_without_the_form_token_is_refused(
             assert (await client.post(path, data=form)).status_code == 200, path
 
 
+@pytest.mark.long
 async def test_only_admins_raise_limits_and_no_role_sets_paths(tmp_path: Path) -> None:
     raised = {"fleet.pools.eu.max_nodes": 9, "fleet.envelope.nodes": 50, "fleet.budget.usd_per_day_max": 1000}
     paths = {
@@ -179,6 +181,7 @@ async def test_only_admins_raise_limits_and_no_role_sets_paths(tmp_path: Path) -
         assert (await launch(clients["agent"], "steps", recipe="smoke", set={"stop.steps": 7})).status_code == 201
 
 
+@pytest.mark.long
 async def test_files_outside_the_data_folders_are_refused_also_in_clones(tmp_path: Path) -> None:
     data, secret = tmp_path / "data", tmp_path / "secret.jsonl"
     data.mkdir()
@@ -223,6 +226,7 @@ async def test_only_admins_clone_a_run_with_raised_limits(tmp_path: Path) -> Non
         assert (await launch(operator, "second", of=second)).status_code == 403, "cloning a clone does not raise limits"
 
 
+@pytest.mark.long
 async def test_an_admins_token_with_a_lower_scope_cannot_raise_limits(tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(tmp_path / "recipes",)) as (web, admin):
         token_response = await admin.post("/settings/tokens", data={"name": "small", "scope": "operator", "days": "1"})
@@ -234,6 +238,7 @@ async def test_an_admins_token_with_a_lower_scope_cannot_raise_limits(tmp_path: 
             assert (await launch(program, "steps", recipe="here", set={"stop.steps": 7})).status_code == 201
 
 
+@pytest.mark.long
 async def test_the_form_disables_fields_that_the_user_may_not_set(tmp_path: Path) -> None:
     async with page(tmp_path) as clients:
         for role, is_shut in (("operator", True), ("admin", False)):

@@ -35,6 +35,7 @@ async def preview(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     return answer_body
 
 
+@pytest.mark.long
 async def test_the_previews_of_the_api_and_the_page_are_equal_and_launch_nothing(tmp_path: Path) -> None:
     async with page_of(tmp_path) as (_, client):
         launch_preview = await preview(client, **STEPS)
@@ -117,6 +118,7 @@ async def test_the_shown_request_gives_the_same_preview(tmp_path: Path) -> None:
         assert json.loads(shown) == body
 
 
+@pytest.mark.long
 async def test_a_preview_has_the_checks_and_prices_of_the_providers(recipes: Path, tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
         launch_preview = await preview(client, recipe="here", set={"fleet.pools.eu.max_nodes": 2})

@@ -89,6 +89,7 @@ async def state_of(client: httpx.AsyncClient, name: str) -> str:
     )
 
 
+@pytest.mark.long
 @pytest.mark.real_processes
 async def test_a_recipe_is_launched_shown_stopped_and_resumed(page: RunningWeb) -> None:
     async with page.logged_in() as client:
@@ -150,6 +151,7 @@ async def test_a_run_survives_the_page_process_and_is_found_again(tmp_path: Path
         await until(lambda: state_is(client, name, "ended"), what="its end")
 
 
+@pytest.mark.long
 async def test_a_run_that_fails_to_start_shows_the_cause(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -168,6 +170,7 @@ async def final_message(client: httpx.AsyncClient, name: str) -> str:
     return str(launch_state["final_message"]) if launch_state["state"] == "ended" else ""
 
 
+@pytest.mark.long
 async def test_an_invalid_setting_is_marked_at_its_field_and_nothing_is_launched(page: RunningWeb) -> None:
     async with page.logged_in() as client:
         answer = await client.post(
@@ -194,6 +197,7 @@ async def test_unknown_recipes_and_settings_are_refused(page: RunningWeb, tmp_pa
         assert "'stop.stepz'" in problem.text
 
 
+@pytest.mark.long
 async def test_the_preview_shows_a_recipe_a_command_and_an_api_request(page: RunningWeb) -> None:
     async with page.logged_in() as client:
         form = {"recipe": "smoke", "set.stop.steps": "7", "fleet": "on", "ends_by_itself": "on"}
@@ -205,6 +209,7 @@ async def test_the_preview_shows_a_recipe_a_command_and_an_api_request(page: Run
         assert ["POST", "/api/v1/launches"] in commands
 
 
+@pytest.mark.long
 async def test_a_viewer_launches_nothing(page: RunningWeb) -> None:
     async with page.logged_in() as admin, page.in_role(admin, "viewer") as viewer:
         assert (await viewer.get("/runs/new")).status_code == 403
@@ -302,6 +307,7 @@ def test_only_changed_settings_are_overridden_and_text_stays_text() -> None:
             overrides_from(bad, form)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("real_cli")
 async def test_the_catalogue_has_every_packaged_recipe() -> None:
     catalogue = Catalogue(clock=SystemClock())

@@ -82,6 +82,7 @@ async def test_a_declared_recipe_has_a_card_and_an_invalid_one_is_not_launched(r
         assert (await client.get("/api/v1/launches")).json()["total"] == 0
 
 
+@pytest.mark.long
 async def test_a_recipe_with_pools_is_launched_with_a_fleet_service_by_default(recipes: Path, tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
         form = parsed(await client.get("/runs/new", params={"recipe": "here"}))
@@ -95,6 +96,7 @@ async def test_a_recipe_with_pools_is_launched_with_a_fleet_service_by_default(r
         assert created(await ask(client, "smoke", recipe="smoke"))["fleet"] is False
 
 
+@pytest.mark.long
 async def test_the_preview_checks_the_providers_and_shows_the_cost(recipes: Path, tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
         form = {"recipe": "here", "fleet": "on", "set.fleet.pools.eu.max_nodes": "2", "set.stop.steps": "7"}
@@ -126,6 +128,7 @@ async def test_a_failed_preflight_check_is_shown_before_the_launch(recipes: Path
         assert "field-problem" in field
 
 
+@pytest.mark.long
 async def test_lists_of_plugins_are_chosen_by_name_and_keep_their_options(recipes: Path, tmp_path: Path) -> None:
     (recipes / "listed.toml").write_text(
         'extends = "smoke"\nname = "listed"\nflows.train.filters = [{ kind = "length", max_tokens = 9 }]\n'
@@ -176,6 +179,7 @@ async def test_remote_pools_need_a_join_address(recipes: Path, tmp_path: Path) -
         assert created(await ask(client, "two", recipe="elsewhere", fleet=False))["fleet"] is False
 
 
+@pytest.mark.long
 async def test_runs_with_remote_pools_listen_at_the_join_address(recipes: Path, tmp_path: Path) -> None:
     known = {"join_host": EVERYWHERE, "join_name": "runs.example.org"}
     async with page_of(tmp_path, recipes=(recipes,), **known) as (_, client):

@@ -109,6 +109,7 @@ async def test_the_first_report_brings_the_history_with_it() -> None:
     assert followed.state.report.sequence == 41
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_seconds_of_a_lost_connection_are_filled_in() -> None:
     followed = Followed(ScriptedSource([[3, 4], [], [90, 91]]))
@@ -119,6 +120,7 @@ async def test_seconds_of_a_lost_connection_are_filled_in() -> None:
     assert ConnectionState.LOST in followed.feeds
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_after_a_long_absence_minutes_precede_the_remaining_seconds() -> None:
     followed = Followed(ScriptedSource([[2000]]), recorded=130)
@@ -129,6 +131,7 @@ async def test_after_a_long_absence_minutes_precede_the_remaining_seconds() -> N
     assert followed.keeper.sequences == [*minutes, *range(1101, 2001)]
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_recorded_points_are_not_requested_again_as_minutes() -> None:
     followed = Followed(ScriptedSource([[2000]]), recorded=1100)
@@ -138,6 +141,7 @@ async def test_recorded_points_are_not_requested_again_as_minutes() -> None:
     assert followed.keeper.sequences == list(range(1101, 2001))
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 12), max_size=4), max_size=4))
 def test_every_second_is_present_once_whatever_is_lost(jumps: list[list[int]]) -> None:

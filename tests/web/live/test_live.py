@@ -38,6 +38,7 @@ async def cookie_of(web: RunningWeb) -> str:
         return "; ".join(f"{name}={value}" for name, value in client.cookies.items())
 
 
+@pytest.mark.long
 async def test_each_report_becomes_one_frame_with_the_changes(web: RunningWeb, fake: FakeControlPlane) -> None:
     cookie = await cookie_of(web)
     async with socket(web, after=150, cookie=cookie) as connection:
@@ -65,6 +66,7 @@ async def test_frames_contain_the_list_of_events_only_when_it_changes(web: Runni
     assert [frame["seq"] for frame in frames[1:] if "events" in frame["html"]] == changed
 
 
+@pytest.mark.long
 async def test_a_short_disconnection_is_followed_by_the_missed_frames(web: RunningWeb, fake: FakeControlPlane) -> None:
     cookie = await cookie_of(web)
     async with socket(web, after=150, cookie=cookie) as first:
@@ -77,6 +79,7 @@ async def test_a_short_disconnection_is_followed_by_the_missed_frames(web: Runni
     assert [(frame["kind"], frame["seq"]) for frame in frames] == [("frame", 152), ("frame", 153)]
 
 
+@pytest.mark.long
 @pytest.mark.past_reports
 async def test_a_long_disconnection_is_followed_by_a_snapshot_with_the_missing_points(web: RunningWeb) -> None:
     cookie = await cookie_of(web)
@@ -89,6 +92,7 @@ async def test_a_long_disconnection_is_followed_by_a_snapshot_with_the_missing_p
     assert "events" in snapshot["html"]
 
 
+@pytest.mark.long
 async def test_a_page_with_a_node_table_receives_its_rows_and_then_their_changes(
     web: RunningWeb, fake: FakeControlPlane
 ) -> None:
@@ -109,6 +113,7 @@ async def test_a_page_with_a_node_table_receives_its_rows_and_then_their_changes
     assert first[1]["members"] == second[1]["members"] != third[1]["members"]
 
 
+@pytest.mark.long
 async def test_cross_site_websocket_hijacking_is_refused(web: RunningWeb) -> None:
     cookie = await cookie_of(web)
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
@@ -127,6 +132,7 @@ async def test_without_a_login_the_socket_is_closed_with_its_own_code(web: Runni
     assert closed.value.rcvd.code == 4401
 
 
+@pytest.mark.long
 async def test_heartbeats_report_that_the_feed_is_lost(web: RunningWeb, fake: FakeControlPlane) -> None:
     cookie = await cookie_of(web)
     web.clock.push(8)
@@ -152,6 +158,7 @@ def cookies_of(client: httpx.AsyncClient) -> str:
     return "; ".join(f"{name}={value}" for name, value in client.cookies.items())
 
 
+@pytest.mark.long
 async def test_a_logout_ends_the_frames_of_that_session_at_once_and_of_no_other(
     web: RunningWeb, fake: FakeControlPlane
 ) -> None:
@@ -200,6 +207,7 @@ async def test_a_new_role_or_grant_makes_the_page_reconnect(web: RunningWeb) -> 
                 assert await closed_code(connection) == 1012
 
 
+@pytest.mark.long
 async def test_a_session_that_expires_ends_its_frames_at_that_moment(web: RunningWeb) -> None:
     cookie = await cookie_of(web)
     web.clock.push(SESSION_S - 1.5)

@@ -65,6 +65,7 @@ async def scorecards(site: MaintainerSite) -> list[Element]:
     return parsed(await site.admin.get("/maintainer")).all("div.scorecard")
 
 
+@pytest.mark.long
 async def test_without_a_fleet_service_or_maintainer_the_page_shows_the_commands_that_start_one(
     web: RunningWeb, tmp_path: Path, fake: FakeControlPlane
 ) -> None:
@@ -81,6 +82,7 @@ async def test_without_a_fleet_service_or_maintainer_the_page_shows_the_commands
         assert (await site.admin.get("/api/v1/maintainer")).json()["status"] is None
 
 
+@pytest.mark.long
 async def test_the_page_shows_model_mode_state_and_budgets(site: MaintainerSite) -> None:
     page = parsed(await site.admin.get("/maintainer"))
     state, mode, model, wake = page.one("#maintainer").one(".numbers").all(".number")
@@ -210,6 +212,7 @@ async def test_a_proposal_shows_its_effect_and_is_approved_once(site: Maintainer
     assert (await notice_after(site.admin, late))["data-code"] == "fleet.proposal_not_waiting"
 
 
+@pytest.mark.long
 async def test_a_proposal_is_rejected_with_a_reason_that_the_page_shows(site: MaintainerSite) -> None:
     proposal = await maintainer.propose(site.plane, POOL, 5)
     here = f"/maintainer/proposals/{proposal.plan.id}/reject"
@@ -242,6 +245,7 @@ async def test_viewers_and_agents_cannot_approve_and_see_who_grants_the_role(sit
     assert (await site.plane.maintainer()).mode is MaintainerMode.PROPOSE
 
 
+@pytest.mark.long
 async def test_a_plan_that_was_never_proposed_cannot_be_approved(site: MaintainerSite) -> None:
     proposal = await maintainer.propose(site.plane, POOL, 3)
     request = proposal.plan.request
@@ -266,6 +270,7 @@ async def test_people_set_the_mode_and_the_maintainer_receives_it(site: Maintain
     assert (await notice_after(site.admin, wild))["data-code"] == "maintainer.unknown_mode"
 
 
+@pytest.mark.long
 async def test_decisions_and_notes_appear_without_a_reload(site: MaintainerSite) -> None:
     assert not parsed(await site.admin.get("/maintainer/recent")).has(".handover")
     proposal = await maintainer.propose(site.plane, POOL, 5)
@@ -320,6 +325,7 @@ async def test_the_transcript_shows_decisions_of_people_and_the_text_of_a_failed
     assert reply not in page.text
 
 
+@pytest.mark.long
 async def test_every_page_counts_the_proposals_that_wait(site: MaintainerSite) -> None:
     async def waiting() -> list[float]:
         return parsed(await site.admin.get("/nodes")).one(".sidebar-count[data-live-text=frame/waiting]").numbers
@@ -331,6 +337,7 @@ async def test_every_page_counts_the_proposals_that_wait(site: MaintainerSite) -
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_the_form_requires_a_reason_only_to_reject(site: MaintainerSite) -> None:
     proposal = await maintainer.propose(site.plane, POOL, 5)
     form = parsed(await site.admin.get(f"/maintainer/proposals/{proposal.plan.id}")).one("#confirm").one("form")
@@ -341,6 +348,7 @@ async def test_the_form_requires_a_reason_only_to_reject(site: MaintainerSite) -
     assert ("formnovalidate" in buttons["approve"], "formnovalidate" in buttons["reject"]) == (True, False)
 
 
+@pytest.mark.long
 async def test_counters_are_shown_in_the_order_of_a_wake_without_zeros(site: MaintainerSite) -> None:
     counters = {
         "usd": 0.4,

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("ready_cli")]
 HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}"
 
 
+@pytest.mark.long
 async def test_strict_headers_are_on_every_answer(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         for path in ("/", "/login", "/nope", "/api/v1/report", "/healthz", "/runs/word"):
@@ -44,6 +45,7 @@ async def test_strict_headers_are_on_every_answer(web: RunningWeb) -> None:
             assert "access-control-allow-origin" not in headers
 
 
+@pytest.mark.long
 async def test_pages_have_no_inline_script_style_or_handler(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
@@ -86,6 +88,7 @@ async def test_writes_from_pages_of_other_sites_are_refused(web: RunningWeb, fak
     assert fake.actions == []
 
 
+@pytest.mark.long
 async def test_a_form_needs_the_form_token_of_its_session(web: RunningWeb, fake: FakeControlPlane) -> None:
     async with web.logged_in() as admin, web.in_role(admin, "operator") as other:
         good = admin.headers.pop("x-form-token")
@@ -224,6 +227,7 @@ async def test_a_websocket_from_another_site_is_refused_despite_a_valid_cookie(w
             pass
 
 
+@pytest.mark.long
 async def test_every_route_needs_a_login_by_default(web: RunningWeb) -> None:
     """All routes except declared ones require a login, unknown addresses too. Ray's job API and Flower were open."""
     async with web.client() as client:
@@ -256,6 +260,7 @@ async def test_failed_logins_are_limited_for_their_address_only(web: RunningWeb)
         assert (await client.get(web.login_url)).status_code == 303
 
 
+@pytest.mark.long
 async def test_every_action_is_audited_whatever_its_result(
     web: RunningWeb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +368,7 @@ def contents(directory: Path) -> str:
         return "\n".join(line for line in connection.iterdump() if "run_records" not in line)
 
 
+@pytest.mark.long
 async def test_get_requests_never_change_anything(web: RunningWeb, fake: FakeControlPlane) -> None:
     async with web.logged_in() as client:
         for path in ("/nodes/n0/drain", "/flows/train/pause"):
@@ -409,6 +415,7 @@ async def test_a_form_without_a_session_gets_the_way_back_to_its_page_and_nothin
         assert client.cookies["astraflow_typed"] == "1"
 
 
+@pytest.mark.long
 async def test_a_login_link_works_once_and_only_in_one_browser(web: RunningWeb) -> None:
     async with web.logged_in() as first, web.client() as second:
         again = await second.get(web.login_url)
@@ -429,6 +436,7 @@ async def test_a_prefetch_or_image_request_does_not_consume_the_login_link(web: 
         assert (await client.get(web.login_url)).status_code == 303
 
 
+@pytest.mark.long
 async def test_the_session_cookie_is_for_this_site_and_no_script(web: RunningWeb) -> None:
     async with web.client() as client:
         cookie = (await client.get(web.login_url)).headers["set-cookie"]
@@ -439,6 +447,7 @@ async def test_the_session_cookie_is_for_this_site_and_no_script(web: RunningWeb
     assert "Secure" not in cookie, "loopback is plain HTTP"
 
 
+@pytest.mark.long
 async def test_a_logout_invalidates_copies_of_the_cookie(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         cookie = dict(client.cookies)
@@ -447,12 +456,14 @@ async def test_a_logout_invalidates_copies_of_the_cookie(web: RunningWeb) -> Non
             assert (await thief.get("/api/v1/session")).status_code == 401
 
 
+@pytest.mark.long
 async def test_a_session_expires(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         web.clock.push(12 * 3600 + 1)
         assert (await client.get("/api/v1/session")).status_code == 401
 
 
+@pytest.mark.long
 async def test_a_login_redirects_to_no_other_site(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         for target in ("//evil.example", "https://evil.example", "/\\evil.example", "/\tx"):
@@ -460,6 +471,7 @@ async def test_a_login_redirects_to_no_other_site(web: RunningWeb) -> None:
             assert answer.headers["location"] == "/"
 
 
+@pytest.mark.long
 async def test_actions_have_the_actor_of_the_session_and_a_notice_with_the_result(
     web: RunningWeb, fake: FakeControlPlane
 ) -> None:

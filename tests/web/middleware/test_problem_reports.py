@@ -21,6 +21,7 @@ pytestmark = pytest.mark.anyio
 REPORT = re.compile(r'id="report"[^>]*>([^<]*)<')
 
 
+@pytest.mark.long
 async def test_the_report_of_an_error_page_has_the_request_and_no_secret(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         first = await client.get("/runs/99?policy=solver&token=astraflow_pat_abc&form_token=xyz")
@@ -69,6 +70,7 @@ async def test_an_unreachable_service_has_the_time_of_its_next_retry() -> None:
     assert run.connection.problem == "unreachable", "the problem is shown until it is resolved"
 
 
+@pytest.mark.long
 async def test_the_page_of_an_unreachable_fleet_shows_the_next_retry(tmp_path: Path, fake: FakeControlPlane) -> None:
     async with (
         fake.serving() as dataflow,
@@ -80,6 +82,7 @@ async def test_the_page_of_an_unreachable_fleet_shows_the_next_retry(tmp_path: P
     assert page.has("[data-part=next-try]"), "the time of the next try, or that one is in progress"
 
 
+@pytest.mark.long
 @pytest.mark.browser
 async def test_the_banner_counts_to_the_next_try_and_the_report_is_copied(
     fake: FakeControlPlane, tmp_path: Path

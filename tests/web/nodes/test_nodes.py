@@ -107,6 +107,7 @@ def test_a_node_without_a_version_has_a_text_instead_of_a_number() -> None:
     assert nodes_view(NodeTable(report), report, NodeQuery()).live_texts["node/n0/lag"].text == "none loaded"
 
 
+@pytest.mark.long
 def test_the_map_of_ten_thousand_nodes_is_small_and_has_each_node_once() -> None:
     rows = NodeTable(report_of_nodes(MANY)).rows
     heat = heat_map(rows)
@@ -118,6 +119,7 @@ def test_the_map_of_ten_thousand_nodes_is_small_and_has_each_node_once() -> None
     assert sum(len(cell_class.path) for cell_class in heat.classes) < 200_000
 
 
+@pytest.mark.long
 @given(st.lists(st.sampled_from(NodeState), max_size=300))
 def test_every_cell_of_the_map_is_at_the_position_of_its_row(states: list[NodeState]) -> None:
     nodes = tuple(node(f"n{index}.1", state=state) for index, state in enumerate(states))
@@ -229,6 +231,7 @@ def test_the_effect_of_draining_has_remaining_nodes_and_excluded_ones() -> None:
     assert (effect.pools[0].remaining, effect.pools[0].tone) == (0, "bad")
 
 
+@pytest.mark.long
 def test_nodes_of_a_large_fleet_are_recorded_in_turns() -> None:
     synthetic_run = SyntheticRun(nodes=tuple(f"node-{index:05}" for index in range(3 * NODES_PER_BUCKET)))
     buckets, recorded = NodeBuckets(), []

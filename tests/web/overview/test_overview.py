@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 LOSS = "Node lost: n9. Its beats stopped"
 
 
+@pytest.mark.long
 async def test_the_overview_compares_capacity_with_demand_and_shows_the_cost(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
@@ -97,6 +98,7 @@ async def test_a_decision_has_a_page_with_its_calculation_and_effect(web: Runnin
     assert missing.status_code == 404
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.past_reports
 async def test_an_annotation_opens_its_drawer_by_pointer_and_by_keys(
@@ -130,6 +132,7 @@ async def test_an_annotation_opens_its_drawer_by_pointer_and_by_keys(
         assert complaints.heard == []
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.past_reports
 async def test_a_live_annotation_is_added_to_the_chart_as_text(
@@ -146,6 +149,7 @@ async def test_a_live_annotation_is_added_to_the_chart_as_text(
         assert complaints.heard == []
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.past_reports
 async def test_the_script_draws_the_chart_as_the_server_did(web: RunningWeb, chromium: Browser) -> None:
@@ -172,6 +176,7 @@ async def test_the_script_draws_the_chart_as_the_server_did(web: RunningWeb, chr
     await live.close()
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_the_overview_fits_360_pixels_in_both_themes(web: RunningWeb, chromium: Browser, theme: str) -> None:

@@ -62,6 +62,7 @@ def guard_findings(page: Element) -> dict[str, Element]:
     return {finding.one("code").text: finding for finding in page.one(".findings").all("li")}
 
 
+@pytest.mark.long
 async def test_without_a_fleet_service_the_pages_show_the_commands_that_start_one(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         pools, kill, decisions = [parsed(await client.get(path)) for path in ("/pools", "/kill", "/decisions")]
@@ -109,6 +110,7 @@ async def test_the_pool_table_shows_current_nodes_target_and_cost(
         assert table.has(".notice[data-tone=bad]")
 
 
+@pytest.mark.long
 async def test_a_size_is_previewed_and_applied_once(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
@@ -273,6 +275,7 @@ async def test_launch_delay_files_have_the_drawn_values(
     assert sum(row["launches"] for row in rows) == 2
 
 
+@pytest.mark.long
 async def test_a_manual_override_shows_its_time_and_can_be_ended(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
@@ -418,6 +421,7 @@ async def test_limits_of_a_target_and_refusals_of_the_guard_are_decisions(
     assert "max_nodes" in csv
 
 
+@pytest.mark.long
 async def test_each_decision_is_on_one_page(fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
         for number in range(7):

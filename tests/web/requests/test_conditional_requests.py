@@ -47,6 +47,7 @@ async def until_same(client: httpx.AsyncClient, path: str) -> httpx.Response:
     raise AssertionError(f"{path} is never the same")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "path",
     [
@@ -66,6 +67,7 @@ async def test_an_unchanged_page_is_answered_without_a_body(page: RunningWeb, pa
     assert same.headers["etag"]
 
 
+@pytest.mark.long
 async def test_an_unchanged_pool_is_read_from_its_ledger_rarely(
     page: RunningWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +90,7 @@ async def test_an_unchanged_pool_is_read_from_its_ledger_rarely(
         assert pools_read == ["eu"]
 
 
+@pytest.mark.long
 async def test_the_reloaded_part_of_a_pool_page_has_changes_and_no_forms(page: RunningWeb, fleet: RunningFleet) -> None:
     async with page.logged_in() as client:
         same = await until_same(client, "/pools/eu/now")

@@ -22,6 +22,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
         yield running
 
 
+@pytest.mark.long
 async def test_an_override_and_a_pause_are_undone_from_their_notice(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ async def test_an_invalid_notice_cookie_is_ignored(
     assert not parsed(answer).has("#flash")
 
 
+@pytest.mark.long
 async def test_a_failed_action_leaves_its_error_code_in_the_notice(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:

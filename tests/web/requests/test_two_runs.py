@@ -107,6 +107,7 @@ async def test_an_undo_never_applies_the_bounds_of_another_runs_pool(
     assert parsed(page).one("#flash")["data-code"] == "pool.undo_expired"
 
 
+@pytest.mark.long
 async def test_parts_of_two_runs_have_different_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     async with two_runs(tmp_path) as admin:

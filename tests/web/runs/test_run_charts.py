@@ -73,6 +73,7 @@ async def test_files_and_the_api_have_the_drawn_time_range(ended: httpx.AsyncCli
     assert all("from=" in address for address in (*menus(page), *metrics(page)))
 
 
+@pytest.mark.long
 async def test_training_metrics_are_exported_by_step_one_alone_or_all(ended: httpx.AsyncClient) -> None:
     every = (await ended.get("/runs/1/training.json?policy=solver")).json()
     table = list(csv.reader(io.StringIO((await ended.get("/runs/1/training.csv")).text)))
@@ -89,6 +90,7 @@ async def test_training_metrics_are_exported_by_step_one_alone_or_all(ended: htt
     assert [row["step"] for row in part] == list(range(10, 21))
 
 
+@pytest.mark.long
 async def test_the_page_of_a_metric_explains_it_and_has_the_values_of_its_file(ended: httpx.AsyncClient) -> None:
     page = parsed(await ended.get("/runs/1/charts/entropy"))
     rows = (await ended.get("/runs/1/charts/entropy.json")).json()

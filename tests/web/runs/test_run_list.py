@@ -100,6 +100,7 @@ async def test_the_list_is_sorted_filtered_and_paged_by_its_address(
     assert odd.status_code == 200
 
 
+@pytest.mark.long
 async def test_exports_have_the_shown_rows(tmp_path: Path) -> None:
     await filled(tmp_path, *(record(f"run-{seconds}", seconds=seconds) for seconds in (30, 120)))
     async with running_web(tmp_path, "127.0.0.1:9") as web, web.logged_in() as client:
@@ -112,6 +113,7 @@ async def test_exports_have_the_shown_rows(tmp_path: Path) -> None:
     assert rows[0]["reward"] < rows[1]["reward"]
 
 
+@pytest.mark.long
 async def test_a_live_run_is_listed_by_its_state(web: RunningWeb, fake: FakeControlPlane) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)

@@ -1,5 +1,6 @@
 """Small multiples of training metrics: groups, axes and values."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_steps_without_a_value_do_not_interrupt_the_line() -> None:
     assert (line.path.count("M"), line.path.count("L")) == (1, 1)
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(-1e12, 1e12, allow_subnormal=False), min_size=1, max_size=20), st.integers(0, 10**6))
 def test_every_value_lies_within_both_plots(values: list[float], first: int) -> None:
     line = MetricLine(label="run", style="main", points=[(first + index, value) for index, value in enumerate(values)])

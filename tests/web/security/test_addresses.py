@@ -113,6 +113,7 @@ async def test_the_page_works_behind_a_proxy_and_refuses_origins_of_its_own_port
     assert fake.actions == [("drain", "n0", "admin")]
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_the_page_speaks_tls_itself(tmp_path: Path) -> None:
     certificate, key = certificate_files(tmp_path)

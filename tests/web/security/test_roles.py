@@ -436,6 +436,7 @@ async def test_a_token_needs_its_scope_and_its_users_role_and_never_administers_
                     assert refused.json()["code"] == "token.login_required"
 
 
+@pytest.mark.long
 async def test_a_token_loses_the_role_that_its_user_loses(web: RunningWeb) -> None:
     async with web.logged_in() as admin, web.in_role(admin, "operator", name="bob") as bob, web.client() as program:
         token_response = await bob.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})

@@ -138,6 +138,7 @@ async def test_users_end_their_own_sessions_and_admins_all(web: RunningWeb) -> N
         assert (await ada.get("/api/v1/session")).status_code == 401
 
 
+@pytest.mark.long
 async def test_a_write_of_a_session_needs_its_form_token(web: RunningWeb) -> None:
     async with web.logged_in() as admin:
         del admin.headers["x-form-token"]
@@ -187,6 +188,7 @@ async def test_views_are_saved_listed_and_deleted_by_their_owner(web: RunningWeb
         assert audited == ["view.delete", "view.save"]
 
 
+@pytest.mark.long
 async def test_the_api_has_the_weights_of_the_page(web: RunningWeb) -> None:
     async with web.logged_in() as admin:
         response = (await admin.get("/api/v1/weights")).json()

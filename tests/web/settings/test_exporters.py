@@ -50,6 +50,7 @@ def facts(**changes: Any) -> RunFacts:
     return RunFacts(run="r", recipe="smoke", seed=0, started_at="", release="", commit="", python="", pid=1, **changes)
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_exporters_of_a_run_without_a_readable_folder_are_unknown(web: RunningWeb) -> None:
     async with web.logged_in() as client:
@@ -59,6 +60,7 @@ async def test_exporters_of_a_run_without_a_readable_folder_are_unknown(web: Run
     assert shown.texts("code.location") == [f"{web.address}/api/v1"]
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_exporters_show_their_addresses_or_the_command_to_enable_them(
     fake: FakeControlPlane, tmp_path: Path

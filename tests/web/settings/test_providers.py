@@ -63,6 +63,7 @@ async def audited(client: httpx.AsyncClient) -> list[dict[str, str]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.long
 async def test_without_a_fleet_service_the_page_shows_commands_to_start_one(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         section = await providers_section(client, "absent")
@@ -75,6 +76,7 @@ async def test_without_a_fleet_service_the_page_shows_commands_to_start_one(web:
     assert (notice.tone, notice["data-code"]) == ("bad", "fleet.not_configured")
 
 
+@pytest.mark.long
 async def test_the_page_retries_a_fleet_service_that_has_not_answered_yet(
     tmp_path: Path, fake: FakeControlPlane
 ) -> None:
@@ -85,6 +87,7 @@ async def test_the_page_retries_a_fleet_service_that_has_not_answered_yet(
         assert (await client.get("/api/v1/providers")).status_code == 503
 
 
+@pytest.mark.long
 async def test_a_preflight_check_is_shown_and_audited_and_starts_nothing(
     tmp_path: Path, fake: FakeControlPlane
 ) -> None:
@@ -142,6 +145,7 @@ async def test_a_failed_check_shows_a_remedy_and_escapes_the_message_of_the_prov
         assert [entry["result"] for entry in await audited(client)] == ["failed", "done"]
 
 
+@pytest.mark.long
 async def test_users_without_the_role_see_the_role_that_a_check_needs(tmp_path: Path, fake: FakeControlPlane) -> None:
     async with (
         running_fleet(tmp_path / "fleet") as fleet,
@@ -159,6 +163,7 @@ async def test_users_without_the_role_see_the_role_that_a_check_needs(tmp_path: 
         assert (await audited(client))[0]["actor"] == "some-operator"
 
 
+@pytest.mark.long
 async def test_a_form_of_another_session_runs_no_check(tmp_path: Path, fake: FakeControlPlane) -> None:
     async with (
         running_fleet(tmp_path / "fleet") as fleet,
@@ -180,6 +185,7 @@ async def test_a_fleet_service_that_stopped_is_shown_as_unavailable(tmp_path: Pa
     assert section["hx-trigger"] == POLLING
 
 
+@pytest.mark.long
 async def test_a_fleet_service_that_fails_to_list_providers_is_retried(
     tmp_path: Path, fake: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +209,7 @@ async def test_a_read_only_page_runs_no_check(tmp_path: Path) -> None:
         assert (await client.post("/settings/providers/cloud/preflight")).status_code == 403
 
 
+@pytest.mark.long
 async def test_the_api_lists_and_tests_providers_without_secrets(tmp_path: Path, fake: FakeControlPlane) -> None:
     async with (
         running_fleet(tmp_path / "fleet", nodes=1) as fleet,
@@ -251,6 +258,7 @@ async def test_a_failed_login_at_the_cloud_is_a_failed_check(tmp_path: Path, fak
     assert "credentials" in failed["remedy"]
 
 
+@pytest.mark.long
 async def test_a_rate_limited_check_has_the_time_until_the_next(
     tmp_path: Path, fake: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:

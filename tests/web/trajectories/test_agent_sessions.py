@@ -56,6 +56,7 @@ async def test_a_failed_session_has_its_calls_on_its_page_and_in_the_api(
     assert any("out of memory" in row[1] and "1 call" in " ".join(row) for row in of_group)
 
 
+@pytest.mark.long
 async def test_the_api_lists_live_sessions(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
@@ -95,6 +96,7 @@ async def test_a_call_is_opened_as_a_part_and_without_script(web: RunningWeb) ->
     assert [option.attributes.get("value") for option in outcomes if "selected" in option.attributes] == ["answered"]
 
 
+@pytest.mark.long
 async def test_live_sessions_are_on_the_pages_of_dataflow_and_of_their_node(
     web: RunningWeb, fake: FakeControlPlane
 ) -> None:

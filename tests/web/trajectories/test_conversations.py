@@ -168,6 +168,7 @@ HUGE = "<b>\u202e\x00\x1b[31m" * 1_300_000
 """Ten megabytes."""
 
 
+@pytest.mark.long
 def test_huge_hostile_texts_are_cut_and_visible() -> None:
     sample = written(("", HUGE), ("model", HUGE), ("tool", HUGE), labels={"state": HUGE[:4000], "\u202ex": "\x07"})
     began = time.process_time()

@@ -33,6 +33,7 @@ async def items(client: Any, query: str) -> list[dict[str, Any]]:
     return listed_items
 
 
+@pytest.mark.long
 async def test_the_api_has_the_fields_and_filters_of_interactions(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await recorded(web, client)
@@ -134,6 +135,7 @@ async def test_the_token_view_needs_no_script_for_text_and_shades(web: RunningWe
     assert beyond.status_code == 200
 
 
+@pytest.mark.long
 async def test_hostile_texts_of_an_interaction_stay_text(web: RunningWeb, fake: FakeControlPlane) -> None:
     samples = fake.synthetic_run.samples
 

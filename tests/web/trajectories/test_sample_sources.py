@@ -54,6 +54,7 @@ def links(page: str, pattern: str) -> list[str]:
     return [html.unescape(address) for address in re.findall(f'href="({pattern})"', page)]
 
 
+@pytest.mark.long
 async def test_recorded_trajectories_are_linked_from_the_histogram_of_an_ended_run(
     fake: FakeControlPlane, tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ async def test_recorded_trajectories_are_linked_from_the_histogram_of_an_ended_r
     assert "folder" not in about
 
 
+@pytest.mark.long
 async def test_recorded_evaluations_of_an_ended_run_are_paged(fake: FakeControlPlane, tmp_path: Path) -> None:
     folder = kept_folder(tmp_path / "run")
     async with ended(fake, tmp_path / "web", folder) as client:
@@ -91,6 +93,7 @@ async def test_recorded_evaluations_of_an_ended_run_are_paged(fake: FakeControlP
     assert parsed(run.partition('id="evaluations"')[2]).has(RECORD_NOTE)
 
 
+@pytest.mark.long
 async def test_texts_of_a_run_folder_are_escaped(fake: FakeControlPlane, tmp_path: Path) -> None:
     folder = kept_folder(tmp_path / "run", text=HOSTILE)
     async with ended(fake, tmp_path / "web", folder) as client:

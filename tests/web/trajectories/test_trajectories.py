@@ -59,6 +59,7 @@ async def test_links_of_problems_lead_to_the_trajectories_of_the_live_run_with_t
     assert (answer.status_code, answer.url.path, answer.url.query) == (200, PAGE, b"outcome=informative")
 
 
+@pytest.mark.long
 async def test_older_and_newer_stay_within_the_filter(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await recorded(web, client)
@@ -71,6 +72,7 @@ async def test_older_and_newer_stay_within_the_filter(web: RunningWeb) -> None:
     assert heading(back) == heading(first) != heading(older)
 
 
+@pytest.mark.long
 async def test_turns_have_their_tokens_and_versions_also_across_a_weight_update(
     web: RunningWeb, fake: FakeControlPlane
 ) -> None:
@@ -105,6 +107,7 @@ def test_each_turn_has_its_duration_where_it_is_known(span_s: tuple[float, ...],
     assert [turn.duration for turn in conversation(replace(sample, span_s=span_s), {}).turns] == durations
 
 
+@pytest.mark.long
 async def test_a_conversation_shows_the_duration_of_its_turns(web: RunningWeb, fake: FakeControlPlane) -> None:
     samples = fake.synthetic_run.samples
     fake.synthetic_run.samples = lambda sequence: [  # type: ignore[method-assign]
@@ -121,6 +124,7 @@ async def test_a_conversation_shows_the_duration_of_its_turns(web: RunningWeb, f
     assert durations == [duration(2.5).replace("\u202f", " ")] * len(turns)
 
 
+@pytest.mark.long
 async def test_texts_of_a_run_stay_text_on_every_page(web: RunningWeb, fake: FakeControlPlane) -> None:
     fake.synthetic_run.prompt = fake.synthetic_run.tool = HOSTILE
     async with web.logged_in() as client:
@@ -150,6 +154,7 @@ async def test_without_samples_the_pages_show_the_setting_that_adds_them(
         assert (await client.get("/runs/1/groups/train:1")).status_code == 404
 
 
+@pytest.mark.long
 async def test_samples_of_a_disconnected_run_without_a_directory_are_unavailable(
     web: RunningWeb,
 ) -> None:
@@ -166,6 +171,7 @@ async def test_samples_of_a_disconnected_run_without_a_directory_are_unavailable
     assert (parsed(page).one("main")["data-code"], answer.json()["code"]) == (code, code)
 
 
+@pytest.mark.long
 async def test_the_files_of_the_histogram_and_of_a_group_have_the_shown_values(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await recorded(web, client)
@@ -198,6 +204,7 @@ async def test_trajectories_are_filtered_by_step_and_paged_by_whole_groups(web: 
     assert all(len(re.findall("member-reward", page)) % 8 == 0 for page in (first, second))
 
 
+@pytest.mark.long
 async def test_trajectories_are_paged_both_ways(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await recorded(web, client)
@@ -211,6 +218,7 @@ async def test_trajectories_are_paged_both_ways(web: RunningWeb) -> None:
     assert not set(groups(third)) & set(groups(second))
 
 
+@pytest.mark.long
 async def test_trajectories_are_filtered_and_the_filter_stays_in_links_and_fields(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await recorded(web, client)

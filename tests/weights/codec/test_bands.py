@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ from tests.weights.bit_pairs import BitPair, bit_pairs
 from tests.weights.codec.kernels.each import WITH_EACH
 
 
+@pytest.mark.long
 @WITH_EACH
 @settings(deadline=None)
 @given(pair=bit_pairs(), cuts=st.sets(st.integers(1, KEYS - 1), max_size=31))
@@ -27,6 +29,7 @@ def test_a_single_band_has_all_elements(kernels: Kernels) -> None:
     assert (list(order.first_keys), order.starts.tolist()) == ([0], [0, 100])
 
 
+@pytest.mark.long
 @WITH_EACH
 @settings(deadline=None)
 @given(bit_pairs())

@@ -17,6 +17,7 @@ from tests.weights.codec.kernels.each import WITH_EACH
 BANDS = st.sampled_from([1, 2, 32])
 
 
+@pytest.mark.long
 @WITH_EACH
 @settings(deadline=None)
 @given(pair=bit_pairs(), bands=BANDS)

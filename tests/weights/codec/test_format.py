@@ -42,6 +42,7 @@ def test_the_encoder_reproduces_the_golden_files(kernels: Kernels, case: Case) -
     assert encode(case, kernels=kernels) == (FOLDER / f"{case.name}.delta").read_bytes()
 
 
+@pytest.mark.long
 @WITH_EACH
 @settings(deadline=None)
 @given(pair=bit_pairs(most=600), level=st.sampled_from([Level.FAST, Level.DENSE]), blocks=st.sampled_from([33, 1000]))

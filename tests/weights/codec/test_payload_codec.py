@@ -26,6 +26,7 @@ def test_a_varint_of_more_than_five_bytes_is_refused() -> None:
         PayloadReader(memoryview(b"\x80" * 5 + b"\x00")).read_varint(max_value=2**40)
 
 
+@pytest.mark.long
 @given(st.lists(st.integers(0, 1), max_size=100))
 def test_bits_round_trip(run: list[int]) -> None:
     data = np.packbits(np.array(run, dtype=np.uint8), bitorder="little").tobytes()

@@ -381,6 +381,7 @@ async def test_arrays_that_do_not_fit_their_shapes_are_refused() -> None:
         assert caught.value.code == "weights.shape_mismatch"
 
 
+@pytest.mark.long
 async def test_shared_memory_is_freed_after_a_publisher_closes_or_is_killed(shared_folder: Path) -> None:
     command = [sys.executable, "-c", _KILLED_WHILE_PUBLISHING, str(shared_folder)]
     killed = subprocess.run(command, capture_output=True, text=True)

@@ -112,6 +112,7 @@ async def test_the_preferred_source_is_used_instead_of_the_store(tmp_path: Path)
     assert (pulled.stats.source, store.fetched) == ("mirror", [])
 
 
+@pytest.mark.long
 async def test_after_a_failed_source_the_next_one_sends_only_the_rest(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with mirror_and_store(tmp_path, tensors) as (mirror, store):
@@ -167,6 +168,7 @@ async def trickling_and_store(
         yield Puller(sources, POLICY, config=config, clock=clock), sources, store
 
 
+@pytest.mark.long
 async def test_a_source_below_the_minimum_rate_is_abandoned(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with trickling_and_store(tmp_path, tensors, min_bytes_per_s=1e6) as (puller, sources, store):
@@ -188,6 +190,7 @@ async def test_a_source_much_slower_than_another_is_abandoned(tmp_path: Path) ->
     assert pulled.stats.source == "store"
 
 
+@pytest.mark.long
 async def test_a_source_as_slow_as_the_others_is_used(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with trickling_and_store(tmp_path, tensors, min_bytes_per_s=1e4) as (puller, sources, store):
@@ -199,6 +202,7 @@ async def test_a_source_as_slow_as_the_others_is_used(tmp_path: Path) -> None:
         assert sources.all[0].bytes_per_s == pytest.approx(pulled.stats.version_bytes / (17 * 6), rel=0.01)
 
 
+@pytest.mark.long
 async def test_a_slow_single_source_is_used(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with trickling_and_store(tmp_path, tensors) as (_, sources, _):
@@ -226,6 +230,7 @@ def _flipped(chunk: Chunk) -> Chunk:
     return chunk_at(chunk.offset, bytes(data))
 
 
+@pytest.mark.long
 async def test_a_source_with_wrong_data_is_abandoned_and_its_data_dropped(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with mirror_and_store(tmp_path, tensors) as (mirror, store):
@@ -249,6 +254,7 @@ async def test_wrong_data_of_a_failed_source_does_not_count_against_the_next_one
         assert [source.failures for source in sources.all] == [1, 0]
 
 
+@pytest.mark.long
 async def test_wrong_data_from_every_source_is_refused(tmp_path: Path) -> None:
     async with mirror_and_store(tmp_path, snapshot(0, LARGE)) as (mirror, store):
         mirror.on_chunk = store.on_chunk = _flipped
@@ -303,6 +309,7 @@ async def test_a_source_that_refuses_the_token_is_abandoned(tmp_path: Path) -> N
                 await Puller(sources, POLICY).pull_newer()
 
 
+@pytest.mark.long
 async def test_a_version_missing_in_a_mirror_is_fetched_from_the_store(tmp_path: Path) -> None:
     tensors = history(3)
     config = WeightsConfig(retained_versions=2, full_snapshot_every=1)
@@ -345,6 +352,7 @@ async def test_a_plan_for_another_version_is_refused(tmp_path: Path, forged: str
                 await (puller.pull_newer() if forged != "unwanted" else puller.pull_exact(Version(1)))
 
 
+@pytest.mark.long
 async def test_ranges_are_fetched_over_all_connections(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with weight_store(tmp_path) as address:
@@ -367,6 +375,7 @@ async def test_several_tcp_connections_are_opened(tmp_path: Path) -> None:
             assert wire.connections == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("connections", [1, 3])
 async def test_a_transfer_interrupted_at_any_byte_resumes_there(tmp_path: Path, connections: int) -> None:
     tensors = history(2)
@@ -386,6 +395,7 @@ async def test_a_transfer_interrupted_at_any_byte_resumes_there(tmp_path: Path, 
     assert wire.cuts > 5
 
 
+@pytest.mark.long
 async def test_repeated_interruptions_lose_only_data_in_flight(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with weight_store(tmp_path) as address:
@@ -412,6 +422,7 @@ async def test_all_connections_share_the_rate_limit() -> None:
         clock.advance(0.1)
 
 
+@pytest.mark.long
 async def test_a_rate_limited_node_fetches_slices(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with weight_store(tmp_path) as address:
@@ -443,6 +454,7 @@ async def test_an_invalid_source_address_is_refused() -> None:
             pass
 
 
+@pytest.mark.long
 async def test_versions_are_built_in_two_alternating_buffers(tmp_path: Path) -> None:
     tensors = [snapshot(0, LARGE)]
     for seed in range(1, 4):
@@ -460,6 +472,7 @@ async def test_versions_are_built_in_two_alternating_buffers(tmp_path: Path) -> 
     assert len(set(places)) == 2, "only the served version is still in use"
 
 
+@pytest.mark.long
 async def test_a_buffer_with_readers_is_never_written(tmp_path: Path) -> None:
     tensors = history(5)
     kept = []

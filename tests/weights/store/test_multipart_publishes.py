@@ -236,6 +236,7 @@ async def test_a_restarted_trainer_with_other_weights_takes_over(client: WeightP
         await send_all(client, *stale)
 
 
+@pytest.mark.long
 async def test_a_part_delta_without_its_base_is_refused_and_sent_in_full(client: WeightPlaneClient) -> None:
     first, second, third = (layout(tensors, version) for version, tensors in enumerate(history(3)))
     await send_all(client, *first)

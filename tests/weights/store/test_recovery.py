@@ -153,6 +153,7 @@ def test_versions_of_more_than_ten_digits_are_restored_in_order(tmp_path: Path) 
         assert fetched_manifest(store) == layout(SNAPSHOTS[5], first + 5)[0]
 
 
+@pytest.mark.long
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(data=st.data())
 def test_no_wrong_version_is_served_after_any_damage(stored_run: Path, data: st.DataObject) -> None:

@@ -77,6 +77,7 @@ def test_an_anchor_is_due_earlier_when_deltas_exceed_the_byte_limit() -> None:
     assert not is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=99)), "it would also exceed the limit"
 
 
+@pytest.mark.long
 @given(
     anchors=st.sets(st.integers(0, 30)),
     delta_bytes=st.integers(1, 90),

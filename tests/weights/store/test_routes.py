@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def test_a_version_without_a_route_is_unknown() -> None:
         cheapest_route(CHAIN, have=Version(3), want=Version(7))
 
 
+@pytest.mark.long
 @given(st.data())
 def test_no_other_route_has_fewer_bytes(data: st.DataObject) -> None:
     segments = list(

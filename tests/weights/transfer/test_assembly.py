@@ -29,6 +29,7 @@ def _large(chunks: int) -> tuple[Transfer, bytes]:
     return transfer_of(layout(snapshot())[0], data, base=None), data
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 2**32), ways=st.integers(1, 9), chunk_bytes=st.integers(CHUNK_BYTES // 3, 2 * CHUNK_BYTES))
 def test_every_byte_arrives_once_and_in_its_place_despite_failures(seed: int, ways: int, chunk_bytes: int) -> None:
     rng = np.random.default_rng(seed)
@@ -55,6 +56,7 @@ def test_every_byte_arrives_once_and_in_its_place_despite_failures(seed: int, wa
 _LARGE = _large(19)
 
 
+@pytest.mark.long
 def test_an_idle_connection_takes_half_of_the_largest_remaining_range() -> None:
     transfer, data = _large(40)
     assembly = Assembly(transfer, max_ranges=2)

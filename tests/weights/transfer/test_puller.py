@@ -50,6 +50,7 @@ def assert_exact(pulled: PulledVersion, tensors: SnapshotTensors, version: int) 
     assert not pulled.weights.buffer.flags.writeable
 
 
+@pytest.mark.long
 async def test_a_node_follows_versions_and_skips_missed_ones(tmp_path: Path) -> None:
     snapshots = history(5)
     async with (
@@ -131,6 +132,7 @@ async def test_pulling_waits_for_a_newer_version(tmp_path: Path) -> None:
         assert_exact(await waiting, snapshots[1], 1)
 
 
+@pytest.mark.long
 async def test_an_exact_version_can_be_pulled_despite_newer_ones(tmp_path: Path) -> None:
     snapshots = history(5)
     async with weight_store(tmp_path) as address, client_of(address) as client:
@@ -184,6 +186,7 @@ async def test_an_interrupted_fetch_is_resumed(tmp_path: Path, cut_after_chunks:
     assert resumed_at <= cut_after_chunks * CHUNK_BYTES
 
 
+@pytest.mark.long
 async def test_a_fetch_survives_a_restart_of_the_store(tmp_path: Path) -> None:
     first = snapshot(0, LARGE)
     second = stepped(first, 1)
@@ -352,6 +355,7 @@ async def test_a_stalled_stream_is_cancelled_and_resumed(tmp_path: Path) -> None
     assert pulled.stats.resumes == 1
 
 
+@pytest.mark.long
 async def test_a_slow_reader_does_not_delay_publishing(tmp_path: Path) -> None:
     tensors = [snapshot(0, LARGE)]
     for seed in range(1, 7):

@@ -64,6 +64,7 @@ def test_the_library_reads_every_type_and_shape(file: SafetensorsFile) -> None:
     assert file.version == 0
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None)
 @given(ways=st.lists(st.sampled_from(["step", "whole", "skip"]), min_size=1, max_size=5))
 def test_the_file_has_the_last_version_after_any_updates(
@@ -156,6 +157,7 @@ def test_closing_removes_the_file(file: SafetensorsFile) -> None:
     assert file.version is None
 
 
+@pytest.mark.long
 def test_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     code = """
 import os, sys

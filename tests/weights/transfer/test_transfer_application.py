@@ -167,6 +167,7 @@ _TRANSFER_FORGED: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.long
 @given(data=st.data())
 def test_an_altered_plan_gives_the_true_weights_or_an_error(data: st.DataObject) -> None:
     versions, plan, files = _TRUE

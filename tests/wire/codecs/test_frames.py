@@ -60,6 +60,7 @@ def test_repeated_arrays_are_refused() -> None:
         split(pb.PushRequest, raw)
 
 
+@pytest.mark.long
 @given(raw=st.binary(max_size=200))
 @example(raw=b"\x72\0\x7a")
 @example(raw=b"\x72\0\x7a\xff\xff\xff\xff\xff")

@@ -1,6 +1,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def test_spans_have_the_author_and_the_version_of_tokens() -> None:
     assert (trajectory.reward, trajectory.metrics) == (0.5, {"turns": 2})
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 2)), max_size=12))
 def test_any_sequence_of_parts_makes_a_consistent_trajectory(pieces: list[tuple[bool, int, int]]) -> None:
     transcript = TrajectoryBuilder(PolicyId("solver"))

@@ -403,6 +403,7 @@ async def beside(api: FakeChatCompletions, tmp_path: Path, **changes: Any) -> As
 PICKY: dict[str, Any] = {"max_tokens_field": "max_completion_tokens", "single_calls": False, "strict": False}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "knows_strict", "changes"), [(WORDS, True, {}), (NEWER_FIELDS, False, PICKY)], ids=["usual", "picky"]
 )
@@ -422,6 +423,7 @@ async def test_a_whole_wake_goes_over_http(
             assert len(api.requests) == 3
 
 
+@pytest.mark.long
 async def test_an_endpoint_that_refuses_a_field_leads_to_no_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ async def escalated(here: Scene, text: str, *, key: str, severity: str = "warnin
     await here.parts.fleet_manager.escalate(severity, actor=HAL, key=key, reason=text)
 
 
+@pytest.mark.long
 async def test_an_escalation_over_mcp_reaches_the_maintainers_webhook(tmp_path: Path) -> None:
     async with scene(tmp_path, mode="auto") as here, session_of(here) as (client, _):
         await here.mode(MaintainerMode.AUTO)
@@ -82,6 +83,7 @@ async def test_each_entry_is_sent_once_also_over_a_restart(tmp_path: Path) -> No
         assert await Life(here, path).turn() == [f"warning: {unsent}"]
 
 
+@pytest.mark.long
 async def test_several_pages_are_read_to_the_end_and_old_entries_are_dropped(tmp_path: Path) -> None:
     path, many = tmp_path / "notices.json", PAGE + 60
     async with scene(tmp_path) as here:

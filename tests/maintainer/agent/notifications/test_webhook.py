@@ -310,6 +310,7 @@ async def test_a_generic_webhook_gets_an_object_and_slack_gets_a_text() -> None:
         assert slack == {"text": "*quota &lt;gone&gt;* (run-1)\n&lt;!channel&gt; &amp; co", "unfurl_links": False}
 
 
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_a_500_is_retried_and_a_redirect_is_not_followed() -> None:
     async with receiving(500, 302, 307, 200) as receiver:

@@ -131,6 +131,7 @@ async def test_no_replay_is_requested_without_a_change_or_right_after_it(tmp_pat
     assert port.asked == []
 
 
+@pytest.mark.long
 async def test_a_recorded_run_is_replayed_with_the_real_rule(tmp_path: Path) -> None:
     """Eight recorded nodes exceed the rule's number: the run cost more and had no wait."""
     reports = recorded(120, ready=8)

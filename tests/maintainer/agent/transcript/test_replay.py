@@ -67,6 +67,7 @@ async def test_a_scene_run_today_has_the_stored_verdicts(tmp_path: Path, name: s
     assert outcomes(await recorded(name, tmp_path)) == outcomes(kept(name)), LOOK
 
 
+@pytest.mark.long
 async def test_a_scene_writes_the_same_transcript_every_time(tmp_path: Path) -> None:
     for name in ("breaker", "kill-switch"):
         first, second = ((tmp_path / f"{name}-{number}") for number in (1, 2))

@@ -28,6 +28,7 @@ async def written(path: Path, count: int) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.long
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(bodies, max_size=6))
 async def test_a_transcript_is_read_as_written(tmp_path: Path, given_bodies: list[dict[str, object]]) -> None:

@@ -73,6 +73,7 @@ async def test_the_rules_victims_are_drained_first(tmp_path: Path) -> None:
     assert set(parts.run.drained) == {named}
 
 
+@pytest.mark.long
 async def test_an_up_only_pool_never_shrinks_by_itself(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(mode=Mode.UP_ONLY))
     advise(parts, 5)
@@ -141,6 +142,7 @@ async def test_an_old_recommendation_is_not_followed(tmp_path: Path) -> None:
     assert parts.states() == {"ready": 4}
 
 
+@pytest.mark.long
 async def test_a_refusal_by_the_guard_is_in_the_audit_log_once(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     advise(parts, 3)

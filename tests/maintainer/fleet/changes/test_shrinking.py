@@ -26,7 +26,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud
 from tests.maintainer.fleet.parts import POOL, START, Parts, Run, build, spec
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 NODE_GROUPS_PER_S = 0.1
 STEP_GROUPS, GROUP = 20, 4

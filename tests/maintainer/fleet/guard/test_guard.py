@@ -117,6 +117,7 @@ wanted_sizes = st.integers(0, 25)
 roles = st.sampled_from(Role)
 
 
+@pytest.mark.long
 @given(situations, wanted_sizes, roles)
 def test_an_allowed_plan_is_inside_every_bound(pool_situation: Situation, target: int, role: Role) -> None:
     wanted = proposal(pool_situation, target, role=role)
@@ -130,6 +131,7 @@ def test_an_allowed_plan_is_inside_every_bound(pool_situation: Situation, target
         assert pool_situation.usd_per_hour + wanted.usd_per_hour_change <= spec.usd_per_hour_max + 1e-6
 
 
+@pytest.mark.long
 @given(situations, wanted_sizes, roles)
 def test_the_last_ready_node_is_never_removed(pool_situation: Situation, target: int, role: Role) -> None:
     ready = {member.id for member in pool_situation.instances if member.state is InstanceState.READY}
@@ -138,6 +140,7 @@ def test_the_last_ready_node_is_never_removed(pool_situation: Situation, target:
         assert ready - {victim.id for victim in wanted.victims}
 
 
+@pytest.mark.long
 @given(situations, wanted_sizes)
 def test_agents_and_the_rule_are_limited_by_the_mode(pool_situation: Situation, target: int) -> None:
     for role in (Role.AGENT, Role.RULE):
@@ -147,6 +150,7 @@ def test_agents_and_the_rule_are_limited_by_the_mode(pool_situation: Situation, 
             assert pool_situation.spec.mode is Mode.ON or not wanted.victims
 
 
+@pytest.mark.long
 @given(situations, wanted_sizes)
 def test_without_a_fresh_report_only_people_remove_nodes(pool_situation: Situation, target: int) -> None:
     stale = replace(pool_situation, report_age_s=None)
@@ -155,12 +159,14 @@ def test_without_a_fresh_report_only_people_remove_nodes(pool_situation: Situati
         assert not wanted.victims or verdict_of(stale, wanted) is Verdict.REFUSED
 
 
+@pytest.mark.long
 @given(situations, wanted_sizes, roles)
 def test_verdicts_are_deterministic(pool_situation: Situation, target: int, role: Role) -> None:
     wanted = proposal(pool_situation, target, role=role)
     assert judge(pool_situation, wanted, Limits()) == judge(pool_situation, wanted, Limits())
 
 
+@pytest.mark.long
 @given(situations, wanted_sizes)
 def test_an_agent_without_approval_stays_in_the_envelope(pool_situation: Situation, target: int) -> None:
     wanted = proposal(pool_situation, target)
@@ -270,6 +276,7 @@ def test_admins_approve_every_plan_and_operators_those_of_agents_and_the_rule() 
     assert not may_approve(agent, of_us, pool="eu")
 
 
+@pytest.mark.long
 @given(situations, wanted_sizes, roles, st.floats(0, 7200))
 def test_only_nodes_above_the_rules_target_set_an_override(
     pool_situation: Situation, target: int, role: Role, delay_s: float
@@ -291,6 +298,7 @@ def test_only_nodes_above_the_rules_target_set_an_override(
     assert override_s(pool_situation, wanted, Limits(override_s=0.0), launch_delay_s=delay_s) == 0.0
 
 
+@pytest.mark.long
 @given(situations, wanted_sizes, roles)
 def test_only_people_shrink_a_pool_below_the_rules_target(pool_situation: Situation, target: int, role: Role) -> None:
     wanted = proposal(pool_situation, target, role=role)

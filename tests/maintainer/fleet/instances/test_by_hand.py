@@ -21,6 +21,7 @@ ENOUGH_S = 200.0
 """Time for many rule evaluations and the boot of all requested instances. Seconds."""
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(
     by_hand=st.integers(0, 4),

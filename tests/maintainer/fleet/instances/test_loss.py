@@ -34,6 +34,7 @@ async def working(tmp_path: Path, nodes: int) -> Parts:
     return parts
 
 
+@pytest.mark.long
 async def test_a_fault_terminates_a_share_of_the_nodes_which_are_replaced(tmp_path: Path) -> None:
     parts = await working(tmp_path, 10)
     loss = await parts.faults.inject(POOL, share=0.3, actor=ALICE, key="k", reason="a drill")

@@ -83,6 +83,7 @@ async def test_a_stuck_instance_is_a_failed_launch_and_is_terminated(tmp_path: P
     assert ended.cause is Cause.FAILED
 
 
+@pytest.mark.long
 async def test_a_launch_retired_before_it_was_ready_did_not_fail(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     await parts.want(2)
@@ -97,6 +98,7 @@ async def test_a_launch_retired_before_it_was_ready_did_not_fail(tmp_path: Path)
     assert "launch_failed" not in kinds
 
 
+@pytest.mark.long
 async def test_an_orphan_is_terminated_after_its_quarantine(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     stray(parts.cloud)
@@ -120,6 +122,7 @@ async def test_an_orphans_quarantine_survives_a_restart(tmp_path: Path) -> None:
     assert len(parts.cloud.alive()) == 3
 
 
+@pytest.mark.long
 async def test_other_clusters_are_left_alone(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     stray(parts.cloud, cluster="strangers")
@@ -128,6 +131,7 @@ async def test_other_clusters_are_left_alone(tmp_path: Path) -> None:
     assert parts.ledger.orphans == {}
 
 
+@pytest.mark.long
 async def test_an_instance_missing_in_two_lists_is_gone_and_replaced(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     lost = parts.ledger.alive()[0]
@@ -187,6 +191,7 @@ async def test_an_unreadable_provider_changes_nothing_and_is_a_problem(tmp_path:
     assert blind.reconciler.last_sweep_at is None
 
 
+@pytest.mark.long
 async def test_an_unreachable_dataflow_removes_no_node(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     parts.run.is_away = True
@@ -208,6 +213,7 @@ async def test_a_node_that_dataflow_lost_is_retired_and_replaced(tmp_path: Path)
     assert not parts.cloud.find(lost)
 
 
+@pytest.mark.long
 async def test_a_node_that_never_becomes_ready_is_given_up_and_the_breaker_opens(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     run = parts.run
@@ -280,6 +286,7 @@ async def test_an_instance_that_does_not_terminate_is_retried_and_is_a_problem(t
     assert parts.reconciler.problems() == {}
 
 
+@pytest.mark.long
 async def test_an_instance_past_its_maximum_age_is_drained_and_replaced(tmp_path: Path) -> None:
     parts = await build(tmp_path, times={"max_age_s": 3600.0})
     await parts.want(1)

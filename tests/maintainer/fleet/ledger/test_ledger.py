@@ -293,6 +293,7 @@ async def test_values_that_a_database_cannot_store_are_refused_first(tmp_path: P
     parts.database.close()
 
 
+@pytest.mark.long
 async def test_a_cancelled_change_leaves_memory_and_disk_equal(tmp_path: Path, url: str) -> None:
     database = open_ledger(tmp_path, url)
     ledger = await Ledger(database).load(now=START)

@@ -23,6 +23,7 @@ def test_only_an_adoption_leaves_the_state_gone(events: list[InstanceEvent]) -> 
     assert state is State.GONE
 
 
+@pytest.mark.long
 @given(st.sampled_from(State), st.lists(st.sampled_from(InstanceEvent)))
 def test_a_retiring_instance_is_never_counted_again(state: State, events: list[InstanceEvent]) -> None:
     state = next_state(state, InstanceEvent.RETIRE)
@@ -34,6 +35,7 @@ def test_a_retiring_instance_is_never_counted_again(state: State, events: list[I
         assert state not in COUNTED_STATES
 
 
+@pytest.mark.long
 @given(st.sampled_from(State), st.lists(st.sampled_from(InstanceEvent)))
 def test_a_repeated_event_changes_nothing(state: State, events: list[InstanceEvent]) -> None:
     for event in events:
@@ -72,6 +74,7 @@ def test_each_state_is_counted_leaving_or_gone() -> None:
     assert set(LIVE_STATES) == set(State) - {State.GONE}
 
 
+@pytest.mark.long
 @given(st.lists(st.sampled_from(InstanceEvent)))
 def test_every_suspect_can_drain_and_every_instance_can_end(events: list[InstanceEvent]) -> None:
     for start in State:

@@ -12,7 +12,7 @@ from tests.maintainer.fleet.changes.test_follower import *  # noqa: F403
 from tests.maintainer.fleet.instances.test_loss import *  # noqa: F403
 from tests.maintainer.fleet.instances.test_reconciler import *  # noqa: F403
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]  # type: ignore[assignment]  # the imported modules have one mark
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,13 @@
 """Launch ids are ULIDs that increase even when the clock goes back."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from maintainer.fleet.ledger.records import LaunchIds
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50))
 def test_launch_ids_increase_when_the_clock_goes_back(times: list[float]) -> None:
     ids = LaunchIds()

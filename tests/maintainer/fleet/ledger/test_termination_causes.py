@@ -39,6 +39,7 @@ def instance_of(parts: Parts, launch: LaunchId) -> Instance:
     return parts.ledger.records[launch].instance
 
 
+@pytest.mark.long
 async def test_an_instance_with_a_preemption_notice_drains_with_that_cause(tmp_path: Path) -> None:
     parts = await working(tmp_path)
     launch, machine = first(parts)
@@ -149,6 +150,7 @@ async def test_dataflow_knows_whether_a_departed_node_was_requested_to_leave(
     assert (instance_of(parts, launch).state, instance_of(parts, launch).cause) == (InstanceState.RETIRING, cause)
 
 
+@pytest.mark.long
 async def test_an_unannounced_end_is_a_loss_and_a_node_that_never_worked_has_failed(tmp_path: Path) -> None:
     parts = await working(tmp_path)
     launch, machine = first(parts)
@@ -232,6 +234,7 @@ def instance(state: InstanceState, *, has_worked: bool) -> Instance:
     )
 
 
+@pytest.mark.long
 @given(st.booleans(), st.lists(st.tuples(st.sampled_from(InstanceEvent), st.sampled_from([None, *Cause]))))
 def test_leaving_instances_have_a_cause_and_only_a_loss_can_become_a_preemption(
     has_worked: bool, events: Sequence[tuple[InstanceEvent, Cause | None]]

@@ -50,8 +50,9 @@ from tests.maintainer.fleet.providers.test_local_process import SLEEPER
 from tests.suites.provider_suite import (
     CANARY,
     GIVE_UP_S,
+    LifecycleSuite,
     ProviderHarness,
-    ProviderSuite,
+    RequestSuite,
     launch_id,
     launches,
     listed,
@@ -221,10 +222,16 @@ async def harness(
         await harness.end()
 
 
-class TestEc2(ProviderSuite):
+class TestEc2(RequestSuite):
     """Runs the provider suite with sleeping processes as instances."""
 
 
+@pytest.mark.long
+class TestEc2Lifecycle(LifecycleSuite):
+    """Runs the provider suite with sleeping processes as instances."""
+
+
+@pytest.mark.long
 async def test_an_instance_runs_its_node_with_the_token_in_a_private_file(harness: Ec2World) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(), launch)
@@ -240,6 +247,7 @@ async def test_an_instance_runs_its_node_with_the_token_in_a_private_file(harnes
     assert not secret.exists()
 
 
+@pytest.mark.long
 async def test_an_instance_whose_node_ends_is_gone(harness: Ec2World) -> None:
     provider = await harness.provider(boot={"program": ("/bin/false",), "end": ("true",)})
     launch = launch_id()
@@ -260,6 +268,7 @@ async def test_a_launch_that_is_not_listed_yet_is_not_repeated(harness: Ec2World
     assert await launches(harness, provider) == [launch]
 
 
+@pytest.mark.long
 async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(harness: Ec2World) -> None:
     deaf, launch = await harness.provider(endpoint_url=harness.server.losing_answers()), launch_id()
     with pytest.raises(Retry, match="InternalError"):
@@ -270,6 +279,7 @@ async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(harness: Ec2Wo
     assert harness.ids(launch) == [handle.id.partition("/")[2]]
 
 
+@pytest.mark.long
 async def test_without_client_tokens_one_of_two_concurrent_instances_is_terminated(harness: Ec2World) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -285,6 +295,7 @@ async def test_without_client_tokens_one_of_two_concurrent_instances_is_terminat
     assert left.handle == handle
 
 
+@pytest.mark.long
 async def test_instances_of_other_regions_are_listed_and_retired_too(harness: Ec2World) -> None:
     provider, launch = await harness.provider(regions=(REGION, OTHER_REGION)), launch_id()
     handle = await provider.launch(harness.spec(region=OTHER_REGION), launch)
@@ -331,6 +342,7 @@ async def test_a_pools_options_override_the_providers(harness: Ec2World) -> None
         await (await harness.provider(machine={})).launch(harness.spec(), launch_id())
 
 
+@pytest.mark.long
 async def test_a_spot_instance_gets_a_notice_two_minutes_before_its_end(harness: Ec2World) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(is_spot=True), launch)
@@ -343,6 +355,7 @@ async def test_a_spot_instance_gets_a_notice_two_minutes_before_its_end(harness:
     await _holds(lambda: not machine.pids())
 
 
+@pytest.mark.long
 async def test_only_spot_instances_look_for_a_notice(harness: Ec2World) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(), launch)
@@ -358,6 +371,7 @@ async def test_an_instance_is_launched_with_hardened_settings(harness: Ec2World)
     assert CANARY not in repr({key: value for key, value in request.items() if key != "UserData"})
 
 
+@pytest.mark.long
 async def test_a_list_reads_all_pages(harness: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maintainer.fleet.providers.ec2.provider._PAGE", 5)
     provider, wanted = await harness.provider(), sorted(launch_id() for _ in range(12))
@@ -367,6 +381,7 @@ async def test_a_list_reads_all_pages(harness: Ec2World, monkeypatch: pytest.Mon
     assert harness.server.calls[before:].count("DescribeInstances") >= 3
 
 
+@pytest.mark.long
 async def test_spot_prices_are_requested_once_in_five_minutes(harness: Ec2World) -> None:
     provider = await harness.provider()
     before = harness.server.calls.count("DescribeSpotPriceHistory")
@@ -377,6 +392,7 @@ async def test_spot_prices_are_requested_once_in_five_minutes(harness: Ec2World)
     assert harness.server.calls.count("DescribeSpotPriceHistory") == before + 1
 
 
+@pytest.mark.long
 async def test_a_preflight_check_starts_nothing(harness: Ec2World) -> None:
     provider = await harness.provider()
     answer = await provider.preflight(harness.spec())
@@ -410,6 +426,7 @@ async def test_a_missing_endpoint_or_missing_credentials_are_reported(
         await (await harness.provider(profile="unknown-profile")).list(harness.cluster)
 
 
+@pytest.mark.long
 async def test_calls_use_no_more_threads_than_allowed(harness: Ec2World) -> None:
     provider = await harness.provider(calls_at_once=2)
     await asyncio.gather(*(provider.list(harness.cluster) for _ in range(12)))
@@ -611,6 +628,7 @@ async def test_an_invalid_launch_id_is_refused(harness: Ec2World, wrong: str) ->
         await provider.retire(wrong)
 
 
+@pytest.mark.long
 async def test_a_manually_stopped_instance_is_terminating(harness: Ec2World) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)

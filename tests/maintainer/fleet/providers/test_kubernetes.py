@@ -173,6 +173,7 @@ async def test_a_missing_secret_is_created_by_the_repeated_launch(harness: Clust
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
 
 
+@pytest.mark.long
 async def test_a_pod_is_deleted_when_its_secret_cannot_be_created(harness: ClusterWorld) -> None:
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "delete"]}
     harness.fake.roles["no-secrets"] = [rule]
@@ -182,6 +183,7 @@ async def test_a_pod_is_deleted_when_its_secret_cannot_be_created(harness: Clust
     assert harness.fake.pods() == []
 
 
+@pytest.mark.long
 async def test_a_list_of_many_pages_is_complete_also_when_one_expires(harness: ClusterWorld) -> None:
     provider, wanted = await harness.provider(page_size=2), sorted(launch_id() for _ in range(5))
     for launch in wanted:

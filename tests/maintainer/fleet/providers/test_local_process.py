@@ -129,6 +129,7 @@ async def test_a_lost_instance_ends_immediately_with_all_its_processes(harness: 
     assert (await provider.describe(handle)).state is State.GONE
 
 
+@pytest.mark.long
 async def test_a_spot_instance_gets_a_notice_and_is_then_preempted(harness: LocalWorld) -> None:
     provider, launch = await harness.provider(spot_mean_life_s=3.0, notice_s=60.0), launch_id()
     handle = await provider.launch(harness.spec(is_spot=True), launch)
@@ -178,6 +179,7 @@ async def test_a_claimed_folder_is_started_by_the_repeated_launch(harness: Local
     assert len(await listed(harness, provider)) == 1
 
 
+@pytest.mark.long
 async def test_simulated_faults_follow_from_the_seed(harness: LocalWorld) -> None:
     async def refused(seed: int) -> list[bool]:
         provider, outcomes = await harness.provider(refused_share=0.5, seed=seed), []

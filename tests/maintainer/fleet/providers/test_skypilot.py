@@ -196,6 +196,7 @@ async def test_a_failed_teardown_is_retried_and_the_cluster_stays_listed(harness
     assert not harness.fake.is_leaked(cluster_name(launch))
 
 
+@pytest.mark.long
 async def test_a_cluster_terminated_in_the_console_blocks_nothing(harness: SkyWorld) -> None:
     """https://github.com/skypilot-org/skypilot/issues/632."""
     provider, launch = await harness.provider(), launch_id()
@@ -253,6 +254,7 @@ async def test_a_launch_whose_answer_was_lost_is_one_cluster(harness: SkyWorld, 
     assert len(harness.fake.clusters[cluster_name(launch)].jobs) == 1
 
 
+@pytest.mark.long
 async def test_a_stopped_cluster_still_costs_and_is_stuck(harness: SkyWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)

@@ -34,7 +34,16 @@ from maintainer.fleet.providers.slurm import jobs
 from maintainer.fleet.providers.slurm.jobs import PREFIX, Job, parse_sacct, parse_squeue, read_job, refusal
 from maintainer.fleet.providers.slurm.provider import Slurm
 from tests.fakes import slurm_commands
-from tests.suites.provider_suite import CANARY, ProviderHarness, ProviderSuite, launch_id, launches, listed, until
+from tests.suites.provider_suite import (
+    CANARY,
+    LifecycleSuite,
+    ProviderHarness,
+    RequestSuite,
+    launch_id,
+    launches,
+    listed,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -114,7 +123,12 @@ async def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         slurm_commands.end_all(harness.fake)
 
 
-class TestSlurm(ProviderSuite):
+class TestSlurm(RequestSuite):
+    """Runs the provider suite with sleeping jobs."""
+
+
+@pytest.mark.long
+class TestSlurmLifecycle(LifecycleSuite):
     """Runs the provider suite with sleeping jobs."""
 
 
@@ -148,6 +162,7 @@ async def test_jobs_in_another_cluster_are_not_gone(
     assert await launches(harness, provider) == [launch]
 
 
+@pytest.mark.long
 async def test_sbatch_arguments_follow_from_type_region_spot_and_pool(harness: SlurmWorld) -> None:
     provider = await harness.provider(
         types={"gpu": {"gres": "gpu:h100:8", "cpus_per_task": 16, "mem": "64G"}}, regions={"eu": "spot"}
@@ -161,6 +176,7 @@ async def test_sbatch_arguments_follow_from_type_region_spot_and_pool(harness: S
     assert harness.job(launch)["arguments"][: len(SLEEPER)] == list(SLEEPER)
 
 
+@pytest.mark.long
 async def test_a_second_job_of_one_name_waits_and_is_cancelled(harness: SlurmWorld, tmp_path: Path) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -176,6 +192,7 @@ async def test_a_second_job_of_one_name_waits_and_is_cancelled(harness: SlurmWor
     assert left.handle == handle
 
 
+@pytest.mark.long
 async def test_a_queued_job_reports_what_it_waits_for(harness: SlurmWorld) -> None:
     harness.fake.configure(slots=0, reason="QOSMaxJobsPerUserLimit")
     provider = await harness.provider()
@@ -237,6 +254,7 @@ async def test_without_accounting_a_finished_job_is_gone(harness: SlurmWorld) ->
     assert (await provider.describe(handle)).state is State.GONE
 
 
+@pytest.mark.long
 async def test_a_node_that_ignores_its_end_is_killed_after_killwait(harness: SlurmWorld) -> None:
     harness.fake.configure(kill_wait_s=0.2)
     deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"

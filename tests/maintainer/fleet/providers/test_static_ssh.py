@@ -38,8 +38,9 @@ from tests.fakes.ssh_server import SshServer, serving_ssh
 from tests.maintainer.fleet.providers.test_local_process import SLEEPER
 from tests.suites.provider_suite import (
     CANARY,
+    LifecycleSuite,
     ProviderHarness,
-    ProviderSuite,
+    RequestSuite,
     launch_id,
     launches,
     listed,
@@ -215,10 +216,16 @@ async def harness(lab: Lab, tmp_path: Path) -> AsyncIterator[SshWorld]:
         await harness.end()
 
 
-class TestStaticSsh(ProviderSuite):
+class TestStaticSsh(RequestSuite):
     """Runs the provider suite with sleeping processes on two hosts."""
 
 
+@pytest.mark.long
+class TestStaticSshLifecycle(LifecycleSuite):
+    """Runs the provider suite with sleeping processes on two hosts."""
+
+
+@pytest.mark.long
 async def test_a_node_gets_its_token_by_environment_and_survives_the_connection(harness: SshWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -230,6 +237,7 @@ async def test_a_node_gets_its_token_by_environment_and_survives_the_connection(
     assert os.getsid(harness.pid(launch)) == harness.pid(launch)
 
 
+@pytest.mark.long
 async def test_hosts_are_filled_up_to_their_capacity(harness: SshWorld, lab: Lab) -> None:
     hosts = {
         "one": {"address": "127.0.0.1", "port": lab.one.port, "capacity": 1},
@@ -246,6 +254,7 @@ async def test_hosts_are_filled_up_to_their_capacity(harness: SshWorld, lab: Lab
     assert (await provider.launch(harness.spec(), late)).launch_id == late
 
 
+@pytest.mark.long
 async def test_a_pool_chooses_hosts_by_type_and_region(harness: SshWorld) -> None:
     provider = await harness.provider()
     handles = [await provider.launch(harness.spec(type="large", region="here"), launch_id()) for _ in range(3)]
@@ -262,6 +271,7 @@ async def test_spot_and_pool_options_are_refused(harness: SshWorld) -> None:
         await provider.launch(harness.spec(options={"colour": "red"}), launch_id())
 
 
+@pytest.mark.long
 async def test_a_host_with_an_unknown_key_is_refused(harness: SshWorld, lab: Lab, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text(lab.one.known_host().replace(str(lab.one.port), "22"))
@@ -301,6 +311,7 @@ async def test_while_a_host_is_unreachable_others_take_launches_and_the_list_is_
     assert await launches(harness, await harness.provider(), wait_for=2) == wanted[1:]
 
 
+@pytest.mark.long
 async def test_a_second_claim_is_withdrawn_and_the_first_is_used(harness: SshWorld) -> None:
     first, second = await harness.provider(only=("one",)), await harness.provider(only=("other",))
     launch, spec = launch_id(), harness.spec()
@@ -317,6 +328,7 @@ async def test_a_second_claim_is_withdrawn_and_the_first_is_used(harness: SshWor
     assert await launches(harness, both) == [launch]
 
 
+@pytest.mark.long
 async def test_a_started_claim_is_not_withdrawn(harness: SshWorld) -> None:
     provider, launch, spec = await harness.provider(only=("one",)), launch_id(), harness.spec()
     await provider.launch(spec, launch)
@@ -325,6 +337,7 @@ async def test_a_started_claim_is_not_withdrawn(harness: SshWorld) -> None:
     assert await launches(harness, await harness.provider(), wait_for=2) == [launch, launch]
 
 
+@pytest.mark.long
 async def test_a_claim_is_started_by_the_repeated_launch(harness: SshWorld) -> None:
     provider, launch, spec = await harness.provider(), launch_id(), harness.spec()
     claim = await provider._claim(["one"], launch, provider._order(spec, launch))  # simulates a crash before the start
@@ -336,6 +349,7 @@ async def test_a_claim_is_started_by_the_repeated_launch(harness: SshWorld) -> N
     assert len(await listed(harness, provider)) == 1
 
 
+@pytest.mark.long
 async def test_a_node_reads_preemption_notices_from_its_folder(harness: SshWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(), launch)
@@ -363,6 +377,7 @@ async def test_a_host_without_python_is_reported(harness: SshWorld) -> None:
     assert caught.value.code == "provider.python_missing"
 
 
+@pytest.mark.long
 async def test_a_folder_writable_by_others_is_refused(harness: SshWorld) -> None:
     for home in harness.homes():
         home.mkdir()
@@ -381,6 +396,7 @@ async def test_an_invalid_launch_id_is_refused(harness: SshWorld, wrong: str) ->
         await (await harness.provider()).launch(harness.spec(), wrong)
 
 
+@pytest.mark.long
 async def test_the_remote_command_contains_nothing_of_the_request(harness: SshWorld, lab: Lab) -> None:
     provider, launch = await harness.provider(), launch_id()
     spec = harness.spec()
@@ -402,6 +418,7 @@ async def test_a_preflight_check_calls_the_hosts_and_starts_nothing(harness: Ssh
         await failing.preflight(harness.spec())
 
 
+@pytest.mark.long
 async def test_a_second_retire_ends_a_node_that_ignores_the_first(harness: SshWorld, tmp_path: Path) -> None:
     deaf = tmp_path / "deaf.py"
     deaf.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")

@@ -140,6 +140,7 @@ def test_a_custom_install_command_provides_the_program(machine: Machine) -> None
     assert TOKEN in (machine.place / "told").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_wheel_is_installed_into_its_own_environment(machine: Machine) -> None:
     """Installs a generated wheel with an `astraflow` program, without a package index."""

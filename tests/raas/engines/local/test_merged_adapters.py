@@ -38,6 +38,7 @@ def served_locally(weights: VerifiedWeights, dtype: torch.dtype) -> dict[str, to
     return {name: parameter.detach() for name, parameter in named_weights(model).items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("merged_dtype", "served"), [(None, torch.bfloat16), (Dtype.FLOAT32, torch.float32)], ids=["bfloat16", "float32"]
 )

@@ -1,6 +1,7 @@
 """Tokens follow the distribution whose logprobs are reported."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +90,7 @@ def test_any_top_p_keeps_the_best_token() -> None:
     assert probabilities.tolist() == [1.0, 0.0, 0.0]
 
 
+@pytest.mark.long
 @given(
     logits=st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=20),
     top_p=st.floats(0.01, 1.0),

@@ -166,6 +166,7 @@ async def test_a_semaphore_of_a_killed_server_is_removed(tmp_path: Path) -> None
     assert not file.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_server_ends_when_the_node_ends(tmp_path: Path, sent: signal.Signals) -> None:
     """A process that the node has forked, and that outlives it, does not matter."""

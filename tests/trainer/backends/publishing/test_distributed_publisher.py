@@ -15,7 +15,7 @@ from tests.trainer.backends.ranks import GIVE_UP_S, ended, expected, started
 from tests.trainer.backends.sharding_ranks import POLICY, VERSIONS
 from tests.weights.running import client_of, weight_store
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 CONFIG = WeightsConfig(retained_versions=8, full_snapshot_every=8, multipart_wait_s=0.5)
 

@@ -9,6 +9,8 @@ from tests.trainer.backends.ranks import ended, expected
 from tests.trainer.backends.sharding_ranks import POLICY
 from tests.weights.running import client_of, weight_store
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("count", "options"), [(2, ()), (3, ()), (2, ("replicas",)), (3, ("elsewhere",))])

@@ -79,6 +79,7 @@ def assert_same_with_gradients(actual: Tensor, expected: Tensor, weight: Tensor,
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]), seed=st.integers(0, 99), window=WINDOWS)
 def test_attention_and_its_gradients_equal_those_of_a_dense_mask(

@@ -30,6 +30,7 @@ def assert_same(left: object, right: object) -> None:
         assert left == right
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(pair=bit_pairs(), first_keys=CUTS)
 def test_both_kernels_find_order_and_encode_changes_equally(pair: BitPair, first_keys: list[int]) -> None:
@@ -42,6 +43,7 @@ def test_both_kernels_find_order_and_encode_changes_equally(pair: BitPair, first
     )
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(data=st.data(), pair=bit_pairs(most=700), bands=st.sampled_from([1, 2, 32]))
 def test_both_kernels_decode_or_refuse_damaged_payloads_equally(data: st.DataObject, pair: BitPair, bands: int) -> None:

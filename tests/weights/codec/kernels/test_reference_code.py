@@ -10,6 +10,7 @@ from astraflow.weights.codec.payload_codec import PayloadReader
 VALUES = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1))
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(VALUES, max_size=60), max_size=6))
 def test_rice_coded_values_round_trip(groups: list[list[int]]) -> None:
     values = np.array([value for group in groups for value in group], dtype=np.uint32)

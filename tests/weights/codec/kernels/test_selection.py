@@ -22,6 +22,7 @@ def reset_selection() -> Iterator[None]:
     selection._compiled_or_reference.cache_clear()
 
 
+@pytest.mark.long
 def test_numpy_is_used_for_small_versions_and_compiled_kernels_for_large_ones() -> None:
     assert isinstance(kernels_for(COMPILED_MIN_BYTES - 1), ReferenceKernels)
     assert isinstance(kernels_for(COMPILED_MIN_BYTES), CompiledKernels)
@@ -97,6 +98,7 @@ caching.CacheImpl._locator_classes = []
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "before",

@@ -82,6 +82,7 @@ def test_stores_with_different_prefixes_are_separate(tmp_path: Path, spec: dict[
     assert list(storages.build({**spec, "prefix": "runs/2"}, tmp_path).policies()) == []
 
 
+@pytest.mark.long
 def test_a_store_in_a_bucket_resumes_on_another_machine(tmp_path: Path, spec: dict[str, Any]) -> None:
     config = WeightsConfig(storage=spec, retained_versions=4, full_snapshot_every=3)
     with open_test_store(tmp_path / "one", config) as store:
@@ -147,6 +148,7 @@ def test_an_unreadable_ownership_object_counts_as_another_store(tmp_path: Path, 
         pass
 
 
+@pytest.mark.long
 def test_a_file_without_a_record_is_not_a_version(tmp_path: Path, spec: dict[str, Any]) -> None:
     config = WeightsConfig(storage=spec)
     with open_test_store(tmp_path, config) as store:
@@ -158,6 +160,7 @@ def test_a_file_without_a_record_is_not_a_version(tmp_path: Path, spec: dict[str
         assert "0000000002.delta" not in folder.sizes()
 
 
+@pytest.mark.long
 def test_a_damaged_object_is_set_aside(tmp_path: Path, spec: dict[str, Any]) -> None:
     config = WeightsConfig(storage=spec)
     with open_test_store(tmp_path, config) as store:
@@ -169,6 +172,7 @@ def test_a_damaged_object_is_set_aside(tmp_path: Path, spec: dict[str, Any]) -> 
     assert "0000000002.delta.damaged" in folder.sizes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failing", range(3))
 def test_a_failed_upload_loses_no_version_and_can_be_repeated(
     tmp_path: Path, spec: dict[str, Any], failing: int, monkeypatch: pytest.MonkeyPatch
@@ -223,6 +227,7 @@ def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypat
         storages.build({"kind": "s3", "bucket": "b"}, tmp_path)
 
 
+@pytest.mark.long
 def test_the_newest_version_is_served_while_the_bucket_is_unreachable(
     tmp_path: Path, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
