@@ -19,10 +19,10 @@ import torch
 
 from astraflow.models.precision import device_of
 from astraflow.trainer.backends import backends
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from benchmarks.trainer_step.rows import batch_of
 from tests.gpu.shapes import sizes_of
 from tests.gpu.step_speed import WARM_UPS, await_device, peak_bytes
-from tests.snapshots import draft_of
 
 KINDS: dict[str, dict[str, Any]] = {
     "all weights": {},
@@ -50,7 +50,7 @@ def measure(device: torch.device, kind: str) -> dict[str, float]:
     spec = {"kind": "local", "device": str(device), "micro_batch_tokens": sizes.micro_batch_tokens[name], **KINDS[kind]}
     backend = backends.build(spec, model, {"max_mismatch": None, "advantages": []}, seed=0)
     batch = batch_of(next(iter(sizes.rows.values())), VOCABULARY)
-    staged = draft_of(backend.published_shapes)
+    staged = StagedVersion.private(backend.published_shapes)
     seconds = []
     for number in range(WARM_UPS + sizes.repeats):
         await_device(device)

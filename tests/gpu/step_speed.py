@@ -29,10 +29,10 @@ from astraflow.trainer.backends.publishing.host_copy import HostCopy
 from astraflow.trainer.step.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
 from astraflow.trainer.step.packing import pack_units
 from astraflow.trainer.step.rows import StepRows
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from benchmarks.trainer_step.loops import LocalLoop, Loop, Setting, loops_by_name
 from benchmarks.trainer_step.rows import batch_of
 from tests.gpu.shapes import Sizes, sizes_of
-from tests.snapshots import draft_of
 
 WARM_UPS = 2
 """Steps before the timed ones: memory is allocated, and blocks are compiled."""
@@ -46,7 +46,9 @@ class PublishingLoop:
         self._copy = HostCopy(torch.device(setting.device))
         self._dtype = self._loop.engine.published_dtype
         weights = self._loop.engine.weights()
-        self._staged = draft_of({name: (self._dtype, tuple(weight.shape)) for name, weight in weights.items()})
+        self._staged = StagedVersion.private(
+            {name: (self._dtype, tuple(weight.shape)) for name, weight in weights.items()}
+        )
 
     def step(self, batch: Batch) -> float:
         """Trains the batch and copies the weights; returns the loss."""

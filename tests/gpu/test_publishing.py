@@ -6,8 +6,7 @@ import torch
 
 from astraflow.models.precision import bits_of
 from astraflow.trainer.backends.local import LocalBackend
-from astraflow.weights.publish.staging_buffers import tensor_views
-from tests.snapshots import draft_of
+from astraflow.weights.publish.staging_buffers import StagedVersion, tensor_views
 from tests.trainer.backends.test_local import batch, local
 
 pytestmark = pytest.mark.gpu
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.gpu
 def test_published_bits_are_the_rounded_masters(device: torch.device) -> None:
     backend = local(device=str(device))
     assert isinstance(backend, LocalBackend)
-    staged = draft_of(backend.published_shapes)  # the same buffer for each version, pinned once
+    staged = StagedVersion.private(backend.published_shapes)  # the same buffer for each version, pinned once
 
     buffers = []
     for step in (1, 2, 3):

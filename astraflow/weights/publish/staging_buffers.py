@@ -8,10 +8,19 @@ from contextlib import contextmanager
 import numpy as np
 
 from astraflow.contract.errors import StorageFull
-from astraflow.contract.weights import SharedFile, TensorSpec
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Probe, SharedFile, TensorSpec
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.shared_memory import SharedBuffer
-from astraflow.weights.tensors import Buffer, TensorViews, tensor_bits
+from astraflow.weights.tensors import (
+    Buffer,
+    TensorShapes,
+    TensorViews,
+    VerifiedWeights,
+    hash_into_manifest,
+    lay_out,
+    tensor_bits,
+)
 
 log = get_logger()
 
@@ -151,6 +160,17 @@ class StagedVersion:
         self.buffer = buffer
         self.copy_s = 0.0
         """Duration of writing, during which the trainer is paused. Seconds."""
+
+    @classmethod
+    def private(cls, shapes: TensorShapes) -> "StagedVersion":
+        """Returns a version in ordinary memory, which no other process maps."""
+        specs = lay_out(shapes)
+        return cls(specs, StagingBuffer(sum(spec.size_bytes for spec in specs), None))
+
+    def verified(self, *, policy: PolicyId, version: Version, probe: Probe | None = None) -> VerifiedWeights:
+        """Hashes what was written, for an engine of this process: the buffer must not change while it loads."""
+        manifest = hash_into_manifest(self.specs, self.buffer.bits, policy=policy, version=version, probe=probe)
+        return VerifiedWeights(manifest=manifest, buffer=self.buffer.bits)
 
     @contextmanager
     def open_for_writing(self) -> Iterator[TensorViews]:

@@ -21,11 +21,11 @@ from astraflow.trainer.backends.base import Backend, FrozenBase
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.local import LocalBackend
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions
-from astraflow.weights.publish.staging_buffers import tensor_views
+from astraflow.weights.publish.staging_buffers import StagedVersion, tensor_views
 from astraflow.weights.tensors import build_layout
 from tests import make_torch
 from tests.errors import raises_code
-from tests.snapshots import draft_of, snapshot_of
+from tests.snapshots import snapshot_of
 from tests.suites.backend_suite import BackendSuite, assert_same
 from tests.trainer.backends.test_fsdp import assert_close, digest
 from tests.trainer.backends.test_local import batch
@@ -66,7 +66,7 @@ def base_of(backend: Backend) -> FrozenBase:
 
 def base_root(base: FrozenBase) -> bytes:
     """Returns the root hash of what the backend writes as its base."""
-    draft = draft_of(base.shapes)
+    draft = StagedVersion.private(base.shapes)
     base.write(draft)
     views = tensor_views(draft.specs, draft.buffer.bits)
     tensors = {name: (dtype, shape, views[name]) for name, (dtype, shape) in base.shapes.items()}

@@ -29,9 +29,10 @@ from astraflow.trainer.backends.state.sharded import INDEX
 from astraflow.trainer.engines import fsdp as fsdp_engine
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.ranks import launch
+from astraflow.weights.publish.staging_buffers import StagedVersion
 from tests import make_torch
 from tests.fakes.forking import ForkingProgram
-from tests.snapshots import Snapshot, draft_of, snapshot_of
+from tests.snapshots import Snapshot, snapshot_of
 from tests.suites.backend_suite import assert_same
 from tests.trainer.backends.test_local import CRITIC, batch, local, with_foreign_token
 
@@ -243,7 +244,7 @@ class _Largest(TorchDispatchMode):
 def test_no_rank_gathers_a_tensor_to_publish_or_save(pair: FsdpBackend, tmp_path: Path) -> None:
     shapes = [shape for _, shape in pair.published_shapes.values()]
     largest_shard = max(-(-shape[0] // 2) * int(np.prod(shape[1:], dtype=int)) for shape in shapes)
-    draft = draft_of(pair.published_shapes)
+    draft = StagedVersion.private(pair.published_shapes)
 
     with _Largest() as largest:  # type: ignore[no-untyped-call]  # torch's
         pair.snapshot(draft)
