@@ -157,27 +157,44 @@ async def results_of_others(node: HostileNode) -> Sequence[str]:
     return await refused(node.push_episodes(episodes))
 
 
-async def evaluation_results(node: HostileNode) -> Sequence[str]:
-    """Pushes results of an evaluation that would poison its scores."""
-    async with control_of(node.run) as control:
-        with suppress(Conflict):  # a round of it runs
-            await control.evaluate(FlowId("progress"), actor="test", reason="a round to poison")
-    tasks = [task for task in await node.lease(16, evaluations=16) if task.flow == "progress"]
-    outcomes: list[str] = []
-    changes: list[dict[str, object]] = [
+def poison(pinned: Version) -> tuple[Mapping[str, object], ...]:
+    """Returns fields of results that would change the scores of an evaluation or stop a consumer of its rows."""
+    return (
         {"reward": 1e9},
         {"reward": -1e6, "reward_terms": {"correct": 1e9}},
-        plausible(Version(0), tokens=300_000),
-        plausible(Version(2**40)),
         {"metrics": HUGE},
         {"tokens": np.array([1, 2, 3, 10**6, 5], np.int32)},
-    ]
-    for task, change in zip(tasks, changes * len(tasks), strict=False):
-        outcomes += await refused(node.push_episodes([node.episode(task, change)] * 3))
+        plausible(Version(2**40)),
+        plausible(pinned, tokens=300_000),
+    )
+
+
+async def evaluation_results(node: HostileNode) -> Sequence[str]:
+    """Pushes results of an evaluation that would poison its scores, each from a node of its own."""
+    outcomes: list[str] = []
+    for number in range(len(poison(Version(0)))):
+        name = f"{node.name}-{number}"
+        async with hostile_node(node.run, name, pool=name) as other:
+            task = await _evaluation_task(other)
+            pinned = task.pinned[POLICY]
+            poisoned = other.episode(task, {**plausible(pinned), **poison(pinned)[number]})
+            outcomes += await refused(other.push_episodes([poisoned] * 3))
     unknown = [TaskId(f"progress:{number}/0") for number in (10**6, 10**9)]
     trajectories = (Trajectory(**plausible(Version(0))),)  # type: ignore[arg-type]  # as dataclass fields
     strange = [Episode(task=task, node=node.node, trajectories=trajectories) for task in unknown]
     return outcomes + list(await refused(node.push_episodes(strange)))
+
+
+async def _evaluation_task(node: HostileNode) -> Task:
+    """Returns a task of an evaluation's round. Other nodes can take all tasks of a round, so it asks for several."""
+    for _ in range(20):
+        async with control_of(node.run) as control:
+            with suppress(Conflict):  # a round of it runs
+                await control.evaluate(FlowId("progress"), actor="test", reason="a round to poison")
+        for task in await node.lease(16, attempts=2, evaluations=16):
+            if task.flow == "progress":
+                return task
+    raise AssertionError("the node got no task of an evaluation")
 
 
 async def unfinished_calls(node: HostileNode, link: ServiceChannel, path: str, piece: bytes) -> Sequence[str]:
@@ -353,7 +370,7 @@ ATTACKS = (
     Attack(name="leases that go back untouched", act=hand_back_loop, event=""),
     Attack(name="results of tasks of other nodes", act=results_of_others),
     Attack(name="leases that are held", act=held_leases, event=""),
-    Attack(name="results that poison an evaluation", act=evaluation_results, event="", codes=frozenset({"unknown"})),
+    Attack(name="results that poison an evaluation", act=evaluation_results, codes=frozenset({"unknown"})),
     Attack(
         name="hand-backs in pieces that never end",
         act=unfinished_hand_backs,

@@ -103,33 +103,33 @@ async def control_of(run: RunningRun) -> AsyncIterator[ControlPlaneClient]:
         yield ControlPlaneClient(link)
 
 
-async def join_token(run: RunningRun, *, is_reusable: bool = False) -> str:
-    """Returns a new join token of the pool `hostile`."""
+async def join_token(run: RunningRun, *, pool: str = "hostile", is_reusable: bool = False) -> str:
+    """Returns a new join token of a pool."""
     async with control_of(run) as control:
         reason = "a node that means harm"
         token = await control.mint_join_token(
-            Role.NODE.value, pool="hostile", actor="test", reason=reason, is_reusable=is_reusable
+            Role.NODE.value, pool=pool, actor="test", reason=reason, is_reusable=is_reusable
         )
     return token.token
 
 
 @asynccontextmanager
 async def hostile_node(
-    run: RunningRun, name: str, *, capacity: int = 64, token: str = ""
+    run: RunningRun, name: str, *, pool: str = "hostile", capacity: int = 64, token: str = ""
 ) -> AsyncIterator[HostileNode]:
-    """Joins a run with a join token of the pool `hostile`, as any node does; leaves at the end."""
+    """Joins a run with a join token of the pool, as any node does; leaves at the end."""
     facts = run.facts()
-    token = token or await join_token(run)
+    token = token or await join_token(run, pool=pool)
     address = facts["enroll"] or facts["dataflow"]  # without TLS, dataflow itself admits
     dataflow, credential = await join_run(
-        address, token=token, role=Role.NODE, name=name, pool="hostile", give_up_after_s=10
+        address, token=token, role=Role.NODE, name=name, pool=pool, give_up_after_s=10
     )
     async with credential.dial(dataflow) as link:
         client = NodeDataClient(link)
         result = await client.join(
             NodeFacts(
                 name=name,
-                pool=PoolId("hostile"),
+                pool=PoolId(pool),
                 region="",
                 engine="local_torch",
                 is_simulated=False,

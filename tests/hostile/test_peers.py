@@ -27,7 +27,7 @@ async def test_nothing_that_one_node_sends_stops_a_run(tmp_path: Path, forked_pr
 
 async def problems_after(attack: Attack, run: RunningRun, name: str) -> list[str]:
     """Lets a node attack a run; returns what is wrong with the run afterwards."""
-    async with hostile_node(run, name) as node:
+    async with hostile_node(run, name, pool=name) as node:  # what a pool did before limits its share
         outcomes = await attack.act(node)
         assert_balanced(await run.steps_more(2))
         named = attack.event and any(event.subject.startswith(name) for event in await events_of(run, attack.event))
