@@ -10,7 +10,7 @@ from web.components import formats
 from web.history.points import Point, PolicyPoint
 
 FED_BELOW = 0.08
-"""Wait fraction up to which a trainer counts as fed. Source: the sizer's `w_hi`, AUTOSCALING."""
+"""Wait fraction up to which a trainer counts as fed. Default of the sizer's option `wait_high`."""
 
 STARVED_ABOVE = 0.25
 """Wait fraction above which rollouts clearly hold the trainer back."""
