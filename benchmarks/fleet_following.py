@@ -23,6 +23,7 @@ from rich.table import Table
 
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.fleet.instances import InstanceState
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import Report
 from tests.system.processes import RunningRun, assert_balanced, running
 from tests.system.test_fleet import ALICE, fleet_of, ready, until
@@ -90,7 +91,7 @@ class Watch:
         phase.wait, phase.steps = _wait(before, report), report.streams[0].steps - before.streams[0].steps
         other = [at_s for at_s, at_work, _ in looks if at_work != phase.targets[-1]]
         phase.settled_s = max(other, default=0.0)
-        phase.said = report.recommendations[0].sentence if report.recommendations else ""
+        phase.said = render(report.recommendations[0].change) if report.recommendations else ""
         settled = next((sampled_report for at_s, _, sampled_report in looks if at_s > phase.settled_s), report)
         phase.settled_wait = _wait(settled, report)
         return phase

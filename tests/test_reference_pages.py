@@ -8,7 +8,7 @@ import typer.main
 
 from astraflow.algorithms.losses import losses
 from astraflow.cli.main import app
-from astraflow.contract.reports.event_kinds import EVENT_KINDS
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.training_metrics import TRAINING_METRICS
 from astraflow.dataflow.endpoints.openmetrics import ReportCollector
 from docs.generate import balance, commands, errors, events, metrics, openmetrics, plugins, rest_api
@@ -81,7 +81,7 @@ def test_every_route_and_type_of_the_api_is_documented() -> None:
 
 def test_every_event_and_metric_is_documented() -> None:
     kinds, training, families = (text_of(module.PAGE) for module in (events, metrics, openmetrics))
-    assert all(f"| `{kind.name}` | {kind.subject} |" in kinds for kind in EVENT_KINDS)
+    assert all(f"| `{kind.value}` | {kind.subject} |" in kinds for kind in RecordKind)
     assert all(f"| `{metric.name}` |" in training for metric in TRAINING_METRICS)
     assert all(f"| `{family.name}" in families for family in ReportCollector(full_report()).collect())
 

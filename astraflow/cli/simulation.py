@@ -15,6 +15,7 @@ from astraflow.archive.reports import read_reports
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.recommendations import WhatIfAnswer
 from astraflow.contract.ids import PoolId
+from astraflow.contract.records import render
 from astraflow.recipe.config import dataflow_config
 from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime.config.toml import ConfigLayer, merge_tables, parse_override, read_toml
@@ -80,7 +81,9 @@ def replay_run(
     console.print(_replay_table(answer))
     for recommendation in answer.recommendations:
         console.print(
-            f"{(recommendation.at - answer.began_at) / 60:8.1f} min  {recommendation.sentence}", soft_wrap=True
+            f"{(recommendation.at - answer.began_at) / 60:8.1f} min  {recommendation.pool}: "
+            f"{render(recommendation.change)}",
+            soft_wrap=True,
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from astraflow.contract.errors import InvalidInput, NotPermitted, UnknownPolicy
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginKind, PluginSlot, PluginSpec
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.flow import Flow
@@ -76,20 +77,18 @@ class PluginChanges:
         if change.file:
             subject = owner.id if isinstance(owner, Flow) else owner.policy
             self._events.record_action(
-                "plugin_file_loaded", subject, actor=change.actor, reason=change.reason, details=change.file
+                RecordKind.PLUGIN_FILE_LOADED, subject, actor=change.actor, reason=change.reason, file=change.file
             )
         for slot, specs in wanted.items():
             if change.file and change.file not in owner.plugin_slots[slot].files:
                 owner.plugin_slots[slot].files.append(change.file)
             owner.plugin_slots[slot].plan(specs, actor=change.actor, reason=change.reason, version=owner.version)
             if owner.plugin_slots[slot].planned is None:
-                self._record_event("plugins_unchanged", owner, slot, specs, "stays", by=change)
+                self._record_event(RecordKind.PLUGINS_UNCHANGED, owner, slot, specs, by=change)
         self.activate_due(owner)
         for planned in (owner.plugin_slots[slot].planned for slot in wanted):
             if planned is not None:
-                self._record_event(
-                    "plugins_planned", owner, planned.slot, planned.specs, "from the next version on", by=planned
-                )
+                self._record_event(RecordKind.PLUGINS_PLANNED, owner, planned.slot, planned.specs, by=planned)
         self._journal.touch()
         return "; ".join(f"{slot.value} of {where} {_when(owner.plugin_slots[slot])}" for slot in wanted)
 
@@ -144,12 +143,10 @@ class PluginChanges:
             self._records.record_released(owner.policy, owner.release_unreplayed())
         elif planned.slot is PluginSlot.SELECTOR:
             self._transfer_rows(owner, previous_rows, is_state_discarded=bool(refused))
-        restarted = [
-            f"; {label} starts without state, because the old state does not fit ({cause})"
-            for label, cause in refused.items()
-        ]
-        message = f"is active{''.join(restarted)}"
-        self._record_event("plugins_changed", owner, planned.slot, planned.specs, message, by=planned)
+        restarted = ", ".join(f"{label} ({cause})" for label, cause in refused.items())
+        self._record_event(
+            RecordKind.PLUGINS_CHANGED, owner, planned.slot, planned.specs, by=planned, restarted=restarted
+        )
 
     def _transfer_rows(self, flow: Flow, previous_owner: str | None, *, is_state_discarded: bool) -> None:
         """Deletes the rows that no plugin continues, in the commit that records the change."""
@@ -161,18 +158,19 @@ class PluginChanges:
 
     def _record_event(
         self,
-        kind: str,
+        kind: RecordKind,
         owner: PluginOwner,
         slot: PluginSlot,
         specs: Iterable[PluginSpec],
-        message: str,
         *,
         by: PluginChange | PlannedPlugins,
+        **values: str,
     ) -> None:
         subject = owner.id if isinstance(owner, Flow) else owner.policy
-        text = ", ".join(json.dumps(dict(spec)) for spec in specs) or "none"
-        details = f"{slot.value} {text} {message}"
-        self._events.record_action(kind, subject, actor=by.actor, reason=by.reason, details=details)
+        plugins = ", ".join(json.dumps(dict(spec)) for spec in specs) or "none"
+        self._events.record_action(
+            kind, subject, actor=by.actor, reason=by.reason, slot=slot.value, plugins=plugins, **values
+        )
 
 
 def selector_rows_owner(flow: Flow) -> str | None:

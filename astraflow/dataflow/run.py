@@ -15,8 +15,10 @@ from astraflow.archive.set_aside import SetAsideFiles, counts_text
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, render
 from astraflow.contract.rollouts.limits import RowLimits
-from astraflow.contract.values import Json
+from astraflow.contract.values import Json, Value
 from astraflow.dataflow.activity import RunActivity, TermActivity
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.evaluation.rounds import RoundArchive
@@ -156,7 +158,8 @@ class Run:
         until = self.clock.now() + deadline_s if deadline_s else None
         node = self.registry.drain(node_id, f"{actor}: {reason}", until=until)
         limit = f", within {round(deadline_s, 1):g} s" if deadline_s else ""
-        self.events.record_action("node_drained", node.id, actor=actor, reason=f"{reason}{limit}")
+        within: dict[str, Any] = {"deadline_s": round(deadline_s, 1)} if deadline_s else {}
+        self.events.record_action(RecordKind.NODE_DRAINED, node.id, actor=actor, reason=reason, **within)
         return f"{node.id} is draining: it leases no more tasks and leaves when its running tasks have ended{limit}"
 
     def pause_flow(self, flow_id: FlowId, *, is_paused: bool, actor: str, reason: str) -> str:
@@ -168,7 +171,7 @@ class Run:
                 code="flow.unknown",
             )
         self.flows[flow_id].is_paused = is_paused
-        kind = "flow_paused" if is_paused else "flow_resumed"
+        kind = RecordKind.FLOW_PAUSED if is_paused else RecordKind.FLOW_RESUMED
         self.events.record_action(kind, flow_id, actor=actor, reason=reason)
         self.plugin_changes.activate_due_of_paused_flow(self.flows[flow_id])
         self.notify()
@@ -223,13 +226,14 @@ class Run:
         if not records:
             return
         try:
-            stored = f"stored as {self.set_aside.store_records(records, at=self.clock.wall())}"
+            stored: dict[str, Value] = {"stored_as": self.set_aside.store_records(records, at=self.clock.wall())}
         except OSError as problem:
-            stored = f"not stored: {problem}"
+            stored = {"store_error": str(problem)}
         first = f"{records[0].what} {records[0].key}: {records[0].problem}"
-        text = f"{len(records)} stored records could not be read and are set aside ({counts_text(records)}), {stored}"
-        self._damage = f"{text}; the first is {first}; {EXPORT_HINT}"
-        self.events.record_action("records_set_aside", run, actor="dataflow", reason=first, details=text)
+        values = {"records": len(records), "counts": counts_text(records), "first": first, **stored}
+        record = Record(kind=RecordKind.RECORDS_SET_ASIDE, subject=run, values=values)
+        self._damage = f"{render(record)}; {EXPORT_HINT}"
+        self.events.add_action(record)
 
     def _restore_part(self, name: str, part: Any) -> None:
         """Restores one state. Raises: InvalidInput when a flow's or a stream's cannot be read: it has the counts."""

@@ -15,6 +15,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
 from astraflow.contract.plugins import PluginSlot
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Report
 from astraflow.contract.rollouts.limits import EpisodeBounds
 from astraflow.dataflow.admission.admitter import Admitter
@@ -172,7 +173,7 @@ async def _serve(
                 service.metrics(endpoint),
                 service.keda(),
             ):
-                run.events.add("service_started", config.run, f"dataflow at {address}")
+                run.events.add(RecordKind.SERVICE_STARTED, config.run, address=address)
                 on_ready(address)
                 log.info("dataflow_ready", address=address, run=config.run)
                 await run_until(stop, service.work(), drain=service.drain)
@@ -344,11 +345,7 @@ class Service:
 
     async def _tick(self) -> None:
         if suspended_s := self._clock.take_suspension_s():
-            message = (
-                f"the service did not run for {suspended_s:.0f} s: its process was stopped, the machine slept or was "
-                "overloaded, or its clock was set ahead; leases are extended"
-            )
-            self._run.events.add("run_suspended", self._config.run, message)
+            self._run.events.add(RecordKind.RUN_SUSPENDED, self._config.run, suspended_s=suspended_s)
         self._nodes.membership.tick()
         self._credentials.tick()
 
@@ -360,9 +357,9 @@ class Service:
             report = replace(report, problems=(*report.problems, *constraints))
             for flow in self._run.all_flows:
                 for cause in flow.take_unusable():
-                    self._run.events.add("prompt_unusable", flow.id, cause)
-            for finding in self._health_monitor.findings(report):
-                self._run.events.add(finding.kind, finding.subject, finding.message)
+                    self._run.events.add(RecordKind.PROMPT_UNUSABLE, flow.id, error=cause)
+            for record in self._health_monitor.changes(report):
+                self._run.events.add_record(record)
             self._run.events.tick()
             with self._archive.losses.counting("report"):
                 self._recommender.observe(report)

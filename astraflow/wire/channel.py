@@ -17,7 +17,7 @@ from astraflow.wire.tls_diagnosis import diagnose_tls
 if TYPE_CHECKING:
     from astraflow.access.authority import Authority
 
-PROTOCOL = "5"
+PROTOCOL = "6"
 """Version of the protocol. A peer with another version is refused explicitly instead of misunderstood."""
 
 PROTOCOL_KEY = "astraflow-protocol"

@@ -1,26 +1,34 @@
-"""Page of the event kinds, from `astraflow.contract.reports.event_kinds`."""
+"""Page of the kinds of records, from `astraflow.contract.record_kinds`."""
 
 from collections.abc import Iterator
 
-from astraflow.contract.reports.event_kinds import EVENT_KINDS, EventKind, EventTopic
+from astraflow.contract.record_kinds import RecordKind, Topic
 from docs.generate.page import Page, table
 
 
 def _body() -> Iterator[str]:
-    yield from table(("kind", "subject", "topics", "recorded when"), map(_row, EVENT_KINDS))
+    events = [kind for kind in RecordKind if not kind.is_decision]
+    yield "\n## Events\n"
+    yield from table(("kind", "subject", "topics", "recorded when", "text"), map(_row, events))
+    yield "\n## Decisions\n"
+    decisions = [kind for kind in RecordKind if kind.is_decision]
+    yield from table(("kind", "subject", "recorded when", "text"), map(_decision_row, decisions))
     yield "\n## Topics\n"
     yield from table(
         ("topic", "kinds"),
-        (
-            (topic.value, ", ".join(f"`{kind.name}`" for kind in EVENT_KINDS if topic in kind.topics))
-            for topic in EventTopic
-        ),
+        ((topic.value, ", ".join(f"`{kind.value}`" for kind in RecordKind if topic in kind.topics)) for topic in Topic),
     )
 
 
-def _row(kind: EventKind) -> tuple[str, str, str, str]:
+def _row(kind: RecordKind) -> tuple[str, str, str, str, str]:
     topics = ", ".join(topic.value for topic in kind.topics)
-    return f"`{kind.name}`", kind.subject, f"{topics}{'; routine' if kind.is_routine else ''}", kind.meaning
+    name, subject, meaning, text = _decision_row(kind)
+    return name, subject, f"{topics}{'; routine' if kind.is_routine else ''}", meaning, text
+
+
+def _decision_row(kind: RecordKind) -> tuple[str, str, str, str]:
+    template = f"{kind.template}, because {kind.because}" if kind.because else kind.template
+    return f"`{kind.value}`", kind.subject, kind.meaning, f"`{template}`" if template else ""
 
 
 PAGE = Page(name="events", body=_body)

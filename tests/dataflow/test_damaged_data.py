@@ -16,6 +16,7 @@ from astraflow.contract.batches import Batch
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.records import render
 from astraflow.contract.reports.evaluations import EvaluationState
 from astraflow.contract.reports.queries import EventQuery, TrajectoryQuery
 from astraflow.contract.reports.report import Report
@@ -209,8 +210,8 @@ async def test_a_run_continues_without_a_damaged_record(name: str, stored_run: P
         held = report.streams[0].buffered + report.streams[0].in_batch + report.streams[0].dropped.get("damaged", 0)
         assert held == 6, "every untrained group is held or counted as lost"
         if what:
-            (event,) = (event for event in report.events if event.kind == "records_set_aside")
-            assert f" {what}" in event.message
+            (event,) = (event for event in report.events if event.kind.value == "records_set_aside")
+            assert f" {what}" in render(event)
             assert any("could not be read" in problem for problem in report.problems)
             (file,) = SetAsideFiles(tmp_path / "dataflow" / FOLDER).files()
             assert f" {what}" in file.summary

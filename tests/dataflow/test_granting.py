@@ -16,6 +16,7 @@ from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, NotPermitted
 from astraflow.contract.ids import FlowId
 from astraflow.contract.plugins import PluginChange, PluginSlot
+from astraflow.contract.records import render
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.dataflow.admission.filters import filters
 from astraflow.runtime.plugins import load_plugin_file
@@ -138,7 +139,7 @@ async def test_only_an_operator_and_the_run_token_load_a_plugin_file(tmp_path: P
                 assert "filters of flows.train-solver" in await control.change_plugins(filters_of(plugin_file))
         assert (await service.control.report()).flows[0].filters == ({"kind": "from_a_file"},)
         events = (await service.control.events(EventQuery())).events
-        assert [event.message.split(",")[0] for event in events if event.kind == "plugin_file_loaded"] == [
+        assert [render(event).split(",")[0] for event in events if event.kind.value == "plugin_file_loaded"] == [
             str(plugin_file), str(plugin_file),
         ]  # fmt: skip
 

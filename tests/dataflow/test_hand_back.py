@@ -8,6 +8,7 @@ from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.fleet.instances import Cause
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import NodeState, Report
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.partial_rollouts import MAX_PARTIAL_ROLLOUT_BYTES
@@ -248,5 +249,5 @@ async def test_a_node_that_announces_its_end_is_draining_and_gets_no_tasks(tmp_p
         assert (await service.nodes.lease(ada, 1, wait_s=0)).tasks == ()
         report = await service.control.report()
         assert report.nodes[0].state is NodeState.DRAINING
-        (event,) = (event for event in report.events if event.kind == "node_draining")
-        assert (event.subject, event.message) == (ada, "preempted: in 120 s")
+        (event,) = (event for event in report.events if event.kind.value == "node_draining")
+        assert (event.subject, render(event)) == (ada, "preempted: in 120 s")

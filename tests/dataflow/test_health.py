@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Report
 from astraflow.dataflow.reporting.health import STARVED_S, HealthMonitor
 from tests import make
@@ -17,16 +18,16 @@ def at(
 
 
 def kinds(watch: HealthMonitor, report: Report) -> list[str]:
-    return [finding.kind for finding in watch.findings(report)]
+    return [record.kind.value for record in watch.changes(report)]
 
 
 def test_a_starved_stream_is_reported_at_its_start_and_end() -> None:
     watch = HealthMonitor()
     assert kinds(watch, at(0, is_waiting=True)) == []
     assert kinds(watch, at(STARVED_S - 1, is_waiting=True)) == []
-    (finding,) = watch.findings(at(STARVED_S, is_waiting=True, buffered=1))
-    assert (finding.kind, finding.subject) == ("stream_starved", "solver")
-    assert "1 of 4 groups" in finding.message
+    (record,) = watch.changes(at(STARVED_S, is_waiting=True, buffered=1))
+    assert (record.kind, record.subject) == (RecordKind.STREAM_STARVED, "solver")
+    assert (record.values["buffered"], record.values["batch_groups"]) == (1, 4)
     assert kinds(watch, at(STARVED_S + 50, is_waiting=True)) == []
     assert kinds(watch, at(STARVED_S + 60, is_waiting=False)) == ["stream_supplied"]
 
@@ -56,9 +57,9 @@ def test_a_flow_with_failing_episodes_is_reported() -> None:
 def test_a_failing_flow_is_reported_with_the_latest_error() -> None:
     watch = HealthMonitor()
     node = replace(make.node_report(), errors=("old", "reward: ValueError: no number (vault.py, line 30)"))
-    watch.findings(replace(at(0, episodes={"accepted": 50}), nodes=(node,)))
-    (finding,) = watch.findings(replace(at(1, episodes={"accepted": 100, "failed_reward": 60}), nodes=(node,)))
-    assert finding.message.endswith("of the latest episodes failed: reward: ValueError: no number (vault.py, line 30)")
+    list(watch.changes(replace(at(0, episodes={"accepted": 50}), nodes=(node,))))
+    (record,) = watch.changes(replace(at(1, episodes={"accepted": 100, "failed_reward": 60}), nodes=(node,)))
+    assert record.values == {"share": 60 / 110, "error": "reward: ValueError: no number (vault.py, line 30)"}
 
 
 def test_problems_and_redelivered_batches_are_reported() -> None:

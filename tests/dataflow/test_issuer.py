@@ -12,6 +12,8 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, PromptId, TaskId, Version
 from astraflow.contract.plugins import PluginSlot
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.tasks import Prompt
@@ -271,13 +273,13 @@ async def test_a_run_goes_on_past_unusable_rows_and_names_them(tmp_path: Path, m
     async with running(tmp_path / "run", run) as service:
         node = (await service.nodes.join(facts())).node
         tasks = (await service.nodes.lease(node, 8, wait_s=5)).tasks
-        query = EventQuery(kinds=("prompt_unusable",), limit=10)
+        query = EventQuery(kinds=(RecordKind.PROMPT_UNUSABLE,), limit=10)
         while not (events := (await service.control.events(query)).events):
             await anext(service.control.watch_report())
 
     assert len(tasks) == 8
     assert all(int(str(task.prompt.id).removeprefix("row:")) % 4 != 1 for task in tasks)
-    assert all(event.subject == "train-solver" and "rows.parquet, row " in event.message for event in events)
+    assert all(event.subject == "train-solver" and "rows.parquet, row " in render(event) for event in events)
 
 
 def with_dataset(run: DataflowConfig, dataset: dict[str, Any]) -> DataflowConfig:

@@ -20,6 +20,8 @@ from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted
 from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.nodes import JoinToken, NodeFacts
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.dataflow.service import serve
 from astraflow.runtime.clock import SystemClock
@@ -73,8 +75,8 @@ class Dataflow:
 
     async def events(self, *kinds: str) -> list[str]:
         await asyncio.sleep(0.3)  # until the events are in the archive
-        page = await self.control.events(EventQuery(kinds=kinds, limit=100))
-        return [f"{event.kind}: {event.message}" for event in page.events]
+        page = await self.control.events(EventQuery(kinds=tuple(map(RecordKind, kinds)), limit=100))
+        return [f"{event.kind.value}: {render(event)}" for event in page.events]
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from astraflow.contract.batches import StepReport
 from astraflow.contract.errors import AstraFlowError, InternalError, InvalidInput, NotPermitted, UnknownPolicy
 from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange, PluginSlot, PluginSpec
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import FlowReport, Report, StreamReport
 from astraflow.contract.rollouts.tasks import Task
 from astraflow.contract.rollouts.trajectories import Episode
@@ -70,7 +71,9 @@ def stream_of(run: Run) -> StreamReport:
 
 def happened(run: Run) -> list[str]:
     return [
-        f"{event.kind} {event.subject} {event.message}" for event in run.events.latest(50) if "plugins" in event.kind
+        f"{event.kind.value} {event.subject} {render(event)}"
+        for event in run.events.latest(50)
+        if "plugins" in event.kind.value
     ]
 
 
@@ -133,7 +136,7 @@ async def test_a_plugin_change_states_when_it_takes_effect(tmp_path: Path) -> No
             assert report.streams[0].sampler == REPLAY
             assert report.flows[0].planned == report.streams[0].planned == ()
             assert_balanced(report)
-            messages = [event.message for event in report.events if event.kind == "plugins_changed"]
+            messages = [render(event) for event in report.events if event.kind.value == "plugins_changed"]
             assert len(messages) == 3
             assert all("ada: a try" in message for message in messages)
 

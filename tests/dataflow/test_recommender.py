@@ -19,6 +19,9 @@ from astraflow.contract.fleet.recommendations import (
     WhatIfQuestion,
 )
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_causes import WORDS
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Completion, Event, PoolReport, Report
 from astraflow.dataflow.history.archive import Archive
@@ -26,7 +29,6 @@ from astraflow.dataflow.history.history import History
 from astraflow.dataflow.reporting.recommender import Recommender
 from astraflow.dataflow.run import Run
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
-from astraflow.scaling.rule.explanations import LIMIT_TEXTS
 from tests import make
 from tests.dataflow.running import Service, config, facts, opened, running
 from tests.errors import raises_code
@@ -63,9 +65,9 @@ async def test_a_changed_target_is_recorded_as_an_event(tmp_path: Path) -> None:
             recommender.observe(course(second))
         (advice,) = recommender.latest
         assert advice.target == 22
-        (moved,) = [event for event in run.events.latest(50) if event.kind == "target_moved"]
+        (moved,) = [event for event in run.events.latest(50) if event.kind.value == "target_moved"]
         assert moved.subject == "local"
-        assert "10 to 22" in moved.message
+        assert (moved.actor, moved.values["before"], moved.values["target"]) == ("sizer", 10, 22)
 
 
 async def test_a_limit_on_the_target_is_recorded_at_its_start_and_end(tmp_path: Path) -> None:
@@ -76,21 +78,19 @@ async def test_a_limit_on_the_target_is_recorded_at_its_start_and_end(tmp_path: 
         (advice,) = recommender.latest
         assert (advice.target, advice.limited_by) == (NODES, (LimitInEffect.MAX_NODES,))
         (capped,) = rules(run)
-        assert capped.kind == "target_limited"
-        assert "stay at 10" in capped.message
-        assert capped.message.endswith(f" {LIMIT_TEXTS[LimitInEffect.MAX_NODES]}.")
+        assert capped.kind is RecordKind.TARGET_LIMITED
+        assert (capped.values["target"], capped.values["limits"]) == (NODES, "max_nodes")
+        assert render(capped).endswith(f"held back by {WORDS['max_nodes']}")
         await journal.wait_durable()
     async with opened(tmp_path, config()) as (run, journal):
         again = Recommender(spec(), journal=journal, events=run.events)
         for second in range(600, 1200):
             again.observe(course(second))
         later_events = [event for event in rules(run) if event.ordinal > capped.ordinal]
-        first_steps, moved, ended = later_events  # after a restart, few steps are measured at first
-        assert (first_steps.kind, moved.kind, ended.kind) == ("target_moved", "target_moved", "limit_ended")
-        assert "3 of 4 steps" in first_steps.message
-        assert LIMIT_TEXTS[LimitInEffect.MAX_NODES] in ended.message
-        assert "8 minutes" in ended.message
-        assert "22" in ended.message
+        first_steps, _, ended = later_events  # after a restart, few steps are measured at first
+        assert [event.kind.value for event in later_events] == ["target_moved", "target_moved", "limit_ended"]
+        assert (first_steps.cause, first_steps.values["steps"]) == ("cold_start", 3)
+        assert (ended.cause, ended.values) == ("max_nodes", {"limit": "max_nodes", "minutes": 8, "target": 22})
 
 
 @pytest.mark.long
@@ -106,14 +106,14 @@ async def test_a_trainer_at_the_staleness_gate_causes_one_event_and_no_growth(tm
         (advice,) = recommender.latest
         assert (advice.target, advice.reasons, advice.inputs["trim"]) == (22, (Reason.GATED,), 1.0)
         (held,) = rules(run)
-        assert held.kind == "target_limited"
-        assert advice.sentence in held.message
+        assert held.kind is RecordKind.TARGET_LIMITED
+        assert (held.cause, held.values) == (advice.change.cause, advice.change.values)
 
 
 def rules(run: Run) -> list[Event]:
     """Returns the sizer's events in the journal."""
     kinds = ("target_moved", "target_limited", "limit_ended")
-    return [event for event in run.events.latest(50) if event.kind in kinds]
+    return [event for event in run.events.latest(50) if event.kind.value in kinds]
 
 
 @pytest.mark.long
@@ -135,7 +135,7 @@ async def test_reports_contain_recommendations_for_unconfigured_pools(tmp_path: 
         await service.nodes.join(facts())
         advice = await first_advice(service)
         assert (advice.pool, advice.target, advice.mode.value) == ("local", 1, "advise")
-        assert advice.sentence
+        assert advice.reasons
 
 
 def terms(**pool: Any) -> FleetConstraints:
@@ -184,8 +184,8 @@ async def test_recommendations_stay_within_the_bounds_of_the_recipe(tmp_path: Pa
     async with running(tmp_path, config(pools={"local": {"max_nodes": 9, "min_nodes": 3}})) as service:
         advice = await first_advice(service)
         assert advice.target == 3
-        events = await service.control.events(EventQuery(kinds=("target_moved",), limit=5))
-        assert "0 to 3" in events.events[0].message
+        events = await service.control.events(EventQuery(kinds=(RecordKind.TARGET_MOVED,), limit=5))
+        assert events.events[0].values.items() >= {"before": 0, "target": 3}.items()
 
 
 async def test_what_if_without_a_recording_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId, PolicyId, Version
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.rollouts.generation import Finish, Generation, VersionSpan
 from astraflow.contract.rollouts.limits import RowLimits
@@ -52,9 +54,9 @@ async def trained(service: Service, version: int) -> list[Trajectory]:
     return [row.trajectory for row in batch.rows]
 
 
-async def causes(service: Service, kind: str = "push_refused") -> list[str]:
+async def causes(service: Service, kind: RecordKind = RecordKind.PUSH_REFUSED) -> list[str]:
     events = (await service.control.events(EventQuery(kinds=(kind,)))).events
-    return [event.message for event in events]
+    return [render(event) for event in events]
 
 
 POISON: dict[str, Callable[[Task], Episode]] = {
@@ -107,7 +109,7 @@ async def test_a_node_that_pushes_only_refused_results_gets_no_tasks_and_others_
         assert report.flows[0].dropped == {}, "no group has lost a member"
         assert report.flows[0].refused["token_id"] <= 8 + 1, "all the gate allowed once, then one at most"
         assert_balanced(report)
-        assert len(await causes(service, "leases_withheld")) == 1
+        assert len(await causes(service, RecordKind.LEASES_WITHHELD)) == 1
 
 
 async def test_a_withheld_node_returns_its_tasks(tmp_path: Path) -> None:

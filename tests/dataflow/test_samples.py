@@ -260,6 +260,9 @@ async def test_an_archive_of_an_earlier_release_is_read_and_continued(
     with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database:
         for column in columns.split(", "):
             database.execute(f"alter table samples drop column {column}")
+        for column in ("actor", "reason", "cause", "severity", "figures"):
+            database.execute(f"alter table events drop column {column}")
+        database.execute("alter table events add column message text not null default ''")
         database.execute(f"pragma user_version = {version}")
         database.commit()
     with closing(open_read_only(tmp_path / "history.sqlite")) as database:

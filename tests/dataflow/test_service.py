@@ -12,6 +12,8 @@ from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InvalidInput, RunComplete, UnknownNode, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render
 from astraflow.contract.reports.queries import EventQuery, GroupQuery, TrajectoryQuery
 from astraflow.contract.reports.report import NodeState, Report
 from astraflow.contract.rollouts.failures import Boundary, Failure
@@ -427,7 +429,7 @@ async def test_the_report_can_be_watched_and_its_history_survives_a_restart(tmp_
         history = await service.control.history()
         assert [report.sequence for report in history] == sorted({report.sequence for report in history})
         assert set(sequences) <= {report.sequence for report in history}
-        kinds = [event.kind for event in (await service.control.report()).events]
+        kinds = [event.kind.value for event in (await service.control.report()).events]
         assert "node_joined" in kinds
 
 
@@ -442,8 +444,8 @@ async def test_nodes_can_be_drained_and_flows_paused(tmp_path: Path) -> None:
         directive = await service.nodes.heartbeat(NodeStatus(node=node, running=(), versions={}))
         assert (directive.action, directive.reason) == ("drain", "ada: maintenance")
         assert (await service.nodes.lease(node, 2, wait_s=0.05)).tasks == ()
-        events = [event for event in (await service.control.report()).events if "ada" in event.message]
-        assert [event.kind for event in events] == ["flow_paused", "flow_resumed", "node_drained"]
+        events = [event for event in (await service.control.report()).events if "ada" in render(event)]
+        assert [event.kind.value for event in events] == ["flow_paused", "flow_resumed", "node_drained"]
         with pytest.raises(InvalidInput) as caught:
             await service.control.pause_flow(FlowId("nope"), is_paused=True, actor="ada", reason="")
         assert caught.value.code == "flow.unknown"
@@ -469,7 +471,7 @@ async def test_trajectories_groups_and_events_survive_a_restart(tmp_path: Path) 
         } == {0}
         groups = (await service.control.groups(GroupQuery(step=0))).groups
         assert [(group.trajectories, group.reward_mean) for group in groups] == [(2, 0.5), (2, 0.5)]
-        events = await service.control.events(EventQuery(kinds=("node_joined",)))
+        events = await service.control.events(EventQuery(kinds=(RecordKind.NODE_JOINED,)))
         assert [event.subject for event in events.events] == [node]
         with pytest.raises(InvalidInput) as caught:
             await service.control.history(resolution_s=2)
@@ -485,7 +487,7 @@ async def test_a_run_without_durability_starts_with_no_earlier_events(tmp_path: 
         assert len((await service.control.events(EventQuery(text="ada"))).events) == 1
     async with running(tmp_path, without_durability) as service:
         (event,) = (await service.control.events(EventQuery())).events
-        assert (event.kind, event.subject) == ("service_started", "test")
+        assert (event.kind.value, event.subject) == ("service_started", "test")
 
 
 async def test_lease_expiries_are_one_event_per_node(tmp_path: Path) -> None:
@@ -493,8 +495,8 @@ async def test_lease_expiries_are_one_event_per_node(tmp_path: Path) -> None:
         node = (await service.nodes.join(facts("quiet"))).node
         await service.nodes.lease(node, 8, wait_s=1)
         await asyncio.sleep(0.8)
-        (event,) = (await service.control.events(EventQuery(kinds=("leases_expired",)))).events
-        assert (event.subject, event.message.split()[0]) == (node, "8")
+        (event,) = (await service.control.events(EventQuery(kinds=(RecordKind.LEASES_EXPIRED,)))).events
+        assert (event.subject, render(event).split()[0]) == (node, "8")
 
 
 async def test_reported_versions_and_links_of_nodes_are_in_the_report(tmp_path: Path) -> None:

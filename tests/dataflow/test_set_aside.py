@@ -9,6 +9,7 @@ from astraflow.archive.set_aside import FOLDER, SetAsideFiles, export
 from astraflow.contract.batches import Batch, StepEnd, StepFailure
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import Report
 from astraflow.dataflow.serving.failed_steps import MAX_IN_A_ROW
 from astraflow.dataflow.serving.stream import SHOWN_STEPS
@@ -64,9 +65,9 @@ async def test_a_batch_with_two_errors_is_set_aside_and_the_next_batch_gets_its_
         assert_balanced(report)
         (problem,) = (problem for problem in report.problems if "set aside" in problem)
         assert ERROR in problem and "producer" in problem and first.id in problem
-        (event,) = (event for event in report.events if event.kind == "batch_set_aside")
-        assert ERROR in event.message and "4 of producer" in event.message
-        assert "step_failed" in {event.kind for event in report.events}
+        (event,) = (event for event in report.events if event.kind.value == "batch_set_aside")
+        assert ERROR in render(event) and "4 of producer" in render(event)
+        assert "step_failed" in {event.kind.value for event in report.events}
         await more(service, 2)  # the groups that were set aside are replaced
         assert await trainer.report_step(step_of(second))
         assert (await pulled(service, 1)).id == "solver:1"
@@ -215,7 +216,7 @@ async def test_a_damaged_checkpoint_of_a_trainer_is_an_event_and_a_problem_once(
             await service.trainer().attach(version=Version(2), backend="local", is_simulated=True, damage=damage)
         report = await service.control.report()
         assert damage in report.problems
-        assert [event.message for event in report.events if event.kind == "checkpoint_set_aside"] == [damage]
+        assert [render(event) for event in report.events if event.kind.value == "checkpoint_set_aside"] == [damage]
 
 
 async def test_the_rows_are_stored_for_a_bug_report(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import NodeState, Report
 from astraflow.dataflow.operations.nodes import NodeOperations
 from astraflow.dataflow.service import build_run
@@ -25,7 +26,7 @@ SERVED = {PolicyId("solver"): Version(0)}
 
 async def suspended_report(control: ControlPlaneClient) -> Report:
     async for report in control.watch_report():
-        if any(event.kind == "run_suspended" for event in report.events):
+        if any(event.kind.value == "run_suspended" for event in report.events):
             return report
     raise AssertionError("the reports ended")
 
@@ -44,11 +45,11 @@ async def test_a_suspended_service_keeps_nodes_and_leases(lease_s: float, tmp_pa
         report = await service.control.report()
     assert report.nodes[0].state is NodeState.READY
     assert [flow.leases_expired for flow in report.flows] == [0]
-    kinds = [event.kind for event in report.events]
+    kinds = [event.kind.value for event in report.events]
     assert kinds.count("run_suspended") == 1
     assert not {"node_lost", "leases_expired"} & set(kinds)
-    (event,) = (event for event in report.events if event.kind == "run_suspended")
-    assert (event.subject, "did not run for 60 s" in event.message) == ("test", True)
+    (event,) = (event for event in report.events if event.kind.value == "run_suspended")
+    assert (event.subject, "did not run for 60 s" in render(event)) == ("test", True)
 
 
 async def test_after_a_suspension_a_silent_node_has_the_rest_of_its_lease(tmp_path: Path) -> None:

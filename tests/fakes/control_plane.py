@@ -14,6 +14,8 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.fleet.recommendations import FleetConstraints, WhatIfQuestion
 from astraflow.contract.plugins import PluginChange
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, render
 from astraflow.contract.reports.queries import GroupQuery, RewardQuery, TrajectoryQuery
 from astraflow.contract.reports.report import Report
 from astraflow.scaling.options import Spec
@@ -118,13 +120,17 @@ class FakeControlPlane(ControlPlaneServicer):
         known = {
             event.ordinal: event
             for event in self.synthetic_run.events(self.sequence)
-            if (not request.kinds or event.kind in request.kinds)
+            if (not request.kinds or event.kind.value in request.kinds)
             and (not request.HasField("before") or event.ordinal < request.before)
-            and request.text.casefold() in f"{event.subject} {event.message}".casefold()
+            and request.text.casefold() in f"{event.subject} {render(event)}".casefold()
         }
         newest = sorted(known, reverse=True)
         shown = [to_message(known[ordinal], pb.Event) for ordinal in newest[: request.limit]]
         return pb.EventsReply(events=shown, has_older=len(newest) > len(shown))
+
+    def _act(self, kind: RecordKind, subject: str, request: Any) -> None:
+        record = Record(kind=kind, subject=subject, actor=request.actor, reason=request.reason)
+        self.synthetic_run.act(self.sequence, record)
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Any) -> pb.ControlReply:
         names = {f"n{index}": name for index, name in enumerate(self.synthetic_run.nodes)}
@@ -132,9 +138,7 @@ class FakeControlPlane(ControlPlaneServicer):
             raise UnknownNode(f"no node {request.node} is in the run")
         self.synthetic_run.draining.add(request.node)
         self.actions.append(("drain", request.node, request.actor))
-        self.synthetic_run.act(
-            self.sequence, "node_draining", names[request.node], f"asked by {request.actor}: {request.reason}"
-        )
+        self._act(RecordKind.NODE_DRAINED, names[request.node], request)
         return pb.ControlReply(message=f"node {request.node} finishes what it has, then leaves")
 
     async def PauseFlow(self, request: pb.PauseFlowRequest, context: Any) -> pb.ControlReply:
@@ -143,9 +147,7 @@ class FakeControlPlane(ControlPlaneServicer):
         word = "paused" if request.is_paused else "resumed"
         (self.synthetic_run.paused.add if request.is_paused else self.synthetic_run.paused.discard)(request.flow)
         self.actions.append((word, request.flow, request.actor))
-        self.synthetic_run.act(
-            self.sequence, f"flow_{word}", request.flow, f"asked by {request.actor}: {request.reason}"
-        )
+        self._act(RecordKind.FLOW_PAUSED if request.is_paused else RecordKind.FLOW_RESUMED, request.flow, request)
         return pb.ControlReply(message=f"flow {request.flow} is {word}")
 
     async def Evaluate(self, request: pb.EvaluateRequest, context: Any) -> pb.EvaluationReport:

@@ -1,5 +1,6 @@
 """A synthetic run as a function of time: the same second always gives the same values."""
 
+import dataclasses
 import json
 import math
 import random
@@ -14,6 +15,8 @@ from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.reports.queries import (
     GroupPage,
@@ -39,6 +42,7 @@ from astraflow.contract.rollouts.agent_calls import AgentCall, CallOutcome
 from astraflow.contract.rollouts.failures import Boundary, Failure
 from astraflow.contract.rollouts.spans import Author, Ending, Span
 from astraflow.contract.rollouts.timelines import Hop
+from astraflow.contract.values import Values
 from astraflow.contract.weight_reports import LinkReport, VersionReport, WeightsReport
 from astraflow.dataflow.plugin_changes import plugin_kinds
 from tests import make
@@ -187,12 +191,10 @@ class SyntheticRun:
             calls=Counter(outcome for sample in matching_samples for outcome in sample.call_outcomes),
         )
 
-    def act(self, sequence: int, kind: str, subject: str, message: str) -> None:
+    def act(self, sequence: int, record: Record) -> None:
         """Writes into the journal."""
-        at = self.began_at + sequence
-        self.journal.append(
-            Event(ordinal=10_000 + len(self.journal), at=at, kind=kind, subject=subject, message=message)
-        )
+        fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(Record)}
+        self.journal.append(Event(ordinal=10_000 + len(self.journal), at=self.began_at + sequence, **fields))
 
     def _stream(self, policy: str, sequence: int) -> StreamReport:
         chance = random.Random(f"{policy} {sequence}")
@@ -384,21 +386,32 @@ class SyntheticRun:
 
     def events(self, sequence: int) -> tuple[Event, ...]:
         """Returns all events so far, oldest first."""
-        planned = [
-            (1, "node_joined", self.nodes[0] if self.nodes else "-", "joined the pool local"),
-            (2, "node_joined", self.nodes[-1] if self.nodes else "-", "joined the pool local"),
-            (4, "trainer_attached", self.policies[0], "took up the stream at step 0"),
-            *(
-                (at, "version_published", self.policies[0], f"version {round((at - 4) * STEPS_PER_S)}, anchor")
-                for at in range(20, sequence, 20)
+        moved = _advice(0.0, FIRST_TICK_AFTER_RISE).change
+        moved = _advice(0.0, FIRST_TICK_AFTER_RISE).change
+        planned: list[tuple[int, RecordKind, str, Values]] = [
+            (1, RecordKind.NODE_JOINED, self.nodes[0] if self.nodes else "-", _JOINED),
+            (2, RecordKind.NODE_JOINED, self.nodes[-1] if self.nodes else "-", _JOINED),
+            (4, RecordKind.TRAINER_ATTACHED, self.policies[0], {"backend": "local", "version": 0}),
+            *((at, RecordKind.TRAINER_RESUMED, self.policies[0], {}) for at in range(20, sequence, 20)),
+            (47, RecordKind.LEASES_EXPIRED, "n9", {"leases": 3}),
+            (
+                FIRST_TICK_AFTER_RISE,
+                RecordKind.TARGET_MOVED,
+                "local",
+                _advice(0.0, FIRST_TICK_AFTER_RISE).change.values,
             ),
-            (FIRST_TICK_AFTER_RISE, "target_moved", "local", "by the sizer: 2 to 3 nodes, because capacity is 0.74"),
-            (118, "node_lost", "n9", "its beats stopped"),
-            (47, "lease_expired", "train:412/3", "went back to the front of the queue"),
+            (118, RecordKind.NODE_LOST, "n9", {"silent_s": 9.0}),
         ]
         happened = [
-            Event(ordinal=ordinal, at=self.began_at + at, kind=kind, subject=subject, message=message)
-            for ordinal, (at, kind, subject, message) in enumerate(sorted(planned))
+            Event(
+                ordinal=ordinal,
+                at=self.began_at + at,
+                kind=kind,
+                subject=subject,
+                cause=moved.cause if kind is moved.kind else "",
+                values=values,
+            )
+            for ordinal, (at, kind, subject, values) in enumerate(sorted(planned, key=lambda event: event[0]))
             if at <= sequence
         ]
         return (*happened, *self.journal)
@@ -622,6 +635,19 @@ def _sampled_group(members: list[SampledTrajectory]) -> SampledGroup:
     )
 
 
+_JOINED = {"name": "a", "pool": "local", "engine": "scripted"}
+
+
+def text_record(kind: RecordKind, subject: str, text: str) -> Record:
+    """Returns a record with this sentence."""
+    return Record(kind=kind, subject=subject, values={"text": text})
+
+
+def hostile_record(text: str) -> Record:
+    """Returns the loss of a node whose name, cause and sentence are this text."""
+    return Record(kind=RecordKind.NODE_LOST, subject=text, cause=text, values={"text": text})
+
+
 def _advice(began_at: float, sequence: int) -> PoolRecommendation:
     """Returns the last recommendation: demand rises, a node is ordered at the next tick and arrives one tick later."""
     tick = sequence // TICK_S * TICK_S
@@ -633,7 +659,7 @@ def _advice(began_at: float, sequence: int) -> PoolRecommendation:
         target=target,
         present=target,
         pending=target - ready,
-        sentence=f"local: 2 to {target} nodes, because capacity is {NODE_GROUPS_PER_S * 2 / demand:.2f} of the demand.",
+        before=2,
         inputs={
             "demand_groups_per_s": demand,
             "capacity_groups_per_s": ready * NODE_GROUPS_PER_S,

@@ -13,6 +13,7 @@ from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import UnknownNode
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import EvaluationMode, NodeFacts, NodeStatus
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Event, Report
 from astraflow.contract.rollouts.spans import Author, Span
@@ -155,7 +156,7 @@ async def hostile_node(
             await client.leave(node.node, reason="the test is over")
 
 
-async def events_of(run: RunningRun, kind: str) -> list[Event]:
+async def events_of(run: RunningRun, kind: RecordKind) -> list[Event]:
     """Returns the events of a kind, newest first."""
     async with control_of(run) as control:
         return list((await control.events(EventQuery(kinds=(kind,)))).events)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.records import render
 from astraflow.trainer.checkpoints import finished_checkpoints
 from tests.hostile.files import flip_bit
 from tests.system.processes import assert_balanced, command, running
@@ -26,11 +27,11 @@ async def test_a_run_goes_on_from_an_older_checkpoint(tmp_path: Path, forked_pro
     newest, *_ = await stopped_run(tmp_path / "run")
     flip_bit(next(path for path in (newest / "state").rglob("*") if path.is_file()))
     async with running("smoke", tmp_path / "run", *OPTIONS) as run:
-        report = await run.until(lambda report: "checkpoint_set_aside" in {event.kind for event in report.events})
+        report = await run.until(lambda report: "checkpoint_set_aside" in {event.kind.value for event in report.events})
         assert_balanced(await run.steps_more(3))
-        (event,) = (event for event in report.events if event.kind == "checkpoint_set_aside")
-        assert f"{newest.name}.damaged" in event.message
-        assert event.message in report.problems
+        (event,) = (event for event in report.events if event.kind.value == "checkpoint_set_aside")
+        assert f"{newest.name}.damaged" in render(event)
+        assert render(event) in report.problems
         assert newest.with_name(f"{newest.name}.damaged").is_dir()
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.record_kinds import RecordKind
 from tests.hostile.attacks import ACCEPTED, ATTACKS, Attack
 from tests.hostile.peer import events_of, hostile_node
 from tests.system.processes import RunningRun, assert_balanced, running
@@ -30,7 +31,8 @@ async def problems_after(attack: Attack, run: RunningRun, name: str) -> list[str
     async with hostile_node(run, name, pool=name) as node:  # what a pool did before limits its share
         outcomes = await attack.act(node)
         assert_balanced(await run.steps_more(2))
-        named = attack.event and any(event.subject.startswith(name) for event in await events_of(run, attack.event))
+        events = await events_of(run, RecordKind(attack.event)) if attack.event else []
+        named = any(event.subject.startswith(name) for event in events)
     return [
         *(["a result counts"] if ACCEPTED in outcomes and not attack.may_count else []),
         *(["no event names the node"] if attack.event and not named else []),

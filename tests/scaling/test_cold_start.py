@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from astraflow.contract.fleet.recommendations import Mode, Reason
+from astraflow.contract.records import render
 from astraflow.scaling.rule.sizer import decide
 from astraflow.scaling.rule.state import SizerState
 from astraflow.scaling.simulation.result import SimulationResult
@@ -64,15 +65,15 @@ def after(steps: int, **options: Any) -> tuple[int, tuple[Reason, ...], str]:
     """Returns target, reasons and sentence of five nodes of which twenty are needed, after that many steps of 120 s."""
     measured = signals(nodes(5), streams=(stream(compute_s=(120.0,) * steps),))
     (advice,) = decide(measured, spec(**options), SizerState()).recommendations
-    return advice.target, advice.reasons, advice.sentence
+    return advice.target, advice.reasons, render(advice.change)
 
 
 def test_before_four_steps_orders_aim_at_two_thirds_of_the_need() -> None:
     target, reasons, sentence = after(1)
     assert (target, reasons) == (15, (Reason.COLD_START,))
     assert sentence == (
-        "gpu: 5 to 15 nodes, because capacity seems to be 0.25 of what trainers need, measured over 1 of 4 steps: "
-        "until then, orders aim at 67% of that need."
+        "5 to 15 nodes, because capacity seems to be 0.25 of what trainers need, measured over 1 of 4 steps: "
+        "until then, orders aim at 67% of that need"
     )
     assert after(3)[0] == 15
     assert after(4)[:2] == (22, (Reason.FAR_BELOW,))

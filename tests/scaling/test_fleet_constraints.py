@@ -15,10 +15,11 @@ from astraflow.contract.fleet.recommendations import (
     Reason,
 )
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_causes import WORDS
+from astraflow.contract.records import render
 from astraflow.scaling.measurement.fleet_constraints import limits_of, signals_with_constraints, spec_with_constraints
 from astraflow.scaling.measurement.signals import Signals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
-from astraflow.scaling.rule.explanations import LIMIT_TEXTS
 from astraflow.scaling.rule.sizer import decide
 from astraflow.scaling.rule.state import SizerState
 from tests.errors import raises_code
@@ -65,7 +66,7 @@ def test_a_fleet_limit_caps_the_recommendation_and_is_reported(
 ) -> None:
     advice = advised(signals(nodes(15)), terms, 2)
     assert (advice.target, advice.limited_by) == (target, (cap,))
-    assert LIMIT_TEXTS[cap] in advice.sentence
+    assert WORDS[cap.value] in render(advice.change)
 
 
 def test_a_pool_with_a_manual_override_does_not_shrink_but_can_grow() -> None:

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from astraflow.contract.fleet.recommendations import LimitInEffect
-from astraflow.scaling.rule.explanations import LIMIT_TEXTS
+from astraflow.contract.record_causes import WORDS
 from astraflow.scaling.simulation.result import SimulationResult
 from astraflow.scaling.simulation.scenarios import find_scenario
 from astraflow.scaling.simulation.simulator import simulate
@@ -135,7 +135,7 @@ def test_the_hourly_budget_is_never_exceeded(seed: int) -> None:
     run = simulate(find_scenario("capped"), seed=seed)
     assert max(tick.target for tick in run.ticks) <= 30
     assert run.actions <= 2
-    assert any(LIMIT_TEXTS[LimitInEffect.DOLLARS_PER_HOUR] in tick.sentence for tick in run.ticks)
+    assert any(WORDS[LimitInEffect.DOLLARS_PER_HOUR.value] in tick.sentence for tick in run.ticks)
 
 
 @pytest.mark.long

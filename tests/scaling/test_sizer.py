@@ -13,6 +13,7 @@ from astraflow.contract.fleet.recommendations import (
     Reason,
 )
 from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.records import render
 from astraflow.scaling.measurement.signals import LaunchSignals, NodeKind, Signals
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
 from astraflow.scaling.rule.sizer import decide
@@ -36,10 +37,8 @@ def test_a_pool_inside_the_band_keeps_its_target() -> None:
     assert (advice.target, advice.reasons) == (22, (Reason.INSIDE_BAND,))
     assert advice.band_low == pytest.approx(20, abs=0.3)
     assert advice.band_high == pytest.approx(25, abs=0.5)
-    assert (
-        advice.sentence
-        == "gpu: stay at 22 nodes, because capacity is 1.10 of what trainers need, inside the band 1.00 to 1.25."
-    )
+    stays = "stay at 22 nodes, because capacity is 1.10 of what trainers need, inside the band 1.00 to 1.25"
+    assert render(advice.change) == stays
 
 
 def test_a_shortage_is_confirmed_for_one_tick_and_then_corrected_completely() -> None:
@@ -96,7 +95,7 @@ def test_a_surplus_is_kept_while_the_trainer_waits() -> None:
     waits = signals(nodes(40), streams=(stream(wait_share_600_s=0.05),))
     advice, _ = ticks(waits, 20, spec())
     assert (advice.target, advice.reasons[0]) == (40, Reason.TRAINER_WAITED_RECENTLY)
-    assert "2.00" in advice.sentence
+    assert "2.00" in render(advice.change)
 
 
 def test_a_small_pool_without_a_spare_node_keeps_its_size() -> None:
@@ -314,7 +313,7 @@ def test_pools_with_partial_nodes_keep_their_size(count: int, rule: str) -> None
     advice, state = ticks(mixed, 20, spec(rule=rule))
     assert (advice.target, advice.reasons) == (count, (Reason.PARTIAL_NODES,))
     assert not advice.inputs.keys() & {"ratio", "demand_groups_per_s", "capacity_groups_per_s"}
-    assert "judges" in advice.sentence
+    assert "judges" in render(advice.change)
     bounded, _ = ticks(mixed, 1, spec(pool={"min_nodes": 7, "max_nodes": 30}), state)
     assert bounded.target == min(30, max(7, count))  # the bounds apply
     whole, _ = ticks(signals(nodes(count), at=31_000.0), 20, spec(), state)

@@ -7,6 +7,7 @@ import pytest
 
 from astraflow.contract.fleet.recommendations import Reason
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import Report
 from astraflow.scaling.measurement.gates import GateTotals, GateTracker, GateWindow, is_gated, staleness_needed
 from astraflow.scaling.measurement.observation import Observer
@@ -51,9 +52,9 @@ def test_a_wait_at_the_gate_recommends_a_larger_bound_instead_of_nodes() -> None
     assert (advice.target, advice.reasons[0]) == (23, Reason.GATED)
     assert advice.inputs["trim"] == 1.0
     assert advice.inputs["staleness_needed"] == 4
-    assert advice.sentence == (
-        "gpu: stay at 23 nodes, because the trainer of solver waits 20% of the time while 40 of 160 slots are idle "
-        "at the staleness gate: more nodes would hardly help, max_staleness 4 instead of 2 would (a group takes 200 s)."
+    assert render(advice.change) == (
+        "stay at 23 nodes, because the trainer of solver waits 20% of the time while 40 of 160 slots are idle "
+        "at the staleness gate: more nodes would hardly help, max_staleness 4 instead of 2 would (a group takes 200 s)"
     )
 
 
@@ -72,7 +73,7 @@ def test_a_trim_learned_at_the_gate_decays_gradually() -> None:
 
 def test_the_gate_of_another_policy_is_reported_without_a_proposed_bound() -> None:
     (advice,) = decided(nodes(23), 11, gate=gate(policy=VERIFIER)).recommendations
-    assert "verifier" in advice.sentence
+    assert advice.change.values["gate_policy"] == "verifier"
     assert "staleness_needed" not in advice.inputs
 
 

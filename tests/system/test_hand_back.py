@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import NodeState, Report
 from tests.system.processes import PATIENCE_S, ROOT, RunningRun, assert_balanced, command, running
 
@@ -71,11 +72,11 @@ async def test_a_preempted_spot_node_drains_before_its_end(tmp_path: Path) -> No
             assert node.wait(timeout=PATIENCE_S) == 0
         report = await run.until(lambda report: partial_rollouts(report)["continued"] > 0)
         assert_all_balances(report)
-        (drain_event,) = (event for event in report.events if event.kind == "node_draining")
+        (drain_event,) = (event for event in report.events if event.kind.value == "node_draining")
         assert drain_event.subject.startswith("spot.")
-        assert drain_event.message.startswith(f"preempted: the file {notice}")
-        (departure,) = (event for event in report.events if event.kind == "node_left")
-        assert departure.message.startswith("preempted: ")
+        assert render(drain_event).startswith(f"preempted: the file {notice}")
+        (departure,) = (event for event in report.events if event.kind.value == "node_left")
+        assert render(departure).startswith("preempted: ")
         await run.steps_more(3)
 
 

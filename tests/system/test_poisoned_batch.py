@@ -65,7 +65,7 @@ async def test_training_goes_on_without_a_batch_that_ends_the_trainer(
         assert error in problem and "harm" in problem
         report = await run.steps_more(5)
         assert_balanced(report)
-        assert {"step_failed", "batch_set_aside"} <= {event.kind for event in report.events}
+        assert {"step_failed", "batch_set_aside"} <= {event.kind.value for event in report.events}
     async with running("smoke", tmp_path / "run", *endless, *backend) as run:
         report = await run.steps_more(3)
         assert_balanced(report)

@@ -23,6 +23,8 @@ from astraflow.client.data_plane import NodeDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, NotPermitted, Unavailable
 from astraflow.contract.ids import FlowId, PolicyId, PoolId
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Report
 from astraflow.dataflow.config import DataflowConfig
@@ -355,8 +357,8 @@ async def test_a_remote_page_acts_for_people_and_resumes_with_its_stored_credent
         assert stored_credential is not None
         assert stored_credential.role == "page"
         await asyncio.sleep(0.3)  # until the archive has the trajectories
-        events = (await run.control.events(EventQuery(kinds=("flow_paused",), limit=10))).events
-        assert {event.message for event in events} == {"by ann: lunch"}
+        events = (await run.control.events(EventQuery(kinds=(RecordKind.FLOW_PAUSED,), limit=10))).events
+        assert {render(event) for event in events} == {"by ann: lunch"}
         await run.control.revoke_credential("page", stored_credential.name, actor="ann", reason="enough")
         async with dial(
             stored_credential.dataflow, token=stored_credential.credential, tls=stored_credential.tls

@@ -16,7 +16,7 @@ import pytest
 from astraflow.contract.ids import Version
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.synthetic_run import SyntheticRun
+from tests.fakes.synthetic_run import SyntheticRun, hostile_record
 from tests.web.all_pages import ServedSite, served_site
 from tests.web.launches.test_launching import until
 from tests.web.live.test_live import next_message, socket
@@ -40,7 +40,7 @@ async def test_hostile_strings_stay_text_in_pages_parts_files_and_the_live_feed(
         version=Version(5),
     )
     fake.synthetic_run = _hostile_world(planned)
-    fake.synthetic_run.act(150, "node_lost", HOSTILE, HOSTILE)
+    fake.synthetic_run.act(150, hostile_record(HOSTILE))
     async with served_site(tmp_path, fake, text=HOSTILE) as walked:
         walked.fleet.problems = (HOSTILE,)
         walked.admin.headers["user-agent"] = HOSTILE

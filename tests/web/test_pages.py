@@ -5,12 +5,13 @@ import asyncio
 import httpx
 import pytest
 
+from astraflow.contract.records import render
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.synthetic_run import STEPS_PER_S, SyntheticRun, learned
+from tests.fakes.synthetic_run import STEPS_PER_S, SyntheticRun, hostile_record, learned
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import parsed
 from web.runs import routes
-from web.state.sentences import without_subject
+from web.state.annotations import capitalized
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +58,7 @@ async def test_the_nodes_page_shows_the_recommendation_of_each_pool(web: Running
         page = parsed(await client.get("/nodes"))
 
     (advice,) = fake.synthetic_run.report(150).recommendations
-    assert page.one("[data-live-text=pool/local/recommendation]").text == without_subject(advice.sentence, advice.pool)
+    assert page.one("[data-live-text=pool/local/recommendation]").text == capitalized(render(advice.change))
 
 
 async def test_the_nodes_page_has_a_row_per_node_and_filters_by_state(web: RunningWeb, fake: FakeControlPlane) -> None:
@@ -169,7 +170,7 @@ async def test_hostile_strings_stay_text_on_every_page(web: RunningWeb, fake: Fa
     fake.synthetic_run = SyntheticRun(
         nodes=(HOSTILE, "b"), prompt=HOSTILE, simulated=(HOSTILE,), node_errors={"b": (HOSTILE,)}, asker=HOSTILE
     )
-    fake.synthetic_run.act(150, HOSTILE, HOSTILE, HOSTILE)
+    fake.synthetic_run.act(150, hostile_record(HOSTILE))
     await fake.advance()
     async with web.logged_in() as client:
         await _run_page(web, client)

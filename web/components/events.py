@@ -4,29 +4,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from astraflow.contract.reports.event_kinds import EVENT_KINDS, EventTopic
+from astraflow.contract.record_kinds import RecordKind, Topic
+from astraflow.contract.records import render, render_summary
 from astraflow.contract.reports.report import Event, Report
 from web.components.downloads import Sheet
-from web.state.sentences import event_sentence, latest_sentence, split_cause
+from web.state.annotations import capitalized, event_text, shared_cause
 
 COLUMNS = ("ordinal", "unix_s", "kind", "subject", "message", "repeats")
 
-ROUTINE_KINDS = {kind.name: kind.plural for kind in EVENT_KINDS if kind.is_routine}
-"""Kinds of routine events in a healthy run, and the plural label of each."""
+KINDS = {kind.value: kind for kind in sorted(RecordKind, key=lambda kind: kind.value) if not kind.is_decision}
+"""Kinds of events by name."""
 
-GROUPED_KINDS = {kind.name: kind.plural for kind in EVENT_KINDS if kind.plural and not kind.is_routine}
-"""Kinds of important events that arrive in bursts; those of one tick share a line."""
-
-KIND_LABELS = {kind.name: kind.label for kind in EVENT_KINDS if kind.label}
-"""Labels of single events; other kinds are shown by their own name."""
-
-EVENT_TOPICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    topic.name.lower(): (topic.value, tuple(kind.name for kind in EVENT_KINDS if topic in kind.topics))
-    for topic in EventTopic
+EVENT_TOPICS: Mapping[str, tuple[str, tuple[RecordKind, ...]]] = {
+    topic.name.lower(): (topic.value, tuple(kind for kind in RecordKind if topic in kind.topics)) for topic in Topic
 }
 """Topics that a list can be filtered by: label and kinds."""
-
-KINDS = tuple(sorted(kind.name for kind in EVENT_KINDS))
 
 SAME_TICK_S = 10.0
 """Length of one tick of the sizing rule, which covers every pool. Seconds."""
@@ -51,10 +43,10 @@ class EventRow:
 def event_rows(events: Sequence[Event]) -> tuple[EventRow, ...]:
     """Returns lines for a list, newest first. Routine events of a kind between two important events share a line."""
     rows: list[EventRow] = []
-    routine: dict[str, list[Event]] = {}
+    routine: dict[RecordKind, list[Event]] = {}
     alike: list[Event] = []
     for event in events:
-        if event.kind in ROUTINE_KINDS:
+        if event.kind.is_routine:
             rows += _merged_rows(alike)
             alike = []
             routine.setdefault(event.kind, []).append(event)
@@ -75,21 +67,18 @@ def single_event_rows(events: Iterable[Event]) -> tuple[EventRow, ...]:
 
 def event_sheet(events: Sequence[Event]) -> Sheet:
     """Returns the events as a sheet for download, one row per event."""
-    rows = [(event.ordinal, event.at, event.kind, event.subject, event.message, event.repeats) for event in events]
+    rows = [
+        (event.ordinal, event.at, event.kind.value, event.subject, render(event), event.repeats) for event in events
+    ]
     return Sheet(name="events", columns=COLUMNS, rows=rows)
-
-
-def kind_label(kind: str) -> str:
-    """Returns the label of one event of a kind."""
-    return KIND_LABELS.get(kind, kind.replace("_", " ").capitalize())
 
 
 def _event_row(event: Event) -> EventRow:
     return EventRow(
-        title=kind_label(event.kind),
+        title=event.kind.label,
         at=event.at,
         href=f"/events/{event.ordinal}",
-        parts=((event.subject, event_sentence(event)),),
+        parts=((event.subject, event_text(event)),),
         cause="",
         count=1,
     )
@@ -100,12 +89,12 @@ def _counted_row(events: Sequence[Event]) -> EventRow:
     newest, count = events[0], sum(1 + event.repeats for event in events)
     if count == 1:
         return _event_row(newest)
-    query = urlencode({"kind": newest.kind, "before": newest.ordinal + 1})
+    query = urlencode({"kind": newest.kind.value, "before": newest.ordinal + 1})
     return EventRow(
-        title=f"{count} {(ROUTINE_KINDS | GROUPED_KINDS)[newest.kind]}",
+        title=f"{count} {newest.kind.plural}",
         at=newest.at,
         href=f"/events?{query}",
-        parts=((newest.subject, latest_sentence(newest)),),
+        parts=((newest.subject, capitalized(render(newest))),),
         cause="",
         count=count,
     )
@@ -116,15 +105,15 @@ def _merged_rows(events: Sequence[Event]) -> list[EventRow]:
     if len(events) < 2:
         return [_event_row(event) for event in events]
     newest = events[0]
-    if newest.kind in GROUPED_KINDS:
+    if newest.kind.plural:
         return [_counted_row(events)]
     return [
         EventRow(
-            title=kind_label(newest.kind),
+            title=newest.kind.label,
             at=newest.at,
             href=f"/events/{newest.ordinal}",
-            parts=tuple((event.subject, split_cause(event_sentence(event))[0]) for event in events),
-            cause=split_cause(event_sentence(newest))[1],
+            parts=tuple((event.subject, capitalized(render_summary(event))) for event in events),
+            cause=shared_cause(newest),
             count=len(events),
         )
     ]
@@ -133,10 +122,10 @@ def _merged_rows(events: Sequence[Event]) -> list[EventRow]:
 def _can_merge(first: Event, other: Event) -> bool:
     if first.kind != other.kind or abs(first.at - other.at) > SAME_TICK_S:
         return False
-    if first.kind in GROUPED_KINDS:
+    if first.kind.plural:
         return True
-    cause = split_cause(event_sentence(first))[1]
-    return bool(cause) and cause == split_cause(event_sentence(other))[1]
+    cause = shared_cause(first)
+    return bool(cause) and cause == shared_cause(other)
 
 
 def latest_events(report: Report) -> tuple[EventRow, ...]:

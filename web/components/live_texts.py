@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.recommendations import PoolRecommendation
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from web.components import findings, formats
 from web.components.fleet_texts import fleet_texts
 from web.history.node_cache import node_cache
 from web.history.points import Series
 from web.history.time_ranges import DEFAULT_RANGE, NAMED_RANGES_S
-from web.state.sentences import without_subject
+from web.state.annotations import capitalized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def node_summary(report: Report) -> str:
 
 def recommendation_text(recommendation: PoolRecommendation) -> str:
     """Returns the recommended size of a pool with its cause, in words."""
-    return without_subject(recommendation.sentence, recommendation.pool)
+    return capitalized(render(recommendation.change))
 
 
 def _run_texts(report: Report) -> dict[str, LiveText]:

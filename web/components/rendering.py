@@ -27,7 +27,6 @@ from web.security.resources import Resource
 from web.security.roles import Permission
 from web.state.fleet_state import FleetState
 from web.state.run_state import RunState
-from web.state.sentences import event_sentence
 
 WEB_FOLDER = Path(__file__).parents[1]
 STATIC = WEB_FOLDER / "static"
@@ -173,7 +172,6 @@ def _environment() -> Environment:
         "visible": visible,
         "may_scroll": may_scroll,
         "short_names": formats.with_short_names,
-        "bare": event_sentence,
         "ticked": _with_inline_code,
         "with_links": _with_links,
         "since": lambda at: formats.since(clock.wall() - at),

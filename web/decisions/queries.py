@@ -14,6 +14,8 @@ from astraflow.contract.fleet.decisions import Decision
 from astraflow.contract.fleet.plans import Finding
 from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render, render_cause, render_summary
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Event
 from web.live.followed_run import FollowedFleet
@@ -22,7 +24,7 @@ from web.state.run_state import RunState
 FLEET: Final = "fleet"
 RULE: Final = "rule"
 SOURCES = (FLEET, RULE)
-RULE_KINDS = ("target_moved", "target_limited", "limit_ended")
+RULE_KINDS = (RecordKind.TARGET_MOVED, RecordKind.TARGET_LIMITED, RecordKind.LIMIT_ENDED)
 
 PAGE_ENTRIES = 50
 MAX_ENTRIES = 500
@@ -62,6 +64,10 @@ class DecisionEntry:
     """Decision in one sentence."""
     reason: str
     """Reason that the actor gave; empty for decisions of the rule."""
+    summary: str = ""
+    """Message without its cause; empty for decisions of the fleet service."""
+    cause: str = ""
+    """Cause of a decision of the rule."""
     key: str = ""
     """Idempotency key of the request; empty without one."""
     findings: tuple[Finding, ...] = ()
@@ -185,12 +191,7 @@ async def recommendation_at(
         for recommendation in report.recommendations
         if recommendation.pool == entry.pool
     ]
-    quoted = [
-        recommendation
-        for recommendation in recommendations
-        if recommendation.sentence and recommendation.sentence in entry.message
-    ]
-    nearest = min(quoted or recommendations, key=lambda recommendation: abs(recommendation.at - entry.at), default=None)
+    nearest = min(recommendations, key=lambda recommendation: abs(recommendation.at - entry.at), default=None)
     return nearest if nearest is not None and abs(nearest.at - entry.at) <= MAX_RECOMMENDATION_DISTANCE_S else None
 
 
@@ -264,19 +265,18 @@ def fleet_entry(decision: Decision) -> DecisionEntry:
 
 
 def _rule_entry(event: Event) -> DecisionEntry:
-    """Splits a message such as `by the sizer: eu: 2 to 3 nodes, because ...` into actor and sentence."""
-    by, _, sentence = event.message.partition(": ")
-    actor = by.removeprefix("by ") if sentence else "the rule"
     return DecisionEntry(
         source=RULE,
         ordinal=event.ordinal,
         at=event.at,
-        kind=event.kind,
+        kind=event.kind.value,
         pool=event.subject,
-        actor=actor,
+        actor=event.actor,
         role="rule",
-        message=sentence or event.message,
+        message=render(event),
         reason="",
+        summary=render_summary(event),
+        cause=render_cause(event),
     )
 
 

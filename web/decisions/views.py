@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 
 from astraflow.contract.fleet.plans import Finding, Verdict
 from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, PoolRecommendation
+from astraflow.contract.records import render
 from web.components import formats
 from web.components.downloads import Sheet
 from web.components.formats import usd
 from web.decisions.queries import RULE, DecisionEntry
-from web.state.sentences import split_cause, without_subject
+from web.state.annotations import capitalized
 
 COLUMNS = ("id", "time", "unix_s", "source", "kind", "pool", "actor", "role", "message", "reason", "key", "guard")
 
@@ -128,9 +129,6 @@ class DecisionView:
 def decision_row(entry: DecisionEntry) -> DecisionRow:
     """Returns the table row of a decision."""
     label, tone = KINDS.get(entry.kind, (entry.kind.replace("_", " "), "off"))
-    summary, cause = split_cause(_message(entry))
-    reason = without_subject(entry.reason, entry.pool) if entry.reason.startswith(f"{entry.pool}: ") else entry.reason
-    _, reason_cause = split_cause(reason)
     return DecisionRow(
         id=entry.id,
         at=entry.at,
@@ -141,11 +139,11 @@ def decision_row(entry: DecisionEntry) -> DecisionRow:
         pool=entry.pool,
         actor=entry.actor,
         role=entry.role,
-        message=_message(entry),
-        reason=reason,
+        message=capitalized(entry.message),
+        reason=entry.reason,
         key=entry.key,
-        summary=summary,
-        cause=cause or reason_cause or reason[:1].upper() + reason[1:],
+        summary=capitalized(entry.summary or entry.message),
+        cause=capitalized(entry.cause or entry.reason),
     )
 
 
@@ -190,7 +188,7 @@ def decision_view(
     inputs = recommendation.inputs if recommendation else {}
     return DecisionView(
         row=decision_row(entry),
-        sentence=recommendation.sentence if recommendation and recommendation.sentence not in entry.message else "",
+        sentence=_recommendation_text(entry, recommendation),
         recommendation_note=_recommendation_note(entry, recommendation),
         formulas=tuple(_formulas(recommendation)) if recommendation else (),
         inputs=tuple(
@@ -207,18 +205,24 @@ def decision_view(
     )
 
 
-def _message(entry: DecisionEntry) -> str:
-    """Returns the message without the pool name, which has its own column."""
-    return without_subject(entry.message, entry.pool)
+def _recommendation_text(entry: DecisionEntry, recommendation: PoolRecommendation | None) -> str:
+    if recommendation is None or _is_own(entry, recommendation):
+        return ""
+    return capitalized(render(recommendation.change))
 
 
 def _recommendation_note(entry: DecisionEntry, recommendation: PoolRecommendation | None) -> str:
     if recommendation is None:
         return ""
-    if entry.source == RULE and recommendation.sentence and recommendation.sentence in entry.message:
+    if _is_own(entry, recommendation):
         return "Figures from the tick of the decision."
     apart = formats.duration(max(1.0, abs(recommendation.at - entry.at)))
     return f"Recommendation from {apart} {'before' if recommendation.at < entry.at else 'after'}."
+
+
+def _is_own(entry: DecisionEntry, recommendation: PoolRecommendation) -> bool:
+    """Returns whether an entry of the rule was recorded at the tick of the recommendation."""
+    return entry.source == RULE and abs(entry.at - recommendation.at) <= SAME_TICK_S
 
 
 def _formulas(recommendation: PoolRecommendation) -> list[Formula]:
@@ -308,6 +312,6 @@ def finding_row(finding: Finding) -> FindingRow:
         code=finding.code.value,
         tone=VERDICT_TONES[finding.verdict],
         verdict=VERDICT_TEXTS[finding.verdict],
-        message=finding.message[:1].upper() + finding.message[1:],
+        message=capitalized(finding.message),
         numbers=", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in sorted(finding.numbers.items())),
     )

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.fleet.recommendations import RECOMMENDATION_INPUTS, LimitInEffect, PoolRecommendation
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Event
 from web.components import formats
 from web.history.points import Point
-from web.state.sentences import event_sentence
+from web.state.annotations import event_text
 
 CONSEQUENCE_DELAYS_S = (60.0, 300.0)
 """Delays after an event at which its consequences are shown, in seconds."""
@@ -43,13 +44,13 @@ class EventDetails:
 
 def event_details(event: Event, recommendation: PoolRecommendation | None, points: Sequence[Point]) -> EventDetails:
     """Builds the view. recommendation: behind an event that moved or limited a target; None for other events."""
-    is_decision = event.kind in ("target_moved", "target_limited") and recommendation is not None
+    is_decision = event.kind in (RecordKind.TARGET_MOVED, RecordKind.TARGET_LIMITED) and recommendation is not None
     return EventDetails(
         ordinal=event.ordinal,
         at=event.at,
-        title=event.kind.replace("_", " ").capitalize(),
+        title=event.kind.label,
         subject=event.subject,
-        message=event_sentence(event),
+        message=event_text(event),
         formula=formula(recommendation) if is_decision and recommendation else (),
         figures=_figures(recommendation.inputs) if is_decision and recommendation else (),
         context_figures=_context_figures(event, points),

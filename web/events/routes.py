@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.reports.queries import EventPage, EventQuery
 from web.components.downloads import FileFormat, sheet_response
-from web.components.events import EVENT_TOPICS, KINDS, event_rows, event_sheet, kind_label, single_event_rows
+from web.components.events import EVENT_TOPICS, KINDS, event_rows, event_sheet, single_event_rows
 from web.requests.dependencies import ControlDep, PagesDep
 from web.security.roles import Permission, needs
 
@@ -35,7 +35,7 @@ class EventFilter:
     @property
     def filter(self) -> EventQuery:
         """Returns the query for dataflow."""
-        kinds = (self.kind,) if self.kind else EVENT_TOPICS[self.about][1] if self.about else ()
+        kinds = (KINDS[self.kind],) if self.kind else EVENT_TOPICS[self.about][1] if self.about else ()
         return EventQuery(
             kinds=kinds, text=self.text, before=int(self.before) if self.before else None, limit=PAGE_EVENTS
         )
@@ -66,7 +66,7 @@ async def show(request: Request, pages: PagesDep, control: ControlDep) -> Respon
         abouts=[
             (name, label, filters.address(about=name, kind="", before="")) for name, (label, _) in EVENT_TOPICS.items()
         ],
-        kinds=[(kind, kind_label(kind)) for kind in KINDS],
+        kinds=[(name, kind.label) for name, kind in KINDS.items()],
         problem=problem,
         older=filters.address(before=str(event_page.events[-1].ordinal)) if event_page.has_older else "",
         files=filters.address().removeprefix("/events"),
@@ -92,6 +92,8 @@ def _filter_from(query: QueryParams) -> EventFilter:
     }
     if values["about"] not in EVENT_TOPICS:
         values["about"] = ""
+    if values["kind"] not in KINDS:
+        values["kind"] = ""
     before = values["before"]
     if not (before.isascii() and before.isdecimal() and len(before) < MAX_ORDINAL_DIGITS):
         values["before"] = ""

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from astraflow.client.offline_run import OfflineRun, offline_reports
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.queries import EventQuery
 from astraflow.contract.reports.report import Event, Report
+from astraflow.contract.values import Value
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.folders.run_folders import RunFolder
 from astraflow.runtime.logs import get_logger
@@ -65,8 +67,9 @@ def _with_skipped_event(skipped: list[str], last: Report, events: tuple[Event, .
     if not skipped:
         return ()
     ordinal = max([0, *(event.ordinal for event in events)]) + 1
-    message = f"{len(skipped)} recorded reports are invalid and left out; first cause: {skipped[0]}"
-    return (Event(ordinal=ordinal, at=last.at, kind="reports_skipped", subject=last.run, message=message),)
+    values: dict[str, Value] = {"reports": len(skipped), "error": skipped[0]}
+    kind = RecordKind.REPORTS_SKIPPED
+    return (Event(ordinal=ordinal, at=last.at, kind=kind, subject=last.run, severity=kind.severity, values=values),)
 
 
 def _readable(folder: Path, skipped: list[str]) -> Iterator[tuple[Report, Point | None]]:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSlot
+from astraflow.contract.record_kinds import RecordKind, Severity
 from astraflow.contract.reports.report import Event, FlowReport, Pace, Report, StreamReport
 from astraflow.runtime.logs import get_logger
 
@@ -68,7 +69,7 @@ def report_from_json(text: str) -> RecordedReport:
         simulated=tuple(map(str, content.get("simulated") or ())),
         flows=_read_tables(_flow, content.get("flows")),
         streams=_read_tables(_stream, content.get("streams")),
-        events=_read_tables(lambda table: _with_defaults(Event, table), content.get("events")),
+        events=_read_tables(_event, content.get("events")),
         plugin_kinds=_read_tables(_plugin_kind, content.get("plugin_kinds")),
     )
 
@@ -118,6 +119,22 @@ def _stream(content: dict[str, Any]) -> StreamReport:
         "pace": None if pace is None else _with_defaults(Pace, pace),
     }
     return _with_defaults(StreamReport, numbers | more)
+
+
+def _event(content: dict[str, Any]) -> Event:
+    """Returns an event; earlier releases recorded a message instead of values."""
+    return Event(
+        ordinal=int(content["ordinal"]),
+        at=float(content["at"]),
+        kind=RecordKind(content["kind"]),
+        subject=str(content["subject"]),
+        actor=str(content.get("actor", "")),
+        reason=str(content.get("reason", "")),
+        cause=str(content.get("cause", "")),
+        severity=Severity(content.get("severity", "info")),
+        values=content["values"] if "values" in content else {"text": str(content["message"])},
+        repeats=int(content.get("repeats", 0)),
+    )
 
 
 def _plugin_kind(content: dict[str, Any]) -> PluginKind:

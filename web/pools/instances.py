@@ -11,7 +11,6 @@ from web.components import formats
 from web.components.causes import with_cause
 from web.components.downloads import Sheet
 from web.components.formats import usd
-from web.state.sentences import split_cause
 
 STATE_TONES = {
     InstanceState.INTENDED: "busy",
@@ -136,7 +135,7 @@ def unfinished_launches(instances: Sequence[Instance]) -> UnfinishedLaunches:
 
 def _message_counts(instances: Sequence[Instance]) -> tuple[tuple[str, int], ...]:
     """Returns the messages of instances with their number, the most frequent first."""
-    messages = (split_cause(instance.message)[1] or instance.message or "no message" for instance in instances)
+    messages = (instance.message or "no message" for instance in instances)
     return tuple(Counter(messages).most_common(MAX_REASONS))
 
 

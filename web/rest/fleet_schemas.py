@@ -5,6 +5,7 @@ from pydantic import Field
 from astraflow.contract.fleet.instances import Instance
 from astraflow.contract.fleet.plans import AppliedPlan, Plan, Role
 from astraflow.contract.fleet.pools import FleetStatus, Pool
+from astraflow.contract.fleet.recommendations import Reason
 from astraflow.contract.ids import PoolId
 from web.rest.common import ItemList, ResponseModel
 from web.rest.contract_models import fields_of
@@ -65,7 +66,7 @@ class TargetChange(ResponseModel):
 
     at: float = Field(description="Unix seconds.")
     target: int = Field(description="Number of nodes.")
-    sentence: str = Field(description="Reasons, as one sentence.")
+    reasons: list[Reason] = Field(description="Reasons, the deciding one first.")
 
 
 class WhatIfComparison(ResponseModel):

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from web.components.events import SAME_TICK_S
 from web.state.annotations import Annotation, AnnotationKind
-from web.state.sentences import split_cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +38,8 @@ def _group(annotations: list[Annotation]) -> AnnotationGroup:
     return AnnotationGroup(
         at=first.at,
         kind=first.kind,
-        parts=tuple((annotation.ordinal, split_cause(annotation.text)[0]) for annotation in listed),
-        cause=split_cause(first.text)[1],
+        parts=tuple((annotation.ordinal, annotation.summary) for annotation in listed),
+        cause=first.cause,
         more=len(annotations) - len(listed),
     )
 
@@ -48,5 +47,4 @@ def _group(annotations: list[Annotation]) -> AnnotationGroup:
 def _can_merge(first: Annotation, other: Annotation) -> bool:
     if first.kind is not other.kind or abs(first.at - other.at) > SAME_TICK_S:
         return False
-    cause = split_cause(first.text)[1]
-    return first.kind is AnnotationKind.LOSS or (bool(cause) and cause == split_cause(other.text)[1])
+    return first.kind is AnnotationKind.LOSS or (bool(first.cause) and first.cause == other.cause)

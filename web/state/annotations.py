@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from astraflow.contract.fleet.recommendations import PoolRecommendation
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, render, render_cause, render_summary
 from astraflow.contract.reports.report import Event, Report
-from web.state.sentences import event_sentence
 
 RETAINED_ANNOTATIONS = 400
 
@@ -19,11 +20,11 @@ class AnnotationKind(Enum):
 
 
 ANNOTATION_KINDS = {
-    "target_moved": AnnotationKind.DECISION,
-    "flow_paused": AnnotationKind.DECISION,
-    "flow_resumed": AnnotationKind.DECISION,
-    "node_lost": AnnotationKind.LOSS,
-    "trainer_stalled": AnnotationKind.LOSS,
+    RecordKind.TARGET_MOVED: AnnotationKind.DECISION,
+    RecordKind.FLOW_PAUSED: AnnotationKind.DECISION,
+    RecordKind.FLOW_RESUMED: AnnotationKind.DECISION,
+    RecordKind.NODE_LOST: AnnotationKind.LOSS,
+    RecordKind.TRAINER_STALLED: AnnotationKind.LOSS,
 }
 """Event kinds that become annotations."""
 
@@ -36,6 +37,26 @@ class Annotation:
     at: float
     kind: AnnotationKind
     text: str
+    summary: str
+    """Text without its cause."""
+    cause: str
+    """Cause that several annotations may share; empty for none."""
+
+
+def capitalized(text: str) -> str:
+    """Returns a text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def event_text(event: Event) -> str:
+    """Returns the sentence of an event, with a count if it stands for several occurrences."""
+    sentence = capitalized(render(event))
+    return f"{event.repeats + 1} times within a minute; latest: {sentence}" if event.repeats else sentence
+
+
+def shared_cause(record: Record) -> str:
+    """Returns the cause of a record as a sentence, which a list shows once for the records that share it."""
+    return capitalized(render_cause(record))
 
 
 def annotation_of(event: Event) -> Annotation | None:
@@ -43,9 +64,15 @@ def annotation_of(event: Event) -> Annotation | None:
     kind = ANNOTATION_KINDS.get(event.kind)
     if kind is None:
         return None
-    label = event.kind.replace("_", " ").capitalize()
+    begin = f"{event.kind.label}: {event.subject}. "
+    cause = shared_cause(event)
     return Annotation(
-        ordinal=event.ordinal, at=event.at, kind=kind, text=f"{label}: {event.subject}. {event_sentence(event)}"
+        ordinal=event.ordinal,
+        at=event.at,
+        kind=kind,
+        text=begin + event_text(event),
+        summary=begin + (capitalized(render_summary(event)) if cause else event_text(event)),
+        cause=cause,
     )
 
 

@@ -15,6 +15,7 @@ from astraflow.cli.inspection.screen import number, share, size
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import Event, NodeState, Report
 from astraflow.runtime import logs
 from astraflow.runtime.service import run_process, run_until
@@ -49,7 +50,7 @@ def report_tables(report: Report) -> Group:
         else [Text("not persisted: a restart starts the run from the beginning", style="yellow")]
     )
     events = [
-        Text(f"{event.kind}  {event.subject}: {event.message}{_repeats_suffix(event)}", style="dim")
+        Text(f"{event.kind.value}  {event.subject}: {render(event)}{_repeats_suffix(event)}", style="dim")
         for event in report.events[-5:]
     ]
     evaluations = [round_table(report.evaluations)] if report.evaluations else []

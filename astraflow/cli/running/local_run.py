@@ -29,6 +29,8 @@ from astraflow.cli.running.service_addresses import ServiceAddresses, choose_add
 from astraflow.cli.running.supervisor import ProcessEvent, Program, RoleFailed, Supervisor
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import Event, NodeState, Report
 from astraflow.dataflow.reporting.failures import FAILING_S, TotalFailure
 from astraflow.recipe.config import Recipe
@@ -212,7 +214,7 @@ class LocalRun:
         self._problems = report.problems
         for event in suspensions(report, after=self._suspended_at):
             self._suspended_at = event.at
-            self._screen.print_message(event.message, style="yellow")
+            self._screen.print_message(render(event), style="yellow")
         if any(stream.steps for stream in report.streams):
             self._screen.progress(report)
         else:
@@ -264,7 +266,7 @@ def page_link(directory: Path) -> str:
 def suspensions(report: Report, *, after: float) -> list[Event]:
     """Returns the latest events about times in which dataflow did not run. after: earlier ones are left out. Unix
     seconds."""
-    return [event for event in report.events if event.kind == "run_suspended" and event.at > after]
+    return [event for event in report.events if event.kind is RecordKind.RUN_SUSPENDED and event.at > after]
 
 
 def working_programs(report: Report) -> list[str]:

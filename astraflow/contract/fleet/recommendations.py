@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from astraflow.contract.ids import NodeId, PoolId
-from astraflow.contract.values import Json
+from astraflow.contract.record_causes import CAUSES
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, value_names
+from astraflow.contract.values import Json, Value, Values
 
 
 class Mode(Enum):
@@ -67,6 +70,8 @@ class Reason(Enum):
     PARTIAL_NODES = "partial_nodes"
     """Some nodes serve some policies only. The rule compares the work of all nodes with the demand of all policies, so
     it moves no target of the run."""
+    COMPLETE = "complete"
+    """The run is complete: nodes that an autoscaler started would leave at once."""
     PLAIN_RULE = "plain_rule"
     """The plain rule decided: the published dead band on the trainer's wait."""
 
@@ -111,16 +116,29 @@ class PoolRecommendation:
     """Number of nodes above which the sizer scales down."""
     reasons: tuple[Reason, ...]
     """The deciding reason first."""
-    sentence: str
-    """The reasons as one sentence."""
+    before: int = 0
+    """Recommended size at the previous tick. Nodes."""
     limited_by: tuple[LimitInEffect, ...] = ()
     """Limits that keep the target away from the demand; empty for none."""
     victims: tuple[NodeId, ...] = ()
     """Nodes to retire first."""
     inputs: Mapping[str, float] = field(default_factory=dict)
     """Measured inputs; keys in `RECOMMENDATION_INPUTS`. An unmeasured figure is absent."""
+    figures: Values = field(default_factory=dict)
+    """Values of the text of the deciding reason that are no inputs."""
     input_hash: str = ""
     """Hash of all inputs of the sizer: equal hashes mean equal recommendations."""
+
+    @property
+    def change(self) -> Record:
+        """Record of the recommended size with its reason: a moved target, or one that stays."""
+        kind = RecordKind.TARGET_LIMITED if self.target == self.before else RecordKind.TARGET_MOVED
+        cause = self.reasons[0].value
+        known: dict[str, Value] = {**self.inputs, **self.figures, "before": self.before, "target": self.target}
+        names = value_names(kind.template) | value_names(CAUSES[cause])
+        values = {name: known[name] for name in names if name in known}
+        limits = {"limits": ",".join(limit.value for limit in self.limited_by)} if self.limited_by else {}
+        return Record(kind=kind, subject=self.pool, actor=self.policy, cause=cause, values=values | limits)
 
 
 RECOMMENDATION_INPUTS = {

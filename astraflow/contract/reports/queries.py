@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Event, SampledTrajectory
 from astraflow.contract.rollouts.agent_calls import CallOutcome
 from astraflow.contract.rollouts.spans import Ending
@@ -198,10 +199,10 @@ class GroupPage:
 class EventQuery:
     """Selects events, newest first. A field that is empty or None matches all."""
 
-    kinds: tuple[str, ...] = ()
+    kinds: tuple[RecordKind, ...] = ()
     subject: str = ""
     text: str = ""
-    """Substring of the subject or the message; case-insensitive for ASCII letters."""
+    """Substring of the subject or the rendered sentence; case-insensitive for ASCII letters."""
     before: int | None = None
     """Selects events older than this ordinal."""
     limit: int = 100

@@ -9,6 +9,7 @@ from astraflow.contract.fleet.recommendations import PoolRecommendation
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins, PluginKind, PluginSpec
+from astraflow.contract.records import Record
 from astraflow.contract.reports.evaluations import EvaluationReport
 from astraflow.contract.rollouts.agent_calls import AgentCall, LiveSession
 from astraflow.contract.rollouts.failures import Failure
@@ -253,22 +254,16 @@ class StreamReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """An event of a run, for people: `kind` a word, `subject` what it concerns, `message` a sentence."""
+class Event(Record):
+    """Record of something that happened in a run."""
 
     ordinal: int
     """Grows with each event, over restarts too: the paging key."""
     at: float
     """Time of the event. Unix seconds."""
-    kind: str
-    """Kind of event: a name in `EVENT_KINDS`."""
-    subject: str
-    """Name of the node, pool, policy or flow that it concerns."""
-    message: str
-    """The event as a sentence."""
     repeats: int = 0
     """Number of further occurrences of the same kind that this event stands for; 0 for a single occurrence. Subject and
-    message are those of the latest occurrence."""
+    values are those of the latest occurrence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

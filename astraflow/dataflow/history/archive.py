@@ -41,7 +41,7 @@ UNREADABLE = ".unreadable"
 _CHANGE_BYTES = 200
 """Memory that a queued change takes besides its payload."""
 
-_SCHEMA_VERSION = 5
+_SCHEMA_VERSION = 6
 """Grows when the content of a table changes. A file without a migration is set aside, since runs do not depend on
 it."""
 
@@ -60,6 +60,15 @@ alter table samples add column calls_body blob not null default x'';
 alter table samples add column batched_at real;
 alter table samples add column trained_at real;
 """,
+    5: """
+alter table events add column actor text not null default '';
+alter table events add column reason text not null default '';
+alter table events add column cause text not null default '';
+alter table events add column severity text not null default 'info';
+alter table events add column figures text not null default '{}';
+update events set figures = json_object('text', message);
+alter table events drop column message;
+""",
 }
 """Changes of a file of an older version to the next, by the older version."""
 
@@ -67,8 +76,8 @@ _SCHEMA = """
 create table if not exists seconds (sequence integer primary key, body blob not null);
 create table if not exists minutes (sequence integer primary key, body blob not null);
 create table if not exists events (
-    ordinal integer primary key, at real not null, kind text not null, subject text not null, message text not null,
-    repeats integer not null
+    ordinal integer primary key, at real not null, kind text not null, subject text not null, repeats integer not null,
+    actor text not null, reason text not null, cause text not null, severity text not null, figures text not null
 );
 create table if not exists samples (
     ordinal integer primary key, policy text not null, flow text not null, group_id text not null, task text not null,

@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from astraflow.archive.events import event_columns, events_from_rows, find_events
+from astraflow.archive.events import COLUMNS, event_columns, events_from_rows, find_events
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import MAX_VALUE_CHARACTERS, Record, render
 from astraflow.contract.reports.queries import EventPage, EventQuery
 from astraflow.contract.reports.report import Event
-from astraflow.contract.values import Json
+from astraflow.contract.values import Json, Value
 from astraflow.dataflow.history.archive import Archive
 from astraflow.dataflow.history.repeats import RepeatedEvent, RepeatFilter
 from astraflow.dataflow.storage.journal import Journal
@@ -30,7 +32,8 @@ RECENT_EVENTS = 100
 MAX_JOURNALED_ACTIONS = 1000
 """Actions that stay in the journal: those that the archive may lose in a crash are among the latest of them. Count."""
 
-_INSERT = "insert or ignore into events values (?, ?, ?, ?, ?, ?)"
+_COLUMNS = ", ".join(COLUMNS)
+_INSERT = f"insert or ignore into events ({_COLUMNS}) values ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 (constant)
 
 
 class Events:
@@ -47,10 +50,22 @@ class Events:
         self._latest: deque[Event] = deque(maxlen=RECENT_EVENTS)
         self._restore()
 
-    def record_action(self, kind: str, subject: str, *, actor: str, reason: str, details: str = "") -> None:
-        """Records an action, as durable as its effect. details: text where kind and subject do not suffice."""
-        by = f"by {actor}: {reason or 'no reason given'}"
-        event = self._new_event(kind, subject, f"{details}, {by}" if details else by)
+    def record_action(
+        self,
+        kind: RecordKind,
+        subject: str,
+        *,
+        actor: str = "",
+        reason: str = "",
+        cause: str = "",
+        **values: Value,
+    ) -> None:
+        """Records an action, as durable as its effect. actor: empty for what the run itself decided."""
+        self.add_action(Record(kind=kind, subject=subject, actor=actor, reason=reason, cause=cause, values=values))
+
+    def add_action(self, record: Record) -> None:
+        """Records an action; see `record_action`."""
+        event = self._new_event(record)
         self._journal.put(
             "insert into acts values (?, ?)", event.ordinal, to_message(event, pb.Event).SerializeToString()
         )
@@ -60,13 +75,29 @@ class Events:
         )
         self._store(event, must_keep=True)
 
-    def add(self, kind: str, subject: str, message: str, *, source: str = "") -> None:
-        """Records an observation: `kind` a word, `subject` what it is about, `message` a sentence.
+    def add(
+        self,
+        kind: RecordKind,
+        subject: str,
+        *,
+        source: str = "",
+        actor: str = "",
+        reason: str = "",
+        cause: str = "",
+        **values: Value,
+    ) -> None:
+        """Records an observation. values: those of the kind's template.
 
         source: identifies repeats, where that is not the subject: a node's name for its ids.
         """
-        if self._repeats.is_reported(kind, source or subject, message, now=self._clock.now()):
-            self._store(self._new_event(kind, subject, message))
+        self.add_record(
+            Record(kind=kind, subject=subject, actor=actor, reason=reason, cause=cause, values=values), source=source
+        )
+
+    def add_record(self, record: Record, *, source: str = "") -> None:
+        """Records an observation; see `add`."""
+        if self._repeats.is_reported(record, source or record.subject, now=self._clock.now()):
+            self._store(self._new_event(record))
 
     def tick(self) -> None:
         """Records the repeats that are due."""
@@ -103,7 +134,7 @@ class Events:
             what="action",
             delete="delete from acts where ordinal = ?",
         )
-        rows = self._archive.rows("select * from events order by ordinal desc limit ?", (RECENT_EVENTS,))
+        rows = self._archive.rows(f"select {_COLUMNS} from events order by ordinal desc limit ?", (RECENT_EVENTS,))  # noqa: S608 (constant)
         events_by_ordinal = {event.ordinal: event for event in events_from_rows(rows)}
         for action in actions:
             self._archive.put(_INSERT, *event_columns(action), must_keep=True)
@@ -113,16 +144,32 @@ class Events:
         self._ordinal = max([self._ordinal, *events_by_ordinal])
 
     def _record_repeats(self, repeated: RepeatedEvent) -> None:
-        repeats = repeated.count - 1
-        self._store(self._new_event(repeated.kind, repeated.subject, repeated.message, repeats=repeats))
+        self._store(self._new_event(repeated.latest, repeats=repeated.count - 1))
 
-    def _new_event(self, kind: str, subject: str, message: str, *, repeats: int = 0) -> Event:
+    def _new_event(self, record: Record, *, repeats: int = 0) -> Event:
+        """Returns the next event; texts of its values are cut, since peers write some of them."""
         self._ordinal += 1
-        at = self._clock.wall()
-        return Event(ordinal=self._ordinal, at=at, kind=kind, subject=subject, message=message, repeats=repeats)
+        values = {
+            name: value[:MAX_VALUE_CHARACTERS] if isinstance(value, str) else value
+            for name, value in record.values.items()
+        }
+        return Event(
+            ordinal=self._ordinal,
+            at=self._clock.wall(),
+            kind=record.kind,
+            subject=record.subject,
+            actor=record.actor,
+            reason=record.reason,
+            cause=record.cause,
+            severity=record.kind.severity,
+            values=values,
+            repeats=repeats,
+        )
 
     def _store(self, event: Event, *, must_keep: bool = False) -> None:
         self._latest.append(event)
-        self._archive.put(_INSERT, *event_columns(event), size_bytes=len(event.message), must_keep=must_keep)
+        columns = event_columns(event)
+        size_bytes = sum(len(column) for column in columns if isinstance(column, str))
+        self._archive.put(_INSERT, *columns, size_bytes=size_bytes, must_keep=must_keep)
         self._archive.put("delete from events where ordinal <= ?", event.ordinal - self._limit)
-        log.info(event.kind, subject=event.subject, message=event.message, repeats=event.repeats)
+        log.info(event.kind.value, subject=event.subject, message=render(event), repeats=event.repeats)

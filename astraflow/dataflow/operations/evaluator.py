@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.dataflow.evaluation.evaluation import Evaluation
@@ -70,7 +71,7 @@ class Evaluator:
                     "choose a published version",
                     code="evaluation.unknown_version",
                 )
-        self._run.events.record_action("evaluation_requested", flow, actor=actor, reason=reason)
+        self._run.events.record_action(RecordKind.EVALUATION_REQUESTED, flow, actor=actor, reason=reason)
         self._start_or_queue(evaluation, {**newest, **versions}, actor=actor, reason=reason)
         report = evaluation.running_report()
         assert report is not None  # noqa: S101 (no round ran, so this one started)
@@ -92,7 +93,7 @@ class Evaluator:
             self._run.records.record_closed(group.id, ())
         report = self._end(evaluation, EvaluationState.STOPPED)
         self._run.events.record_action(
-            "evaluation_stopped", flow, actor=actor, reason=f"round {report.round}: {reason}"
+            RecordKind.EVALUATION_STOPPED, flow, actor=actor, reason=reason, round=report.round
         )
         return f"round {report.round} of {flow} stopped; {report.done} of {report.total} samples had returned"
 
@@ -168,7 +169,13 @@ class Evaluator:
 
     def _end_complete(self, evaluation: Evaluation) -> None:
         report = self._end(evaluation, EvaluationState.DONE)
-        self._run.events.add("evaluation_done", evaluation.id, _round_text(report))
+        self._run.events.add(
+            RecordKind.EVALUATION_DONE,
+            evaluation.id,
+            round=report.round,
+            versions=versions_text(report.versions),
+            scores=_scores_text(report),
+        )
         if evaluation.pending_request is not None:
             request, evaluation.pending_request = evaluation.pending_request, None
             self._start(evaluation, request)
@@ -191,8 +198,14 @@ class Evaluator:
         )
         number = max(number, self._run.records.last_round + 1)  # an evaluation may be renamed between restarts
         evaluation.rounds.begin(Round(number=number, request=request, started_at=self._run.clock.wall()))
-        message = f"round {number}, {versions_text(request.versions)}, requested by {request.actor}: {request.reason}"
-        self._run.events.add("evaluation_started", evaluation.id, message)
+        self._run.events.add(
+            RecordKind.EVALUATION_STARTED,
+            evaluation.id,
+            actor=request.actor,
+            reason=request.reason,
+            round=number,
+            versions=versions_text(request.versions),
+        )
         self._run.nodes_notifier.notify()
 
     def _end(self, evaluation: Evaluation, state: EvaluationState) -> EvaluationReport:
@@ -244,7 +257,6 @@ def _age(evaluation: Evaluation) -> int:
     return evaluation.rounds.round.number if evaluation.rounds.round else 0
 
 
-def _round_text(report: EvaluationReport) -> str:
-    """Returns a one-line summary of a round."""
+def _scores_text(report: EvaluationReport) -> str:
     figures = ", ".join(f"{score.policy} {score.name} {score.value:.3f}" for score in report.scores)
-    return f"round {report.round}, {versions_text(report.versions)}: {figures or 'no sample succeeded'}"
+    return figures or "no sample succeeded"

@@ -8,6 +8,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from astraflow.contract.ids import GroupId
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.rollouts.tasks import Group
 from astraflow.contract.rollouts.trajectories import Episode
 from astraflow.dataflow.admission.group_scoring import GroupScoring, without_unsampled_texts
@@ -66,8 +67,10 @@ class GroupScorer:
                 return without_unsampled_texts(await scoring.scored(group))
             except Exception as problem:  # a third-party group reward may raise anything
                 scoring.counts["failed_attempts"] += 1
-                cause = f"{group.id}, attempt {attempt}: {type(problem).__name__}: {problem}"
-                self._run.events.add("group_reward_failed", group.flow, cause[:500])
+                error = f"{type(problem).__name__}: {problem}"[:500]
+                self._run.events.add(
+                    RecordKind.GROUP_REWARD_FAILED, group.flow, group=group.id, attempt=attempt, error=error
+                )
             if attempt < scoring.config.attempts:
                 await backoff.wait()
         return None

@@ -6,6 +6,7 @@ from astraflow.access.callers import Role, current_caller
 from astraflow.contract.errors import Conflict, NotPermitted
 from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import NodeFacts
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.run import Run
 
@@ -14,8 +15,7 @@ def caller_node(run: Run, node_id: NodeId) -> Node:
     """Returns the node that a call names. Raises: UnknownNode; NotPermitted when it has another credential."""
     node, caller = run.registry.get(node_id), current_caller()
     if caller.role is Role.NODE and node.holder != caller.holder:
-        refusal = f"a caller of pool {caller.pool} used its id with another credential"
-        run.events.add("node_refused", node.id, refusal, source=node.facts.name)
+        run.events.add(RecordKind.NODE_REFUSED, node.id, source=node.facts.name, pool=caller.pool, identity="id")
         raise NotPermitted(
             f"cannot act as node {node_id!r}: it joined with another credential; join under a different name",
             code="node.other_credential",
@@ -28,8 +28,7 @@ def check_name_holder(run: Run, facts: NodeFacts) -> str:
     caller = current_caller()
     other = run.registry.node_of_other_holder(facts.name, caller.holder)
     if caller.role is Role.NODE and other is not None:
-        refusal = f"a node of pool {facts.pool} tried to join under its name with another credential"
-        run.events.add("node_refused", other.id, refusal, source=facts.name)
+        run.events.add(RecordKind.NODE_REFUSED, other.id, source=facts.name, pool=facts.pool, identity="name")
         raise Conflict(
             f"cannot join as {facts.name!r}: a node of pool {other.facts.pool!r} has this name with another "
             "credential; choose another --name, or stop that node",

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.operations.leasing import Leasing
 from astraflow.dataflow.operations.node_callers import caller_node, check_name_holder, nodes_of
@@ -57,8 +58,14 @@ class Membership:
             most = self._run.shares.room(node.id, now=now).tasks
             flow.leases.claim(node.id, facts.running, now=now, at_most=most)
         if facts.engine:  # a node that does not know its engine yet joins again once it does
-            message = f"{facts.name}, pool {facts.pool}, engine {facts.engine}"
-            self._run.events.add("node_joined", node.id, message, source=facts.name)
+            self._run.events.add(
+                RecordKind.NODE_JOINED,
+                node.id,
+                source=facts.name,
+                name=facts.name,
+                pool=facts.pool,
+                engine=facts.engine,
+            )
         if replaced:
             self._run.nodes_notifier.notify()
         return node
@@ -68,7 +75,7 @@ class Membership:
         now = self._run.clock.now()
         node = caller_node(self._run, status.node)
         if status.leave_reason and node.drain_reason is None:
-            self._run.events.add("node_draining", node.id, status.leave_reason)
+            self._run.events.add(RecordKind.NODE_DRAINING, node.id, reason=status.leave_reason)
         served, possible = node.versions, self._version_check.possible(status.versions)
         if possible is not status.versions:
             status = replace(status, versions=possible)
@@ -106,8 +113,8 @@ class Membership:
             if returned := sum(flow.expire_tasks_of(node.id) for flow in self._run.all_flows):
                 self._note_expiries(node.id, returned)
             self._run.shares.forget(node.id)
-            message = f"no heartbeat for {now - node.last_heartbeat_at:.0f} s; its tasks are requeued"
-            self._run.events.add("node_lost", node.id, message, source=node.facts.name)
+            silent_s = now - node.last_heartbeat_at
+            self._run.events.add(RecordKind.NODE_LOST, node.id, source=node.facts.name, silent_s=silent_s)
         for stall in self._run.stall_detector.check(now=now):
             self._record_stall(stall)
         has_reclaimed = self._reclaimer.reclaim()
@@ -123,8 +130,7 @@ class Membership:
     def _leave(self, node: Node, reason: str, *, is_preempted: bool = False) -> int:
         self._run.registry.leave(node.id, is_preempted=is_preempted)
         returned = self._return_tasks_of(node)
-        message = f"{reason or 'no reason given'}; {returned} tasks returned"
-        self._run.events.add("node_left", node.id, message, source=node.facts.name)
+        self._run.events.add(RecordKind.NODE_LEFT, node.id, source=node.facts.name, reason=reason, tasks=returned)
         if returned:
             self._run.nodes_notifier.notify()
         return returned
@@ -138,14 +144,13 @@ class Membership:
     def _record_stall(self, stall: StallChange) -> None:
         """Records a stall change and notifies nodes, since flows may wait for other policies now."""
         if stall.is_stalled:
-            message = f"no step for {stall.silent_s:.0f} s although a batch is ready"
-            self._run.events.add("trainer_stalled", stall.policy, message)
+            self._run.events.add(RecordKind.TRAINER_STALLED, stall.policy, silent_s=stall.silent_s)
         else:
-            self._run.events.add("trainer_resumed", stall.policy, "the trainer makes steps again")
+            self._run.events.add(RecordKind.TRAINER_RESUMED, stall.policy)
         self._run.nodes_notifier.notify()
 
     def _note_expiries(self, node_id: NodeId, leases: int) -> None:
         for node in self._run.registry.nodes():
             if node.id == node_id:
                 node.lease_expiries += leases
-        self._run.events.add("leases_expired", node_id, f"{leases} leases expired; the tasks are requeued")
+        self._run.events.add(RecordKind.LEASES_EXPIRED, node_id, leases=leases)

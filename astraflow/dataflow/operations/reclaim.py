@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 from astraflow.contract.ids import NodeId
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.issuing.leases import HeldTask
 from astraflow.dataflow.issuing.patience import FIRST_TASKS, MIN_S, longest_s
@@ -109,9 +110,8 @@ class Reclaimer:
             results = self._run.shares.results_of(node_id)
             if is_loss:
                 self._run.shares.lose(node_id, len(kept), now=now)
-            message = f"{len(kept)} tasks held for {max(held.age_s for held in kept):.0f} s without a result (it has "
-            message += f"returned {results or 'none'}); they are leased again"
-            self._run.events.add("leases_expired", node_id, message)
+            held_s = max(held.age_s for held in kept)
+            self._run.events.add(RecordKind.LEASES_EXPIRED, node_id, tasks=len(kept), held_s=held_s, results=results)
             for node in self._run.registry.nodes():
                 if node.id == node_id:
                     self._note(node, kept, results)

@@ -3,10 +3,12 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 from astraflow.access.callers import current_caller
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import MAX_VERSION, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.rollouts.limits import MAX_TRAJECTORIES, RowLimits
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.trajectories import Episode, Trajectories
@@ -42,10 +44,16 @@ class ResultCheck:
         refused = [result for result, episode in zip(results, episodes, strict=True) if result is not episode]
         if not refused:
             return episodes
-        others = f" (and {len(refused) - 1} others of {len(results)} results)" if len(refused) > 1 else ""
         failure = refused[0].failure
-        message = f"{refused[0].task}: {failure.message if failure else ''}{others}"
-        self._run.events.add("push_refused", node, message)
+        others: dict[str, Any] = {"others": len(refused) - 1, "results": len(results)} if len(refused) > 1 else {}
+        self._run.events.add(
+            RecordKind.PUSH_REFUSED,
+            node,
+            cause=failure.limit if isinstance(failure, Refusal) else "",
+            task=refused[0].task,
+            error=failure.message if failure else "",
+            **others,
+        )
         return results
 
     def partial_rollout(self, partial: PartialRollout, *, node: NodeId) -> PartialRollout:
@@ -55,7 +63,8 @@ class ResultCheck:
         if flow is None or defect is None:
             return partial
         flow.counts.refused[defect.limit] += 1
-        self._run.events.add("push_refused", node, f"{partial.task}, handed back: {defect.cause}")
+        error = f"handed back: {defect.cause}"
+        self._run.events.add(RecordKind.PUSH_REFUSED, node, cause=defect.limit, task=partial.task, error=error)
         return replace(partial, generations=(), continued_tokens=0)
 
     def note_outcomes(self, node: Node, *, refused: int, outcomes: Sequence[str]) -> None:
@@ -64,14 +73,17 @@ class ResultCheck:
         pause_s = self._run.shares.judge(node.id, refused=refused, accepted=accepted, now=self._run.clock.now())
         if pause_s:
             returned = sum(flow.return_tasks_of(node.id) for flow in self._run.all_flows)
-            message = f"no tasks for {pause_s:g} s, because its results break limits; {returned} tasks are requeued"
-            self._run.events.add("leases_withheld", node.id, message, source=node.facts.name)
+            self._run.events.add(
+                RecordKind.LEASES_WITHHELD, node.id, source=node.facts.name, pause_s=pause_s, tasks=returned
+            )
             self._run.nodes_notifier.notify()
 
     def note_refused_message(self, problem: Exception) -> None:
         """Notes a push that cannot be decoded, for the node whose credential it came with."""
         caller = current_caller()
-        self._run.events.add("push_refused", caller.name or "unknown", str(problem), source=caller.holder)
+        self._run.events.add(
+            RecordKind.PUSH_REFUSED, caller.name or "unknown", source=caller.holder, error=str(problem)
+        )
         for node in nodes_of(self._run, {caller.holder} - {""}):
             self.note_outcomes(node, refused=1, outcomes=())
 
@@ -146,5 +158,5 @@ class VersionCheck:
         return self._run.streams[policy].version + 1 if policy in self._run.trainers else MAX_VERSION // 2
 
     def _recorded(self, problem: InvalidInput, node: NodeId) -> InvalidInput:
-        self._run.events.add("push_refused", node, str(problem))
+        self._run.events.add(RecordKind.PUSH_REFUSED, node, cause=problem.code, error=str(problem))
         return problem

@@ -10,6 +10,7 @@ from astraflow.access.callers import Caller, Role, current_caller
 from astraflow.contract.batches import stretches
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.rollouts.partial_rollouts import PartialRollout
 from astraflow.contract.rollouts.trajectories import NO_VERSION, Episode, Trajectories, TrajectoryColumns
 from astraflow.dataflow.flow import Flow
@@ -203,7 +204,8 @@ class Results:
         """Returns whether a node may push a result of an open task: only if it holds or held the task."""
         may_push = flow.leases.may_push(task, caller.holder)
         if not may_push:
-            self._run.events.add("push_refused", caller.name, f"the node never held {task}", source=caller.name)
+            error = "the node never held the task"
+            self._run.events.add(RecordKind.PUSH_REFUSED, caller.name, source=caller.name, task=task, error=error)
         return may_push
 
     def _record_accepted(self, results: Sequence[PushResult], raw: bytes | None, *, pushed: int) -> None:

@@ -8,6 +8,8 @@ from astraflow.archive.set_aside import SetAsideBatch, failure_text, row_nodes
 from astraflow.contract.batches import Batch, StepFailure, StepReport
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, render
 from astraflow.contract.rollouts.limits import RowLimits
 from astraflow.dataflow.operations.evaluator import Evaluator
 from astraflow.dataflow.run import EXPORT_HINT, Run
@@ -47,9 +49,9 @@ class TrainerOperations:
         if stream is not None:
             if damage not in ("", stream.last_set_aside):
                 stream.note_set_aside(damage)
-                self._run.events.add("checkpoint_set_aside", policy, damage)
+                self._run.events.add(RecordKind.CHECKPOINT_SET_ASIDE, policy, error=damage)
             self._advance(stream, version)
-        self._run.events.add("trainer_attached", policy, f"backend {backend} at version {version}")
+        self._run.events.add(RecordKind.TRAINER_ATTACHED, policy, backend=backend, version=version)
         return stream.counts.steps if stream is not None else 0
 
     async def pull(self, policy: PolicyId, version: Version, *, wait_s: float, unacknowledged: int = 0) -> Batch | None:
@@ -129,7 +131,7 @@ class TrainerOperations:
         failures = stream.failed_steps.of(failure.batch)
         error = failure_text(failures[-1])
         self._run.events.add(
-            "step_failed", failure.policy, f"step {len(failures)} on batch {failure.batch} ended its trainer: {error}"
+            RecordKind.STEP_FAILED, failure.policy, attempt=len(failures), batch=failure.batch, error=error
         )
         if verdict is Verdict.OTHER_CAUSE:
             await self._run.journal.wait_durable()
@@ -156,26 +158,32 @@ class TrainerOperations:
         )
         store = partial(self._run.set_aside.store_batch, batch, served.rows, at=self._run.clock.wall())
         try:
-            stored = f"stored as {await asyncio.to_thread(store)}"
+            stored = {"stored_as": await asyncio.to_thread(store)}
         except OSError as problem:
-            stored = f"not stored: {problem}"
+            stored = {"store_error": str(problem)}
         if stream.open_batch(served.id) is not served:
             return False
         producers = ", ".join(f"{rows} of {node}" for node, rows in list(batch.nodes.items())[:NAMED_NODES])
-        details = f"batch {served.id} is set aside, {sum(batch.nodes.values())} rows ({producers}) {stored}"
-        newer = stream.set_aside(
-            served, sentence=f"{details}: its steps ended the trainer: {errors[-1]}; {EXPORT_HINT}"
+        record = Record(
+            kind=RecordKind.BATCH_SET_ASIDE,
+            subject=stream.policy,
+            values={
+                "batch": served.id,
+                "rows": sum(batch.nodes.values()),
+                "nodes": producers,
+                "steps": len(errors),
+                "error": errors[-1],
+                **stored,
+            },
         )
+        newer = stream.set_aside(served, sentence=f"{render(record)}; {EXPORT_HINT}")
         groups = (*served.fresh_groups, *served.replayed)
         self._run.records.record_trained(stream.policy, served.id, replayable=(), released=groups)
         for dissolved in newer:
             self._run.records.record_dissolved(stream.policy, dissolved)
         for group in served.fresh_groups:
             self._run.samples.set_outcome(stream.policy, group.id, outcome=SET_ASIDE, step=None)
-        reason = f"{len(errors)} steps on it ended the trainer: {errors[-1]}"
-        self._run.events.record_action(
-            "batch_set_aside", stream.policy, actor="dataflow", reason=reason, details=details
-        )
+        self._run.events.add_action(record)
         self._advance(stream, stream.version)
         return True
 
@@ -189,8 +197,8 @@ class TrainerOperations:
             stream.policy, steps=stream.counts.steps, reward=stream.history.rewards[-1], at=self._run.clock.wall()
         )
         if completion is not None:
-            kind = "run_completed" if completion.ends_run else "stop_condition_met"
-            self._run.events.record_action(kind, stream.policy, actor="dataflow", reason=completion.reason)
+            kind = RecordKind.RUN_COMPLETED if completion.ends_run else RecordKind.STOP_CONDITION_MET
+            self._run.events.record_action(kind, stream.policy, condition=completion.reason)
 
     def _advance(self, stream: Stream, version: Version) -> None:
         """Sets the trainer's version, drops groups that are now too stale, and notifies nodes that wait at the gate."""

@@ -10,6 +10,7 @@ from astraflow.access.revocations import Revocations
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, NotAuthenticated, NotPermitted
 from astraflow.contract.ids import Name, NodeId, PolicyId, PoolId
 from astraflow.contract.nodes import KnownJoinToken
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.dataflow.history.events import Events
 from astraflow.dataflow.pool.credential_ledger import CredentialEntry, CredentialLedger
 from astraflow.runtime.clock import Clock
@@ -114,7 +115,7 @@ class Credentials:
         text = self._signer.sign(holder)
         limit = max_uses if is_reusable else 1
         self._ledger.put(CredentialEntry(holder=holder, digest=digest(text), state="minted", max_uses=limit))
-        self._events.record_action("join_token_minted", holder.id, actor=actor, reason=reason, details=what)
+        self._events.record_action(RecordKind.JOIN_TOKEN_MINTED, holder.id, actor=actor, reason=reason, grant=what)
         return text, holder
 
     def tokens(self) -> tuple[KnownJoinToken, ...]:
@@ -137,7 +138,7 @@ class Credentials:
             try:
                 return self._exchange(caller, request, role=role, name=name, pool=pool)
             except AstraFlowError as problem:
-                self._events.add("join_token_refused", caller.id, str(problem))
+                self._events.add(RecordKind.JOIN_TOKEN_REFUSED, caller.id, error=str(problem))
                 raise
         if caller.role is not Role.ADMIN:
             return self._issue(replace(caller, issued_from=caller.issued_from or caller.id), request)
@@ -179,7 +180,7 @@ class Credentials:
             if credential.state == "issued" and credential.holder.issued_from == token
         ]
         holders = self._revoke(issued)
-        self._events.record_action("join_token_revoked", token, actor=actor, reason=reason)
+        self._events.record_action(RecordKind.JOIN_TOKEN_REVOKED, token, actor=actor, reason=reason)
         also = f", and {len(holders)} credentials that were issued for it" if holders else ""
         return RevocationResult(message=f"join token {token} revoked{also}", holders=holders)
 
@@ -199,7 +200,7 @@ class Credentials:
                 code="credential.unknown",
             )
         holders = self._revoke(live)
-        self._events.record_action("credential_revoked", name, actor=actor, reason=reason, details=role.value)
+        self._events.record_action(RecordKind.CREDENTIAL_REVOKED, name, actor=actor, reason=reason, role=role.value)
         return RevocationResult(message=f"credential of {role.value} {name} revoked", holders=holders)
 
     def revoke_departed(self, caller: Caller) -> None:
@@ -213,7 +214,7 @@ class Credentials:
                 if entry.holder.holder == caller.holder
             ]
         ):
-            self._events.add("credential_revoked", caller.name, "the node left")
+            self._events.add(RecordKind.CREDENTIAL_REVOKED, caller.name, cause="left")
 
     @property
     def problem(self) -> str:
@@ -261,7 +262,7 @@ class Credentials:
             self._check_name(granted, holder.name)
             used = replace(entry, holder=replace(entry.holder, name=holder.name), state="used", key=key, uses=1)
             self._ledger.put(used)
-            self._events.add("join_token_used", caller.id, f"by {granted.value} {holder.name}")
+            self._events.add(RecordKind.JOIN_TOKEN_USED, caller.id, role=granted.value, name=holder.name)
         return self._issue(holder, request)
 
     def _exchange_reusable(self, entry: CredentialEntry, holder: Caller, request: bytes, key: str) -> IssuedCredential:
@@ -282,7 +283,7 @@ class Credentials:
             self._check_name(holder.role, holder.name)
             replaced = frozenset()
         self._ledger.put(replace(entry, uses=entry.uses + 1))
-        self._events.add("join_token_used", entry.holder.id, f"by {holder.role.value} {holder.name}")
+        self._events.add(RecordKind.JOIN_TOKEN_USED, entry.holder.id, role=holder.role.value, name=holder.name)
         return replace(self._issue(holder, request), replaced=replaced)
 
     def _check_name(self, role: Role, name: str) -> None:
@@ -310,7 +311,7 @@ class Credentials:
                 code="node.name_taken",
             )
         if earlier:
-            self._events.add("credential_revoked", name, "the node restarted")
+            self._events.add(RecordKind.CREDENTIAL_REVOKED, name, cause="restarted")
         return self._revoke(earlier)
 
     def _issue(self, holder: Caller, request: bytes) -> IssuedCredential:

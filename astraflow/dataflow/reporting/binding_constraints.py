@@ -212,7 +212,7 @@ def _node_finding(report: Report, stream: StreamReport, nodes: Sequence[NodeRepo
     if any(node.state is NodeState.READY for node in nodes):
         return None
     if nodes:
-        text = f"{len(nodes)} nodes have joined and load their engine and weights{latest_error(nodes)}"
+        text = f"{len(nodes)} nodes have joined and load their engine and weights{_error(nodes)}"
         return _found(Constraint.NODES_STARTING, stream, text)
     if any(node.state in _LIVE for node in report.nodes):
         return None  # none that serves the policies, which is a problem of its own
@@ -223,7 +223,7 @@ def _failures(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]
     failed = sum(counts.failed.values())
     if counts.accepted or failed < MIN_EPISODES:
         return None
-    text = f"all {failed} episodes {_since(stream)} failed ({_shares(counts.failed)}){latest_error(nodes)}"
+    text = f"all {failed} episodes {_since(stream)} failed ({_shares(counts.failed)}){_error(nodes)}"
     return _found(Constraint.EPISODES_FAIL, stream, text, outcome="failed")
 
 
@@ -233,7 +233,7 @@ def _drops(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]) -
         reason = counts.dropped.most_common(1)[0][0]
         text = f"{dropped} groups came in {_since(stream)}, and all were dropped ({_shares(counts.dropped)}); the mean "
         text += f"reward of the latest rollouts is {stream.reward_produced:.3g}"
-        text += latest_error(nodes) if "failed" in counts.dropped else ""
+        text += _error(nodes) if "failed" in counts.dropped else ""
         return _found(Constraint.FILTERED, stream, text, outcome=reason)
     return None
 
@@ -270,9 +270,9 @@ def _lease_finding(
     lag = min(report.lag(node).get(stream.policy, 0) for node in nodes)
     if lag > stream.max_staleness:
         text = f"all nodes are {lag} or more versions behind its trainer, more than max_staleness = "
-        text += f"{stream.max_staleness} allows{latest_error(nodes)}"
+        text += f"{stream.max_staleness} allows{_error(nodes)}"
         return _found(Constraint.OLD_WEIGHTS, stream, text)
-    text = f"{len(nodes)} nodes are ready and lease no task{latest_error(nodes)}"
+    text = f"{len(nodes)} nodes are ready and lease no task{_error(nodes)}"
     return _found(Constraint.NO_LEASES, stream, text)
 
 
@@ -288,8 +288,12 @@ def _found(constraint: Constraint, stream: StreamReport, text: str, *, outcome: 
 
 
 def latest_error(nodes: Iterable[NodeReport]) -> str:
-    """Returns the latest error of a node after a colon; empty without any."""
-    latest = next((node.errors[-1] for node in nodes if node.errors), "")
+    """Returns the latest error of a node; empty without any."""
+    return next((node.errors[-1] for node in nodes if node.errors), "")
+
+
+def _error(nodes: Iterable[NodeReport]) -> str:
+    latest = latest_error(nodes)
     return f": {latest}" if latest else ""
 
 

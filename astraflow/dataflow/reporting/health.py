@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from astraflow.contract.ids import FlowId, PolicyId
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record
 from astraflow.contract.reports.report import FlowReport, NodeReport, Report, StreamReport
+from astraflow.contract.values import Value
 from astraflow.dataflow.reporting.binding_constraints import latest_error
 from astraflow.dataflow.serving.stream import STALE
 
@@ -27,15 +30,6 @@ RECOVERY_FACTOR = 0.5
 """A share has recovered below this fraction of its threshold."""
 
 FAILED_PREFIX = "failed_"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """An event to record."""
-
-    kind: str
-    subject: str
-    message: str
 
 
 @dataclass(slots=True)
@@ -81,25 +75,24 @@ class HealthMonitor:
         self._failing: dict[FlowId, _Share] = {}
         self._problems: tuple[str, ...] = ()
 
-    def findings(self, report: Report) -> list[Finding]:
-        """Returns the problems that began or ended with this report."""
-        findings = list(self._problem_findings(report))
+    def changes(self, report: Report) -> Iterator[Record]:
+        """Yields the problems that began or ended with this report."""
+        yield from self._problem_changes(report)
         for stream in report.streams:
-            findings += self._stream_findings(stream, report.uptime_s)
+            yield from self._stream_changes(stream, report.uptime_s)
         for flow in report.flows:
-            findings += self._flow_findings(flow, report.nodes)
-        return findings
+            yield from self._flow_changes(flow, report.nodes)
 
-    def _problem_findings(self, report: Report) -> Iterator[Finding]:
+    def _problem_changes(self, report: Report) -> Iterator[Record]:
         for problem in report.problems:
             if problem not in self._problems:
-                yield Finding(kind="problem", subject=report.run, message=problem)
+                yield _record(RecordKind.PROBLEM, report.run, text=problem)
         for problem in self._problems:
             if problem not in report.problems:
-                yield Finding(kind="problem_resolved", subject=report.run, message=f"resolved: {problem}")
+                yield _record(RecordKind.PROBLEM_RESOLVED, report.run, text=f"resolved: {problem}")
         self._problems = report.problems
 
-    def _stream_findings(self, stream: StreamReport, now: float) -> Iterator[Finding]:
+    def _stream_changes(self, stream: StreamReport, now: float) -> Iterator[Record]:
         state = self._streams.get(stream.policy)
         if state is None:
             state = _StreamState(steps=stream.steps, stepped_at=now, redelivered=stream.redelivered)
@@ -111,26 +104,25 @@ class HealthMonitor:
         yield from _stale_drops(stream, state)
         if stream.redelivered > state.redelivered:
             state.redelivered = stream.redelivered
-            yield Finding(
-                kind="batch_redelivered", subject=stream.policy, message="a batch was delivered to its trainer again"
-            )
+            yield _record(RecordKind.BATCH_REDELIVERED, stream.policy)
 
-    def _flow_findings(self, flow: FlowReport, nodes: Sequence[NodeReport]) -> Iterator[Finding]:
+    def _flow_changes(self, flow: FlowReport, nodes: Sequence[NodeReport]) -> Iterator[Record]:
         episodes, failed = returned_episodes(flow.episodes)
         share = self._failing.setdefault(flow.id, _Share(FAILED_SHARE, FAILED_EPISODES, total=episodes, count=failed))
         crossed_share = share.observe(failed, episodes)
-        if crossed_share is not None:
-            message = f"{crossed_share:.0%} of the latest episodes failed"
-            if share.is_above_threshold:
-                yield Finding(kind="flow_failing", subject=flow.id, message=message + latest_error(nodes))
-            else:
-                yield Finding(kind="flow_recovered", subject=flow.id, message=message)
+        if crossed_share is None:
+            return
+        if share.is_above_threshold:
+            error = latest_error(nodes)
+            yield _record(RecordKind.FLOW_FAILING, flow.id, share=crossed_share, error=error)
+        else:
+            yield _record(RecordKind.FLOW_RECOVERED, flow.id, share=crossed_share)
 
 
-def _starvation(stream: StreamReport, state: _StreamState, now: float) -> Iterator[Finding]:
+def _starvation(stream: StreamReport, state: _StreamState, now: float) -> Iterator[Record]:
     if not stream.is_waiting:
         if state.is_starved:
-            yield Finding(kind="stream_supplied", subject=stream.policy, message="the trainer has a batch again")
+            yield _record(RecordKind.STREAM_SUPPLIED, stream.policy)
         state.waiting_since, state.is_starved = None, False
         return
     if state.waiting_since is None or state.waiting_since < state.stepped_at:
@@ -138,19 +130,25 @@ def _starvation(stream: StreamReport, state: _StreamState, now: float) -> Iterat
     waited_s = now - state.waiting_since
     if waited_s >= STARVED_S and not state.is_starved:
         state.is_starved = True
-        message = (
-            f"the trainer has waited for {waited_s:.0f} s: {stream.buffered} of {stream.batch_groups} groups are "
-            f"buffered, issue headroom {stream.issue_headroom}"
+        yield _record(
+            RecordKind.STREAM_STARVED,
+            stream.policy,
+            waited_s=waited_s,
+            buffered=stream.buffered,
+            batch_groups=stream.batch_groups,
+            headroom=stream.issue_headroom,
         )
-        yield Finding(kind="stream_starved", subject=stream.policy, message=message)
 
 
-def _stale_drops(stream: StreamReport, state: _StreamState) -> Iterator[Finding]:
+def _stale_drops(stream: StreamReport, state: _StreamState) -> Iterator[Record]:
     crossed_share = state.stale.observe(stream.dropped.get(STALE, 0), stream.admitted)
     if crossed_share is not None:
-        kind = "stale_drops" if state.stale.is_above_threshold else "stale_drops_resolved"
-        message = f"{crossed_share:.1%} of the latest groups were too stale to be trained on"
-        yield Finding(kind=kind, subject=stream.policy, message=message)
+        kind = RecordKind.STALE_DROPS if state.stale.is_above_threshold else RecordKind.STALE_DROPS_RESOLVED
+        yield _record(kind, stream.policy, share=crossed_share)
+
+
+def _record(kind: RecordKind, subject: str, **values: Value) -> Record:
+    return Record(kind=kind, subject=subject, values=values)
 
 
 def returned_episodes(episodes: Mapping[str, int]) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from astraflow.contract.fleet.recommendations import FleetConstraints, PoolRecommendation, Reason
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Report
 from astraflow.contract.values import Json
 from astraflow.dataflow.history.events import Events
@@ -65,7 +66,7 @@ class Recommender:
         self._constraints, self._constraints_received_at = constraints, self._report_at
 
     def observe(self, report: Report) -> None:
-        """Adds the next report. Records changes and limits of targets as actions, with their sentence."""
+        """Adds the next report. Records changes and limits of targets as actions."""
         self._report_at = report.at
         if self._constraints is not None and report.at - self._constraints_received_at > FLEET_CONSTRAINTS_VALID_S:
             self._constraints, self._is_due = None, True
@@ -86,11 +87,10 @@ class Recommender:
         self._journal.touch()
 
     def _record_events(self, recommendation: PoolRecommendation, *, has_moved: bool) -> None:
-        actor = f"the {recommendation.policy}"
         if has_moved:
-            self._events.record_action("target_moved", recommendation.pool, actor=actor, reason=recommendation.sentence)
-        for event in self._limits.observe(recommendation, has_moved=has_moved):
-            self._events.record_action(event.kind, event.pool, actor=actor, reason=event.sentence)
+            self._events.add_action(replace(recommendation.change, kind=RecordKind.TARGET_MOVED))
+        for record in self._limits.observe(recommendation, has_moved=has_moved):
+            self._events.add_action(record)
 
     def _signals(self) -> Signals:
         measured = self._observer.signals()
@@ -121,5 +121,4 @@ class Recommender:
 
 def _no_nodes_needed(recommendation: PoolRecommendation) -> PoolRecommendation:
     """Recommends no nodes for a complete run: nodes that an autoscaler starts would leave at once."""
-    sentence = "The run is complete: it needs no nodes."
-    return replace(recommendation, target=0, reasons=(Reason.IDLE,), sentence=sentence, victims=())
+    return replace(recommendation, target=0, reasons=(Reason.COMPLETE,), victims=())

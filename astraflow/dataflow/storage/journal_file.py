@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from astraflow.archive.set_aside import DamagedRecord
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
+from astraflow.dataflow.storage.journal_migrations import MIGRATIONS
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.errors import is_disk_full
@@ -18,7 +19,7 @@ from astraflow.wire.errors import is_disk_full
 log = get_logger()
 
 _SCHEMA_VERSION = 15
-"""Grows when the tables or their bodies change; only releases with the same version can resume a run."""
+"""Grows when the tables or their bodies change; a run of a version without a migration cannot be resumed."""
 
 _SCHEMA = """
 create table if not exists states (name text primary key, body text not null) without rowid;
@@ -228,6 +229,12 @@ def _check_structure(database: sqlite3.Connection, path: Path) -> None:
 def _check_version(database: sqlite3.Connection, path: Path) -> None:
     (version,) = database.execute("pragma user_version").fetchone()
     (tables,) = database.execute("select count(*) from sqlite_master").fetchone()
+    while tables and version in MIGRATIONS:
+        with database:
+            database.execute("begin")
+            MIGRATIONS[version](database)
+            version += 1
+            database.execute(f"pragma user_version = {version}")
     if tables and version != _SCHEMA_VERSION:
         raise InvalidInput(
             f"cannot resume {str(path)!r}: another release wrote it (schema {version}, this release has "

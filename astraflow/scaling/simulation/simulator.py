@@ -10,6 +10,7 @@ import numpy as np
 
 from astraflow.contract.fleet.recommendations import PoolRecommendation, Reason
 from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.records import render
 from astraflow.scaling.measurement.lifecycle import Phase
 from astraflow.scaling.measurement.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.measurement.windows import CountedWork, Window, Work, WorkWindow
@@ -325,7 +326,7 @@ class Simulation:
             return ""
         before = dict(zip((name for name, _ in self._pools), self._ticks[-1].pools, strict=True))
         return " ".join(
-            recommendation.sentence
+            f"{recommendation.pool}: {render(recommendation.change)}."
             for recommendation in recommendations
             if recommendation.target != before[recommendation.pool]
         )

@@ -831,15 +831,24 @@ class Event(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     SUBJECT_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
     REPEATS_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    SEVERITY_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     at: _builtins.float
     kind: _builtins.str
     subject: _builtins.str
-    message: _builtins.str
     repeats: _builtins.int
     """Further occurrences of the same kind that this event stands for."""
+    actor: _builtins.str
+    reason: _builtins.str
+    cause: _builtins.str
+    severity: _builtins.str
+    values: _builtins.str
+    """A JSON object of numbers and texts."""
     def __init__(
         self,
         *,
@@ -847,12 +856,16 @@ class Event(_message.Message):
         at: _builtins.float = ...,
         kind: _builtins.str = ...,
         subject: _builtins.str = ...,
-        message: _builtins.str = ...,
         repeats: _builtins.int = ...,
+        actor: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        severity: _builtins.str = ...,
+        values: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "kind", b"kind", "message", b"message", "ordinal", b"ordinal", "repeats", b"repeats", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "at", b"at", "cause", b"cause", "kind", b"kind", "ordinal", b"ordinal", "reason", b"reason", "repeats", b"repeats", "severity", b"severity", "subject", b"subject", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1020,11 +1033,12 @@ class PoolRecommendation(_message.Message):
     BAND_LOW_FIELD_NUMBER: _builtins.int
     BAND_HIGH_FIELD_NUMBER: _builtins.int
     REASONS_FIELD_NUMBER: _builtins.int
-    SENTENCE_FIELD_NUMBER: _builtins.int
     LIMITED_BY_FIELD_NUMBER: _builtins.int
     VICTIMS_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     INPUT_HASH_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     at: _builtins.float
     """Unix seconds."""
@@ -1038,8 +1052,11 @@ class PoolRecommendation(_message.Message):
     band_low: _builtins.float
     """In nodes."""
     band_high: _builtins.float
-    sentence: _builtins.str
     input_hash: _builtins.str
+    before: _builtins.int
+    """Size recommended at the previous tick."""
+    figures: _builtins.str
+    """A JSON object of numbers and texts."""
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1061,15 +1078,16 @@ class PoolRecommendation(_message.Message):
         band_low: _builtins.float = ...,
         band_high: _builtins.float = ...,
         reasons: _abc.Iterable[_builtins.str] | None = ...,
-        sentence: _builtins.str = ...,
         limited_by: _abc.Iterable[_builtins.str] | None = ...,
         victims: _abc.Iterable[_builtins.str] | None = ...,
         inputs: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         input_hash: _builtins.str = ...,
+        before: _builtins.int = ...,
+        figures: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "band_high", b"band_high", "band_low", b"band_low", "input_hash", b"input_hash", "inputs", b"inputs", "limited_by", b"limited_by", "mode", b"mode", "pending", b"pending", "policy", b"policy", "pool", b"pool", "present", b"present", "reasons", b"reasons", "sentence", b"sentence", "target", b"target", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "band_high", b"band_high", "band_low", b"band_low", "before", b"before", "figures", b"figures", "input_hash", b"input_hash", "inputs", b"inputs", "limited_by", b"limited_by", "mode", b"mode", "pending", b"pending", "policy", b"policy", "pool", b"pool", "present", b"present", "reasons", b"reasons", "target", b"target", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2423,7 +2441,7 @@ class EventsRequest(_message.Message):
     limit: _builtins.int
     subject: _builtins.str
     text: _builtins.str
-    """Substring of subject or message."""
+    """Substring of subject or sentence."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Any of these; all when empty."""

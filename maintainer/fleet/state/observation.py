@@ -10,6 +10,7 @@ from astraflow.contract.fleet.instances import Cause, LaunchId
 from astraflow.contract.fleet.recommendations import FleetConstraints, Reason
 from astraflow.contract.ids import NodeId, PoolId, node_name
 from astraflow.contract.nodes import JoinToken
+from astraflow.contract.records import render_cause
 from astraflow.contract.reports.report import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -222,7 +223,7 @@ def reported_recommendations(report: Report) -> Mapping[PoolId, TargetRecommenda
     return {
         recommendation.pool: TargetRecommendation(
             target=recommendation.target,
-            reason=recommendation.sentence,
+            reason=render_cause(recommendation.change),
             victims=tuple(node_name(victim) for victim in recommendation.victims),
         )
         for recommendation in report.recommendations

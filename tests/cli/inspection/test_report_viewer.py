@@ -12,6 +12,7 @@ from astraflow.cli.inspection.report_viewer import report_tables
 from astraflow.cli.run_directory import RunDirectory
 from astraflow.cli.run_endpoints import find_run
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Event, NodeState
 from tests import make
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
@@ -52,13 +53,14 @@ def test_departed_nodes_are_not_shown() -> None:
 
 
 def test_a_repeated_event_shows_its_count() -> None:
-    once = Event(ordinal=1, at=1.0, kind="node_lost", subject="node-1", message="no heartbeat")
-    repeated = Event(ordinal=2, at=1.0, kind="push_refused", subject="node-2", message="stale", repeats=3)
+    once = Event(ordinal=1, at=1.0, kind=RecordKind.NODE_LOST, subject="node-1", values={"silent_s": 9})
+    refused, values = RecordKind.PUSH_REFUSED, {"error": "stale"}
+    repeated = Event(ordinal=2, at=1.0, kind=refused, subject="node-2", values=values, repeats=3)
     console = Console(width=160, record=True, quiet=False, file=None)
     with console.capture() as captured:
         console.print(report_tables(replace(make.report(), events=(once, repeated))))
     text = captured.get()
-    assert "no heartbeat (" not in text
+    assert "requeued (" not in text
     assert "stale (4 times within a minute)" in text
 
 

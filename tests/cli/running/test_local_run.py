@@ -12,6 +12,7 @@ from astraflow.cli.running.local_run import (
     waits_for_joined_nodes,
 )
 from astraflow.cli.running.supervisor import Program
+from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Completion, Event, NodeState
 from tests import make
 
@@ -47,8 +48,9 @@ def test_the_error_of_a_run_in_which_every_episode_fails_has_the_cause_once() ->
 
 
 def test_each_suspension_is_printed_once_and_none_of_an_earlier_session() -> None:
-    kinds = ("run_suspended", "node_joined", "run_suspended", "run_suspended")
-    events = [Event(ordinal=at, at=at, kind=kind, subject="run", message="") for at, kind in enumerate(kinds)]
+    suspended = RecordKind.RUN_SUSPENDED
+    kinds = (suspended, RecordKind.NODE_JOINED, suspended, suspended)
+    events = [Event(ordinal=at, at=at, kind=kind, subject="run") for at, kind in enumerate(kinds)]
     report = replace(make.report(), events=tuple(events))
     assert [event.ordinal for event in suspensions(report, after=0)] == [2, 3]
     assert suspensions(report, after=3) == []

@@ -118,7 +118,7 @@ async def test_no_text_of_other_authors_reaches_the_model(tmp_path: Path) -> Non
         await here.parts.fleet_manager.set_override(
             POOL, minutes=5, actor=here.maintainer._actor, key="h", reason=HOSTILE
         )
-        here.dataflow.recommendations = (advice(present=2, target=6, low=5.0, high=8.0, sentence=HOSTILE),)
+        here.dataflow.recommendations = (advice(present=2, target=6, low=5.0, high=8.0, figures={"policy": HOSTILE}),)
         await here.pass_time(60.0)
         opening = await here.maintainer.first_message()
         toolbox = here.maintainer.toolbox("t")

@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.synthetic_run import SyntheticRun
+from tests.fakes.synthetic_run import SyntheticRun, hostile_record
 from tests.fakes.web import RunningWeb, running_web
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -124,7 +124,7 @@ async def test_hostile_strings_of_live_updates_stay_text(
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
         await expect(page.locator(STEPS)).to_have_text("131")
         fake.synthetic_run = SyntheticRun(nodes=(HOSTILE, "b"), simulated=(HOSTILE,), node_errors={"b": (HOSTILE,)})
-        fake.synthetic_run.act(151, HOSTILE, HOSTILE, HOSTILE)
+        fake.synthetic_run.act(151, hostile_record(HOSTILE))
         await fake.advance()
 
         await expect(page.locator(".event-message").first).to_contain_text(HOSTILE)

@@ -9,11 +9,13 @@ from playwright.async_api import Page, expect
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.ids import PoolId
+from astraflow.contract.record_kinds import RecordKind
 from tests.fakes import maintainer
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.keyboard import KeyboardUser
+from tests.fakes.synthetic_run import text_record
 from tests.fakes.web import running_web
 from tests.maintainer.fleet.parts import POOL
 
@@ -180,7 +182,7 @@ async def test_annotations_open_decisions_and_the_palette_opens_nodes_by_keyboar
     await keys.is_seen()
 
     await keys.to("Target moved", like="[data-region=events] a")
-    fake.synthetic_run.act(fake.sequence, "trouble", "disk", "is nearly full")
+    fake.synthetic_run.act(fake.sequence, text_record(RecordKind.PROBLEM, "disk", "is nearly full"))
     await fake.advance()
     await expect(page.locator("[data-region=events]")).to_contain_text("nearly full")
     assert (await keys.name()).startswith("Target moved"), "the list was updated meanwhile"

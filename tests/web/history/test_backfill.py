@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -32,7 +33,8 @@ async def test_unreadable_reports_are_left_out_and_the_page_says_so(tmp_path: Pa
 
     assert recorded == 28
     (event,) = [event for event in events if event["kind"] == "reports_skipped"]
-    assert event["message"].startswith("2 recorded reports are invalid and left out; first cause: CorruptData:")
+    assert event["values"]["reports"] == 2
+    assert event["values"]["error"].startswith("CorruptData:")
 
 
 async def test_a_damaged_archive_is_refused_and_the_log_has_the_cause(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ async def test_a_damaged_archive_is_refused_and_the_log_has_the_cause(tmp_path: 
     assert "malformed; restore it from a backup if it is damaged" in entry["problem"]
 
 
-async def backfilled(folder: Path, page: Path) -> tuple[int, list[dict[str, str]]]:
+async def backfilled(folder: Path, page: Path) -> tuple[int, list[dict[str, Any]]]:
     """Fills a new database from the archive in the folder; returns the number of reports, and the run's events."""
     database = open_database(page)
     try:

@@ -12,6 +12,7 @@ from playwright.async_api import Browser, expect
 
 from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.synthetic_run import hostile_record
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import parsed
 
@@ -140,7 +141,7 @@ async def test_a_live_annotation_is_added_to_the_chart_as_text(
 ) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
         await expect(page.locator("a.annotation")).to_have_count(2)
-        fake.synthetic_run.act(151, "node_lost", "<b>n0</b>", "it went")
+        fake.synthetic_run.act(151, hostile_record("<b>n0</b>"))
         await fake.advance(3)
         newest = page.locator('a.annotation.loss[data-ordinal="10000"]')
         await expect(newest).to_have_attribute("aria-label", "Node lost: <b>n0</b>. It went")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import Report
 from tests import make
 from tests.fakes.control_plane import FakeControlPlane
@@ -13,10 +14,11 @@ from tests.fakes.fleet import running_fleet
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import running_web, shown_secret
 from tests.web.page_elements import notice_after, parsed
+from web.state.annotations import capitalized
 
 pytestmark = pytest.mark.anyio
 
-RECOMMENDATION = "3 to 4 nodes, because capacity is 0.70 of the demand."
+ADVICE = make.pool_advice("eu", target=4, before=3)
 
 
 class RunWithRecommendation(SyntheticRun):
@@ -24,7 +26,7 @@ class RunWithRecommendation(SyntheticRun):
 
     def report(self, sequence: int, **more: Any) -> Report:
         report = super().report(sequence, **more)
-        return replace(report, recommendations=(make.pool_advice("eu", target=4, sentence=f"eu: {RECOMMENDATION}"),))
+        return replace(report, recommendations=(ADVICE,))
 
 
 async def test_an_admin_injects_a_fault_once_and_sees_the_recommendation_of_the_rule(tmp_path: Path) -> None:
@@ -52,7 +54,7 @@ async def test_an_admin_injects_a_fault_once_and_sees_the_recommendation_of_the_
         await fleet.pass_time(5)
         assert fleet.parts.states()["ready"] == 3, "the repeated request injects no second fault"
         pool = parsed(await admin.get("/pools/eu"))
-        assert pool.one("p[data-live-text=pool/eu/recommendation]").text == RECOMMENDATION
+        assert pool.one("p[data-live-text=pool/eu/recommendation]").text == capitalized(render(ADVICE.change))
         token = shown_secret(await admin.post("/settings/tokens", data={"name": "t", "scope": "admin", "days": "1"}))
         headers = {"authorization": f"Bearer {token}", "idempotency-key": "k2"}
         lost = await admin.post(

@@ -9,13 +9,18 @@ import httpx
 import pytest
 
 from astraflow.contract.fleet.pools import KillScope
+from astraflow.contract.fleet.recommendations import LimitInEffect
+from astraflow.contract.record_kinds import RecordKind
+from astraflow.contract.records import Record, render_cause
+from astraflow.contract.values import Value
+from tests import make
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, running_web
 from tests.maintainer.fleet.parts import POOL
 from tests.web.page_elements import Element, notice_after, parsed
 from web.pools.kill_switch_routes import HOLD_BUTTON_REASON
-from web.state.sentences import split_cause
+from web.state.annotations import capitalized
 
 pytestmark = pytest.mark.anyio
 
@@ -348,11 +353,8 @@ async def test_suspended_launches_and_launch_delays_are_shown(
 async def test_decisions_of_one_tick_for_one_cause_share_its_cell(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
-    for pool, size in (("eu", "2 to 3"), ("us", "4 to 5")):
-        fake.synthetic_run.act(
-            100, "target_moved", pool, f"by the sizer: {pool}: {size} nodes, because it waits alike."
-        )
-    fake.synthetic_run.act(140, "target_moved", "eu", "by the sizer: eu: 3 to 4 nodes, because it waits alike.")
+    for at, pool, before in ((100, "eu", 2), (100, "us", 4), (140, "eu", 3)):
+        fake.synthetic_run.act(at, make.pool_advice(pool, before=before, target=before + 1).change)
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
         table = parsed(await client.get("/decisions?source=rule"))
@@ -365,7 +367,7 @@ async def test_decisions_of_both_journals_are_filtered_and_downloaded(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     (advice,) = fake.synthetic_run.report(100).recommendations
-    fake.synthetic_run.act(100, "target_moved", "local", f"by the sizer: {advice.sentence}")
+    fake.synthetic_run.act(100, advice.change)
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
         both = parsed(await client.get("/decisions"))
@@ -396,11 +398,10 @@ async def test_decisions_of_both_journals_are_filtered_and_downloaded(
 async def test_limits_of_a_target_and_refusals_of_the_guard_are_decisions(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
-    capped = "Stay at 3 nodes, because capacity is 0.74; held back by the largest number of nodes."
-    fake.synthetic_run.act(100, "target_limited", "local", f"by the sizer: local: {capped}")
-    fake.synthetic_run.act(
-        101, "limit_ended", "local", "by the sizer: local: no more held back by the largest number of nodes."
-    )
+    capped = make.pool_advice("local", before=3, target=3, limited_by=(LimitInEffect.MAX_NODES,)).change
+    fake.synthetic_run.act(100, capped)
+    ended: dict[str, Value] = {"limit": "max_nodes", "minutes": 3, "target": 4}
+    fake.synthetic_run.act(101, Record(kind=RecordKind.LIMIT_ENDED, subject="local", cause="max_nodes", values=ended))
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
         planned = {"target": 40, "reason": "far too many"}
@@ -410,9 +411,8 @@ async def test_limits_of_a_target_and_refusals_of_the_guard_are_decisions(
         (refused,) = (await client.get("/api/v1/decisions?kind=refuse")).json()["items"]
         page = parsed(await client.get(f"/decisions/{refused['id']}"))
         csv = (await client.get("/decisions.csv?kind=refuse")).text
-    decision, cause = split_cause(capped)
     (row,) = (row for row in rule.rows() if "limited" in row)
-    assert {decision, cause} <= set(row)
+    assert {"Stay at 3 nodes", capitalized(render_cause(capped))} <= set(row)
     assert {"limited", "limit lifted"} <= kinds(rule)
     (finding,) = [item for item in refused["findings"] if item["code"] == "max_nodes"]
     assert (finding["verdict"], finding["numbers"]) == ("refused", {"target": 40.0, "limit": 8.0})
@@ -446,7 +446,8 @@ async def test_hostile_strings_stay_text_on_the_pages_of_the_fleet(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     fleet.problems = (HOSTILE,)
-    fake.synthetic_run.act(100, "target_moved", "eu", f"by {HOSTILE}: {HOSTILE}")
+    moved = {"text": HOSTILE}
+    fake.synthetic_run.act(100, Record(kind=RecordKind.TARGET_MOVED, subject="eu", actor=HOSTILE, values=moved))
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
         await client.post("/pools/eu/override", data={"minutes": "9", "reason": HOSTILE, "key": "h"})

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from astraflow.contract.fleet.decisions import Decision, DecisionKind
+from astraflow.contract.records import render
 from astraflow.contract.reports.report import Event
 from maintainer.agent.tools import outputs
 from maintainer.agent.tools.inputs import EventsInput
@@ -78,5 +79,5 @@ def _event(view_context: ViewContext, event: Event) -> outputs.EventView:
         kind="node",
         pool=None,
         by=None,
-        text=redact(f"{event.kind}: {event.message}", view_context.names),
+        text=redact(f"{event.kind.value}: {render(event)}", view_context.names),
     )

@@ -8,6 +8,7 @@ import pytest
 from astraflow.contract.fleet.plans import PlanRequest
 from astraflow.contract.fleet.recommendations import Mode, PoolRecommendation, Reason
 from astraflow.contract.ids import NodeId
+from astraflow.contract.records import render_cause
 from maintainer.fleet.changes import plans
 from maintainer.fleet.changes.follower import REPLACEMENT_REASON
 from maintainer.fleet.state.observation import TargetRecommendation, reported_recommendations
@@ -48,12 +49,12 @@ def test_recommendations_are_read_from_the_report_without_unmeasured_ones() -> N
         band_low=1.0,
         band_high=2.0,
         reasons=(Reason.ABOVE_BAND,),
-        sentence="There is more than is needed.",
+        before=3,
         victims=(NodeId("01AB.7"),),
     )
     known = replace(make.report(), recommendations=(recommendation,))
     assert reported_recommendations(known) == {
-        POOL: TargetRecommendation(target=2, reason=recommendation.sentence, victims=("01AB",))
+        POOL: TargetRecommendation(target=2, reason=render_cause(recommendation.change), victims=("01AB",))
     }
     for reason in (Reason.UNMEASURED, Reason.SWITCHED_OFF):
         assert (

@@ -1,0 +1,573 @@
+"""Kinds of records: label, topics, meaning, and the template of the text with the values that it needs.
+
+A new kind is one member here and the line that records it. Templates are rendered by `astraflow.contract.records`:
+
+- `{silent_s:.0f}` is a number, `{task}` a text, `{nodes:node}` a count with its noun: "1 node", "2 nodes".
+- `{cause}` is the text of the record's cause in `CAUSES`, `{reason}` the reason that the actor gave.
+- A part in brackets is left out where one of its values is absent.
+"""
+
+from dataclasses import KW_ONLY, dataclass, fields
+from enum import Enum
+from functools import partial
+from typing import Any
+
+
+class Severity(Enum):
+    """Urgency of a record for a person."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Topic(Enum):
+    """Topic by which lists of events are filtered; in this order."""
+
+    FLEET = "Fleet"
+    NODES = "Nodes"
+    LEARNING = "Learning"
+    PROBLEMS = "Problems"
+    ACCESS = "Access"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Facts of one kind."""
+
+    name: str
+    _: KW_ONLY
+    topics: tuple[Topic, ...] = ()
+    """Topics of an event; empty for an event of the service itself, and for decisions."""
+    subject: str
+    """Noun of what `Record.subject` names."""
+    meaning: str
+    """When it is recorded, as a sentence."""
+    template: str = ""
+    """Text without actor and reason."""
+    because: str = ""
+    """Cause of the text, as a clause; lists show it once for several records that share it."""
+    is_routine: bool = False
+    """True for events of a healthy run, which lists show as one line with a count."""
+    plural: str = ""
+    """Label of several events; empty for a kind whose events stay single."""
+    label: str = ""
+    """Display name; empty: the name in words."""
+    is_decision: bool = False
+    """True for an entry of the fleet service's audit log, False for an event of a run."""
+
+
+_FLEET, _NODES, _LEARNING, _PROBLEMS, _ACCESS = Topic
+
+
+_decision = partial(Kind, is_decision=True)
+
+
+class RecordKind(Enum):
+    """All kinds, events by topic, then decisions of the fleet service."""
+
+    TARGET_MOVED = Kind(
+        "target_moved",
+        topics=(_FLEET,),
+        subject="pool",
+        meaning="The recommended size of the pool changed.",
+        template="{before:.0f} to {target:node}",
+        because="{cause}[; held back by {limits:words}]",
+    )
+    TARGET_LIMITED = Kind(
+        "target_limited",
+        topics=(_FLEET,),
+        subject="pool",
+        meaning="A limit began to keep the recommended size away from the demand.",
+        template="stay at {target:node}",
+        because="{cause}[; held back by {limits:words}]",
+        label="Limited",
+    )
+    LIMIT_ENDED = Kind(
+        "limit_ended",
+        topics=(_FLEET,),
+        subject="pool",
+        meaning="A limit of the recommended size no longer has an effect.",
+        template="the target is {target:node}",
+        because="it is no more held back by {limit:words}, after {minutes:minute}",
+        label="Limit lifted",
+    )
+    NODE_JOINED = Kind(
+        "node_joined",
+        topics=(_NODES,),
+        subject="node",
+        meaning="A node joined the run.",
+        template="{name}, pool {pool}, engine {engine}",
+        is_routine=True,
+        plural="nodes joined",
+    )
+    NODE_LEFT = Kind(
+        "node_left",
+        topics=(_NODES,),
+        subject="node",
+        meaning="A node left the run after it had finished or returned its tasks.",
+        template="{reason}; {tasks:task} returned",
+        is_routine=True,
+        plural="nodes left",
+    )
+    NODE_LOST = Kind(
+        "node_lost",
+        topics=(_FLEET, _NODES, _PROBLEMS),
+        subject="node",
+        meaning="A node sent no heartbeat for too long. Its tasks return to the queue.",
+        template="no heartbeat for {silent_s:.0f} s; its tasks are requeued",
+        plural="nodes lost",
+    )
+    NODE_DRAINING = Kind(
+        "node_draining",
+        topics=(_NODES,),
+        subject="node",
+        meaning="A node announced that it finishes its tasks and leaves, for example because it is preempted.",
+        template="{reason}",
+        is_routine=True,
+        plural="nodes draining",
+    )
+    NODE_DRAINED = Kind(
+        "node_drained",
+        topics=(_FLEET, _NODES),
+        subject="node",
+        meaning="A person or a program requested that the node finishes its tasks and leaves.",
+        template="[within {deadline_s:g} s]",
+        is_routine=True,
+        plural="drains requested",
+        label="Drain requested",
+    )
+    NODE_REFUSED = Kind(
+        "node_refused",
+        topics=(_NODES, _PROBLEMS),
+        subject="node",
+        meaning="A caller with another credential used the name or the id of a node.",
+        template="a caller of pool {pool} used its {identity} with another credential",
+        plural="nodes refused",
+    )
+    LEASES_EXPIRED = Kind(
+        "leases_expired",
+        topics=(_NODES, _PROBLEMS),
+        subject="node",
+        meaning="A node did not renew leases in time, or kept tasks for too long. They return to the queue.",
+        template="[{leases:lease} expired; the tasks are requeued][{tasks:task} held for {held_s:.0f} s without a "
+        "result (it has returned {results:.0f}); they are leased again]",
+        plural="nodes with expired leases",
+    )
+    PUSH_REFUSED = Kind(
+        "push_refused",
+        topics=(_NODES, _PROBLEMS),
+        subject="node",
+        meaning="A result or handed-back tokens were not accepted: they break a limit, such as the range of rewards "
+        "or the vocabulary, their versions are invalid, or the node never held the task.",
+        template="[{task}: ]{error}[ (and {others:.0f} others of {results:.0f} results)]",
+        plural="results refused",
+    )
+    LEASES_WITHHELD = Kind(
+        "leases_withheld",
+        topics=(_NODES, _PROBLEMS),
+        subject="node",
+        meaning="Several results of a node in a row broke limits. Its tasks return to the queue, and for a time that "
+        "doubles with each further refusal it gets none; then one at a time until a result is accepted.",
+        template="no tasks for {pause_s:g} s, because its results break limits; {tasks:task} requeued",
+        plural="nodes without tasks",
+    )
+    TRAINER_ATTACHED = Kind(
+        "trainer_attached",
+        topics=(_LEARNING,),
+        subject="policy",
+        meaning="A trainer connected.",
+        template="backend {backend} at version {version:.0f}",
+        is_routine=True,
+        plural="trainers attached",
+    )
+    TRAINER_STALLED = Kind(
+        "trainer_stalled",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="policy",
+        meaning="The trainer made no step for too long although a batch is ready.",
+        template="no step for {silent_s:.0f} s although a batch is ready",
+    )
+    TRAINER_RESUMED = Kind(
+        "trainer_resumed",
+        topics=(_LEARNING,),
+        subject="policy",
+        meaning="A stalled trainer makes steps again.",
+        template="the trainer makes steps again",
+    )
+    STREAM_STARVED = Kind(
+        "stream_starved",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="policy",
+        meaning="The trainer has waited for a batch for too long.",
+        template="the trainer has waited for {waited_s:.0f} s: {buffered:.0f} of {batch_groups:.0f} groups are "
+        "buffered, issue headroom {headroom:.0f}",
+    )
+    STREAM_SUPPLIED = Kind(
+        "stream_supplied",
+        topics=(_LEARNING,),
+        subject="policy",
+        meaning="A starved stream has a batch again.",
+        template="the trainer has a batch again",
+    )
+    STALE_DROPS = Kind(
+        "stale_drops",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="policy",
+        meaning="The share of groups that were too stale to be trained on rose above its threshold.",
+        template="{share:.1%} of the latest groups were too stale to be trained on",
+    )
+    STALE_DROPS_RESOLVED = Kind(
+        "stale_drops_resolved",
+        topics=(_LEARNING,),
+        subject="policy",
+        meaning="The share of groups that were too stale to be trained on fell below its threshold again.",
+        template="{share:.1%} of the latest groups were too stale to be trained on",
+    )
+    BATCH_REDELIVERED = Kind(
+        "batch_redelivered",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="policy",
+        meaning="A batch was delivered to its trainer again, because it was not reported as trained.",
+        template="a batch was delivered to its trainer again",
+    )
+    STEP_FAILED = Kind(
+        "step_failed",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="policy",
+        meaning="The step on a batch ended its trainer.",
+        template="step {attempt:.0f} on batch {batch} ended its trainer: {error}",
+        plural="steps failed",
+    )
+    BATCH_SET_ASIDE = Kind(
+        "batch_set_aside",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="policy",
+        meaning="A batch is not delivered again, because its steps ended the trainer repeatedly.",
+        template="batch {batch} is set aside, {rows:row} ({nodes}) [stored as {stored_as}][not stored: {store_error}]: "
+        "{steps:step} on it ended the trainer: {error}",
+        plural="batches set aside",
+    )
+    CHECKPOINT_SET_ASIDE = Kind(
+        "checkpoint_set_aside",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="policy",
+        meaning="A trainer could not read its newest checkpoint and goes on from an older one.",
+        template="{error}",
+        plural="checkpoints set aside",
+    )
+    PROMPT_UNUSABLE = Kind(
+        "prompt_unusable",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="flow",
+        meaning="A row of the flow's dataset is no prompt, and was left out.",
+        template="{error}",
+        plural="unusable prompts",
+    )
+    FLOW_FAILING = Kind(
+        "flow_failing",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="flow",
+        meaning="The share of failed episodes of the flow rose above its threshold.",
+        template="{share:.0%} of the latest episodes failed[: {error}]",
+    )
+    FLOW_RECOVERED = Kind(
+        "flow_recovered",
+        topics=(_LEARNING,),
+        subject="flow",
+        meaning="The share of failed episodes of the flow fell below its threshold again.",
+        template="{share:.0%} of the latest episodes failed",
+    )
+    GROUP_REWARD_FAILED = Kind(
+        "group_reward_failed",
+        topics=(_LEARNING, _PROBLEMS),
+        subject="flow",
+        meaning="A reward of whole groups raised an error.",
+        template="{group}, attempt {attempt:.0f}: {error}",
+    )
+    FLOW_PAUSED = Kind(
+        "flow_paused",
+        topics=(_LEARNING,),
+        subject="flow",
+        meaning="A person or a program paused the issue of the flow's groups.",
+    )
+    FLOW_RESUMED = Kind(
+        "flow_resumed",
+        topics=(_LEARNING,),
+        subject="flow",
+        meaning="A person or a program resumed the issue of the flow's groups.",
+    )
+    PLUGIN_FILE_LOADED = Kind(
+        "plugin_file_loaded",
+        topics=(_LEARNING,),
+        subject="flow or policy",
+        meaning="An operator's change of plugins imported a Python file in the process of dataflow.",
+        template="{file}",
+    )
+    PLUGINS_PLANNED = Kind(
+        "plugins_planned",
+        topics=(_LEARNING,),
+        subject="flow or policy",
+        meaning="A change of selector, filters or sampler was accepted; it takes effect with the next version.",
+        template="{slot} {plugins} from the next version on",
+    )
+    PLUGINS_CHANGED = Kind(
+        "plugins_changed",
+        topics=(_LEARNING,),
+        subject="flow or policy",
+        meaning="A planned change of selector, filters or sampler took effect.",
+        template="{slot} {plugins} is active[; these start without state, because the old state does not fit: "
+        "{restarted}]",
+    )
+    PLUGINS_UNCHANGED = Kind(
+        "plugins_unchanged",
+        topics=(_LEARNING,),
+        subject="flow or policy",
+        meaning="A requested change of selector, filters or sampler named what is active already.",
+        template="{slot} {plugins} stays",
+    )
+    EVALUATION_REQUESTED = Kind(
+        "evaluation_requested",
+        topics=(_LEARNING,),
+        subject="evaluation",
+        meaning="A person or a program requested a round.",
+    )
+    EVALUATION_STARTED = Kind(
+        "evaluation_started",
+        topics=(_LEARNING,),
+        subject="evaluation",
+        meaning="A round began.",
+        template="round {round:.0f}, {versions}",
+        is_routine=True,
+        plural="evaluations started",
+    )
+    EVALUATION_DONE = Kind(
+        "evaluation_done",
+        topics=(_LEARNING,),
+        subject="evaluation",
+        meaning="A round ended.",
+        template="round {round:.0f}, {versions}: {scores}",
+        is_routine=True,
+        plural="evaluations done",
+    )
+    EVALUATION_STOPPED = Kind(
+        "evaluation_stopped",
+        topics=(_LEARNING,),
+        subject="evaluation",
+        meaning="A person or a program ended a round early.",
+        template="round {round:.0f}",
+    )
+    STOP_CONDITION_MET = Kind(
+        "stop_condition_met",
+        topics=(_LEARNING,),
+        subject="policy",
+        meaning="The run met its stop condition and continues.",
+        template="{condition}",
+    )
+    RUN_COMPLETED = Kind(
+        "run_completed",
+        topics=(_LEARNING,),
+        subject="policy",
+        meaning="The run met its stop condition and serves no more tasks and batches.",
+        template="{condition}",
+    )
+    PROBLEM = Kind(
+        "problem",
+        topics=(_PROBLEMS,),
+        subject="run",
+        meaning="A problem began that needs action.",
+        template="{cause}",
+    )
+    PROBLEM_RESOLVED = Kind(
+        "problem_resolved",
+        topics=(_PROBLEMS,),
+        subject="run",
+        meaning="A problem no longer exists.",
+        template="resolved: {cause}",
+    )
+    JOIN_TOKEN_MINTED = Kind(
+        "join_token_minted",
+        topics=(_ACCESS,),
+        subject="pool or policy",
+        meaning="A person or a program created a join token.",
+        template="{grant}",
+        is_routine=True,
+        plural="join tokens issued",
+        label="Join token issued",
+    )
+    JOIN_TOKEN_USED = Kind(
+        "join_token_used",
+        topics=(_ACCESS,),
+        subject="token",
+        meaning="A process exchanged a join token for a credential.",
+        template="by {role} {name}",
+        is_routine=True,
+        plural="join tokens used",
+    )
+    JOIN_TOKEN_REVOKED = Kind(
+        "join_token_revoked",
+        topics=(_ACCESS,),
+        subject="token",
+        meaning="A person or a program revoked a join token before its end.",
+    )
+    JOIN_TOKEN_REFUSED = Kind(
+        "join_token_refused",
+        topics=(_PROBLEMS, _ACCESS),
+        subject="caller",
+        meaning="A process presented a join token that is unknown, used, revoked or expired.",
+        template="{error}",
+        plural="join tokens refused",
+    )
+    CREDENTIAL_REVOKED = Kind(
+        "credential_revoked",
+        topics=(_ACCESS,),
+        subject="holder",
+        meaning="A credential is no longer valid: it was revoked, or its node left or restarted.",
+        template="[{role}][the node {cause}]",
+        is_routine=True,
+        plural="credentials revoked",
+    )
+    RUN_SUSPENDED = Kind(
+        "run_suspended",
+        topics=(_PROBLEMS,),
+        subject="run",
+        meaning="The dataflow service itself did not run for a while: its process was stopped, or its machine slept. "
+        "Leases and the time without heartbeats are extended by this time, so that no node is lost for it.",
+        template="the service did not run for {suspended_s:.0f} s: its process was stopped, the machine slept or was "
+        "overloaded, or its clock was set ahead; leases are extended",
+        label="Suspended",
+    )
+    RECORDS_SET_ASIDE = Kind(
+        "records_set_aside",
+        topics=(_PROBLEMS,),
+        subject="run",
+        meaning="Stored records could not be read at the start of the dataflow service, which continues without them.",
+        template="{records:stored record} could not be read and are set aside ({counts}), [stored as {stored_as}][not "
+        "stored: {store_error}]; the first is {first}",
+    )
+    SERVICE_STARTED = Kind(
+        "service_started",
+        topics=(),
+        subject="run",
+        meaning="The dataflow service started or restarted.",
+        template="dataflow at {address}",
+    )
+    REPORTS_SKIPPED = Kind(
+        "reports_skipped",
+        topics=(_PROBLEMS,),
+        subject="run",
+        meaning="The page shows a run that has ended, without some recorded reports, which are invalid.",
+        template="{reports:recorded report} left out, because invalid; first cause: {error}",
+    )
+    APPLY = _decision("apply", subject="pool", meaning="A plan was applied.", template="{text}", label="Applied")
+    REFUSE = _decision(
+        "refuse",
+        subject="pool",
+        meaning="The guard refused to apply a plan.",
+        template="{text}",
+        label="Refused",
+    )
+    PROPOSE = _decision(
+        "propose",
+        subject="pool",
+        meaning="A plan waits for the approval of a person.",
+        template="proposal of {target:node}, currently {nodes:.0f}",
+        label="Proposed",
+    )
+    REJECT = _decision(
+        "reject",
+        subject="pool",
+        meaning="A person rejected a proposal.",
+        template="plan {plan} is rejected",
+        label="Rejected",
+    )
+    SPEC = _decision(
+        "spec",
+        subject="pool",
+        meaning="A pool was created, or its configuration changed.",
+        template="pool {change}[: {min_nodes:.0f} to {max_nodes:node}, mode {mode}]",
+        label="Changed",
+    )
+    OVERRIDE = _decision(
+        "override",
+        subject="pool",
+        meaning="A manual override began or ended.",
+        template="manual override [for {minutes:minute}: no node is retired][{state}]",
+    )
+    KILL_SWITCH = _decision(
+        "kill_switch",
+        subject="fleet",
+        meaning="The scope of the kill switch changed.",
+        template="the kill switch is {scope:words}",
+    )
+    MAINTAINER_MODE = _decision(
+        "maintainer_mode",
+        subject="fleet",
+        meaning="A person set the mode of the maintainer.",
+        template="the maintainer is in mode {mode}",
+        label="Mode",
+    )
+    LAUNCH_FAILED = _decision(
+        "launch_failed",
+        subject="pool",
+        meaning="A launch ended before its node was ready.",
+        template="launch {launch} failed, {failures:.0f} in a row[: {error}]",
+    )
+    ORPHAN = _decision(
+        "orphan",
+        subject="pool",
+        meaning="An instance without a live launch was adopted or terminated.",
+        template="{text}",
+    )
+    FAULT = _decision(
+        "fault",
+        subject="pool",
+        meaning="A person injected a fault.",
+        template="fault injection: {lost:.0f} of {nodes:node} terminated without notice",
+    )
+    ALARM = _decision(
+        "alarm",
+        subject="pool",
+        meaning="A condition of which people should know began.",
+        template="{cause}",
+    )
+    ALARM_OVER = _decision(
+        "alarm_over",
+        subject="pool",
+        meaning="Such a condition ended.",
+        template="{key}: the alarm has ended",
+        label="Alarm cleared",
+    )
+    ESCALATE = _decision(
+        "escalate",
+        subject="pool",
+        meaning="An agent notified people.",
+        template="{reason}",
+        label="Escalated",
+    )
+    NOTE = _decision("note", subject="pool", meaning="A person or an agent left a note.", template="{text}")
+
+    topics: tuple[Topic, ...]
+    subject: str
+    meaning: str
+    template: str
+    because: str
+    is_routine: bool
+    plural: str
+    label: str
+    is_decision: bool
+    _value_: str
+
+    def __new__(cls, kind: Any) -> "RecordKind":  # the type that mypy expects where a kind is looked up by its name
+        """Makes the name the value of the member, and the other facts its attributes."""
+        member = object.__new__(cls)
+        member._value_ = kind.name
+        for field in fields(kind)[1:]:
+            setattr(member, field.name, getattr(kind, field.name))
+        member.label = kind.label or kind.name.replace("_", " ").capitalize()
+        return member
+
+    @property
+    def severity(self) -> Severity:
+        """Usual severity of its records."""
+        return Severity.WARNING if Topic.PROBLEMS in self.topics else Severity.INFO
