@@ -28,7 +28,7 @@ def test_a_credential_is_accepted_until_it_expires() -> None:
     keeper, caller = Authenticator(TOKEN, clock=clock), node()
     assert keeper.caller(CredentialSigner(TOKEN).sign(caller), None) == caller
     clock.advance(1000.0)
-    with pytest.raises(NotAuthenticated, match="has expired"):
+    with raises_code(NotAuthenticated, "credential.expired"):
         keeper.caller(CredentialSigner(TOKEN).sign(caller), None)
     assert keeper.caller(TOKEN, None) is RUN_TOKEN_CALLER
 
@@ -41,7 +41,7 @@ def test_a_revocation_by_one_service_applies_to_the_others_at_once(tmp_path: Pat
         text = CredentialSigner(TOKEN).sign(caller)
         assert second.caller(text, None) == caller
         first.revoked.add({caller.id: caller.expires_at}, now=clock.wall())
-        with pytest.raises(NotAuthenticated, match="was revoked"):
+        with raises_code(NotAuthenticated, "credential.revoked", "was revoked"):
             second.caller(text, None)
 
 

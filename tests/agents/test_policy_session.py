@@ -398,7 +398,7 @@ class TestFailures:
         self, changes: dict[str, Any]
     ) -> None:
         agent = session(policy=BrokenPolicy(**changes))
-        with raises_code(RolloutFailed, "rollout.inexact_call", "call 0", "solver") as caught:
+        with raises_code(RolloutFailed, "rollout.inexact_call") as caught:
             await agent.complete(call(user("?")))
         assert caught.value.boundary is Boundary.ENGINE and agent.failure is caught.value
 

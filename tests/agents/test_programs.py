@@ -122,7 +122,7 @@ async def test_a_command_that_fails_or_never_ends(script: Callable[[str], str]) 
 async def test_a_judge_that_fails_is_a_failure_of_the_reward(script: Callable[[str], str]) -> None:
     score = {"by": "command", "command": ["sh", "-c", "echo broken >&2; exit 1"]}
     async with started(command(script(AGENT), "{question}"), score=score) as workflow:
-        with raises_code(RolloutFailed, "agent.invalid_reward", "broken") as caught:
+        with raises_code(RolloutFailed, "agent.invalid_reward") as caught:
             await episode(workflow)
     assert caught.value.boundary is Boundary.REWARD
 

@@ -132,7 +132,7 @@ async def test_a_template_that_changes_history_fails_clearly_or_makes_each_turn_
     messages = [user("1"), assistant("one"), user("2")]
     agent = PolicySession({SOLVER: OtherTokenizer(source, "one", "two")}, SessionOptions(), default=SOLVER)
     await agent.complete(call(*messages[:1]))
-    with raises_code(RolloutFailed, "agent.template_changes_history", "solver") as caught:
+    with raises_code(RolloutFailed, "agent.template_changes_history") as caught:
         await agent.complete(call(*messages))
     assert caught.value.boundary is Boundary.WORKFLOW
 

@@ -73,7 +73,7 @@ def test_a_folder_of_another_recipe_is_refused_with_the_settings_that_differ(tmp
         checkpoint(tmp_path / "run")
     with (
         raises_code(
-            InvalidInput, "run_directory.other_settings", "seed was 3, is 4", "a.rate was 0.1, is 0.2", "is not set"
+            InvalidInput, "run_directory.other_settings", "seed was 3, is 4", "a.rate was 0.1, is 0.2"
         ) as caught,
         opened(tmp_path / "run", json.dumps(wanted)),
     ):

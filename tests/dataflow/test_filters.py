@@ -21,6 +21,7 @@ from astraflow.dataflow.admission.filters.repetition import repeated_share
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from tests import make
+from tests.errors import raises_code
 
 SOLVER = PolicyId("solver")
 
@@ -75,7 +76,7 @@ def test_length_drops_groups_that_are_mostly_too_short_or_too_long() -> None:
     lengths = group(of_length(2), of_length(9), of_length(5))
     assert not keeps("length", lengths, min_tokens=3, max_tokens=8)
     assert keeps("length", lengths, min_tokens=2, max_tokens=8)
-    with pytest.raises(InvalidInput, match="max_tokens"):
+    with raises_code(InvalidInput, "config.invalid", "max_tokens"):
         filters.build({"kind": "length", "min_tokens": 9, "max_tokens": 8})
 
 

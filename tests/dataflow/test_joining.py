@@ -191,7 +191,7 @@ async def test_an_operator_of_one_pool_can_drain_only_its_nodes(tmp_path: Path) 
             assert message.startswith(nodes["gpu"])
             token = await control.mint_join_token("node", pool="gpu", actor="otto", reason="one more")
             assert read_claims(token.token).pool == "gpu"
-            with raises_code(NotPermitted, "grant.pool_not_permitted", "all pools", "'gpu'"):
+            with raises_code(NotPermitted, "grant.pool_not_permitted", "'gpu'"):
                 await control.mint_join_token("operator", name="eve", actor="otto", reason="all of them")
         with pytest.raises(InvalidInput) as caught:
             await service.control.mint_join_token("viewer", pool="gpu", name="v", **MINTED)

@@ -20,6 +20,7 @@ from astraflow.dataflow.storage import segments
 from astraflow.dataflow.storage.journal import Journal
 from tests.dataflow.running import committing, config, evaluation, facts, running
 from tests.dataflow.test_service import episode
+from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
@@ -117,7 +118,7 @@ def test_an_unwritable_journal_directory_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_a_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     path.write_bytes(b"torn" * 1000)
-    with pytest.raises(InvalidInput, match=r"journal\.sqlite"):
+    with raises_code(InvalidInput, "journal.unusable"):
         Journal(path)
 
 

@@ -18,6 +18,7 @@ from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.dataflow.endpoint_config import KedaConfig
 from tests.dataflow.running import config, facts, running
+from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
@@ -122,6 +123,6 @@ def written(folder: Path, pair: KeyPair) -> tuple[Path, Path]:
 
 
 def test_listening_beyond_loopback_needs_certificates_or_is_open() -> None:
-    with pytest.raises(InvalidInput, match="is_open"):
+    with raises_code(InvalidInput, "config.invalid", "is_open"):
         KedaConfig.parse({"host": "0.0.0.0"}, where="keda")  # noqa: S104 (refused)
     assert KedaConfig.parse({"host": "0.0.0.0", "is_open": True}, where="keda").is_open  # noqa: S104

@@ -33,6 +33,7 @@ from astraflow.runtime.config.base import Config
 from tests import make
 from tests.dataflow.running import config, facts, opened, running
 from tests.dataflow.test_service import assert_balanced, produce, step_of
+from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
@@ -198,7 +199,7 @@ async def test_an_invalid_plugin_change_is_refused_and_changes_nothing(
 async def test_one_invalid_plugin_prevents_the_whole_change(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, _):
         attach(run, 0)
-        with pytest.raises(InvalidInput, match=r"filters\.1"):
+        with raises_code(InvalidInput, "plugin.unknown_kind", "filters.1"):
             run.change_plugins(of_flow(selector=GRESO, filters=(INFORMATIVE, {"kind": "nothing"})))
         assert flow_of(run).planned == ()
 

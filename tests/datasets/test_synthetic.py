@@ -7,6 +7,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.datasets import datasets
 from astraflow.datasets.base import examples
 from astraflow.datasets.generated.scripted import ScriptedAnswer, parse_scripted_answer
+from tests.errors import raises_code
 
 
 def test_letters_are_reversed_or_sorted() -> None:
@@ -32,7 +33,7 @@ def test_arithmetic_answers_are_correct() -> None:
 
 
 def test_an_alphabet_with_duplicates_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="alphabet"):
+    with raises_code(InvalidInput, "config.invalid", "alphabet"):
         datasets.build({"kind": "letters", "alphabet": "aab"}, 0)
 
 

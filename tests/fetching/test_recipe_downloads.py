@@ -154,7 +154,7 @@ def test_a_recipe_reads_its_downloads_from_the_data_root(
     (root / "models" / f"{MODEL}@main" / "config.json").write_text("torn")
     with raises_code(InvalidInput, "recipe.data_root_incomplete", "config.json: 4 of ", f"astraflow fetch {recipe}"):
         load_recipe(recipe, [f"data_root={root}"], check=Check.NONE)
-    with raises_code(InvalidInput, "recipe.data_root_incomplete", "was not fetched"):
+    with raises_code(InvalidInput, "recipe.data_root_incomplete"):
         load_recipe(recipe, [f"data_root={tmp_path}"], check=Check.NONE)
 
 

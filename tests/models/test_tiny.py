@@ -147,7 +147,7 @@ def test_a_warm_start_reads_whole_conversations() -> None:
 def test_an_unwritable_cache_is_refused_with_its_variable(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own_home / "models").write_text("a file where the folder should be")
 
-    with pytest.raises(InvalidInput, match="ASTRAFLOW_HOME"):
+    with raises_code(InvalidInput, "model.not_written"):
         models.build(SMALL).prepare()
 
 
@@ -157,7 +157,7 @@ def test_indivisible_attention_heads_are_refused() -> None:
 
 
 def test_an_unknown_key_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match="target_accuracy"):
+    with raises_code(InvalidInput, "config.invalid", "target_accuracy"):
         models.build({**SMALL, "warm_start": {"dataset": {}, "target_acuracy": 0.3}})
 
 

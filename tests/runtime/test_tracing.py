@@ -25,6 +25,7 @@ from astraflow.runtime.tracing import (
     parse_tracing,
     span,
 )
+from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +129,7 @@ def test_groups_can_be_annotated_before_the_span_ends() -> None:
 
 def test_an_exception_is_recorded_and_raised() -> None:
     kept = recording()
-    with pytest.raises(InvalidInput, match="no"), span("rl.reward", group="train:1"):
+    with raises_code(InvalidInput, "invalid_input", "no"), span("rl.reward", group="train:1"):
         raise InvalidInput("no")
     assert kept.spans[0].error == "InvalidInput: no"
 

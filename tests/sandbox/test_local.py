@@ -18,6 +18,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.sandbox.base import Command, Job, JobLimits, Level, Outcome, Sandbox, SandboxError
 from astraflow.sandbox.local import LocalSandbox, result_of
 from astraflow.sandbox.options import LocalSandboxOptions
+from tests.errors import raises_code
 from tests.suites.sandbox_suite import LIMITS, SandboxSuite
 
 pytestmark = pytest.mark.anyio
@@ -205,7 +206,7 @@ async def test_a_weaker_level_is_used_where_the_strongest_is_missing(monkeypatch
 
 
 async def test_a_module_that_cannot_be_loaded_is_reported_at_start() -> None:
-    with pytest.raises(SandboxError, match="no_such_module"):
+    with raises_code(SandboxError, "sandbox.too_weak", "no_such_module"):
         await started(modules=("no_such_module",))
 
 

@@ -79,8 +79,9 @@ def test_the_end_of_a_circuit_breaker_is_kept_for_an_hour(until_s: float, is_kep
     ids=str,
 )
 def test_the_only_pool_takes_orders_again_once_all_have_arrived(more: dict[str, Any], is_open: bool) -> None:
-    launches = {FIRST: LaunchSignals(failures=more.pop("failures", 0), failed_at=AT - 700.0)}
-    result = decided(two_pools(8, 8, launches=launches), breaker_until={FIRST: AT + 100.0}, **more)
+    launches = {FIRST: LaunchSignals(failures=more.get("failures", 0), failed_at=AT - 700.0)}
+    changes = {name: value for name, value in more.items() if name != "failures"}
+    result = decided(two_pools(8, 8, launches=launches), breaker_until={FIRST: AT + 100.0}, **changes)
     assert (FIRST in result.state.breaker_until) == is_open
 
 

@@ -38,6 +38,7 @@ from maintainer.fleet.providers.base import (
     is_unread,
     unread_places,
 )
+from tests.errors import raises_code
 
 GIVE_UP_S = 40.0
 
@@ -149,7 +150,7 @@ class RequestSuite:
         provider, launch = await harness.provider(), launch_id()
         spec = harness.spec()
         await provider.launch(spec, launch)
-        with pytest.raises(Invalid, match="another"):
+        with raises_code(Invalid, "provider.launch_id_reused", "another"):
             await provider.launch(replace(spec, tags=replace(spec.tags, pool="us")), launch)
         assert await launches(harness, provider) == [launch]
 

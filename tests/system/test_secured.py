@@ -21,7 +21,7 @@ from astraflow.client.credential import join_run
 from astraflow.client.credential_file import CredentialFile
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
-from astraflow.contract.errors import InvalidInput, NotAuthenticated, NotPermitted, Unavailable
+from astraflow.contract.errors import InvalidInput, NotAuthenticated, NotPermitted, ProtocolMismatch, Unavailable
 from astraflow.contract.ids import FlowId, PolicyId, PoolId
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.records import render
@@ -203,7 +203,7 @@ async def test_the_weight_store_refuses_retired_nodes(tmp_path: Path) -> None:
             assert await WeightPlaneClient(link).versions(SOLVER) == ()
             welcome = await NodeDataClient(data_link).join(replace(facts("n"), pool=PoolId("gpu")))
             await NodeDataClient(data_link).leave(welcome.node, reason="done")
-            with pytest.raises(NotAuthenticated, match="was revoked"):
+            with raises_code(NotAuthenticated, "credential.revoked", "was revoked"):
                 await WeightPlaneClient(link).versions(SOLVER)
 
 
@@ -245,7 +245,7 @@ async def test_open_streams_of_a_revoked_credential_end(tmp_path: Path) -> None:
         dataflow, badge = await join_run(address, token=token, role=Role.VIEWER, name="vera")
         async with badge.dial(dataflow) as link:
             reports = 0
-            with pytest.raises(NotAuthenticated, match="was revoked"):
+            with raises_code(NotAuthenticated, "credential.revoked", "was revoked"):
                 async with asyncio.timeout(20):
                     async for _ in ControlPlaneClient(link).watch_report():
                         reports += 1
@@ -278,7 +278,7 @@ async def test_a_killed_node_rejoins_with_its_stored_credential(tmp_path: Path) 
         assert again.secrets[0] != back.secrets[0]
 
         await run.control.revoke_credential("node", "n", actor="ann", reason="retired")
-        with pytest.raises(NotPermitted, match="was revoked"):
+        with raises_code(NotPermitted, "join_token.revoked", "was revoked"):
             await join_run(address, **joining, credential_folder=keep)
         assert not file.exists()
         assert "afc." not in repr(CredentialFile(keep)) + repr(badge)
@@ -488,7 +488,7 @@ async def test_the_run_token_with_the_pin_can_join_and_the_join_port_serves_only
             with pytest.raises(NotPermitted):
                 await ControlPlaneClient(link).report()
         async with dial(address, token=TOKEN, tls=ClientTls(ca=run.authority.pem)) as link:
-            with pytest.raises(Exception, match="Method not found"):
+            with raises_code(ProtocolMismatch, "protocol_mismatch", "Method not found"):
                 await ControlPlaneClient(link).report()
 
 

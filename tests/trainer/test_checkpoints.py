@@ -175,7 +175,7 @@ def test_without_a_valid_checkpoint_beside_one_set_aside_loading_is_an_error(tmp
 )
 def test_a_checkpoint_of_another_trainer_is_refused(tmp_path: Path, other: CheckpointIdentity, message: str) -> None:
     saved(tmp_path, 1)
-    with pytest.raises(InvalidInput, match=message):
+    with raises_code(InvalidInput, "checkpoint.identity_mismatch"):
         Checkpoints(tmp_path, other, keep=2).load(Reader())
 
 

@@ -319,7 +319,7 @@ async def test_other_weights_under_a_published_version_end_the_training(tmp_path
         trainer_bench.folder = tmp_path / "two"
         trainer_bench.data.reports.clear()
         trainer_bench.data.batches = [make.batch(7)]
-        with pytest.raises(Conflict, match="version 1"):
+        with raises_code(Conflict, "conflict", "version 1"):
             await trainer_bench.run()
 
 
@@ -381,7 +381,7 @@ async def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     async with bench(tmp_path) as trainer_bench:
         await trainer_bench.run()
         trainer_bench.data.run = "other"
-        with pytest.raises(InvalidInput, match=r"'run'.*'other'"):
+        with raises_code(InvalidInput, "trainer.wrong_run"):
             await trainer_bench.run()
 
 
@@ -389,7 +389,7 @@ async def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
 async def test_a_batch_of_another_policy_is_refused(tmp_path: Path) -> None:
     async with bench(tmp_path) as trainer_bench:
         trainer_bench.data.batches[1] = make.batch(2, policy="verifier")
-        with pytest.raises(InvalidInput, match="verifier"):
+        with raises_code(InvalidInput, "trainer.wrong_policy"):
             await trainer_bench.run()
 
 

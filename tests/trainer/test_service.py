@@ -160,7 +160,7 @@ async def test_a_trainer_with_a_wrong_signing_key_fails_before_training(
 ) -> None:
     async with surroundings(tmp_path, batches=1) as around:
         around.data.weights_key = SigningKey.generate().public.raw if run_signs else b""
-        with pytest.raises(InvalidInput, match=match):
+        with raises_code(InvalidInput, "trainer.signing_key_mismatch", match):
             await around.train(config(), signing=own)
         assert await around.versions() == []
 
@@ -262,7 +262,7 @@ async def test_invalid_trainer_input_is_refused(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=1) as around:
         with raises_code(NotAuthenticated, "token.invalid"):
             await around.train(config(), token="wrong")
-        with pytest.raises(UnknownPolicy, match="judge"):
+        with raises_code(UnknownPolicy, "unknown_policy", "judge"):
             around.directory = tmp_path / "judge"
             await around.train(config(policy="judge"))
         with raises_code(InvalidInput, "plugin.unknown_kind", "'scripted'"):

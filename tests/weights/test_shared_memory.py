@@ -24,6 +24,7 @@ from astraflow.weights.shared_memory import (
     map_read_only,
     remove_unused_buffers,
 )
+from tests.errors import raises_code
 
 _LEAVE_BEHIND = """
 import os
@@ -71,7 +72,7 @@ def test_a_removed_buffer_stays_readable_for_its_readers(shared_buffer: SharedBu
     mapped = map_read_only(shared_buffer.file)
     shared_buffer.unlink()
     assert (mapped == 3).all()
-    with pytest.raises(UnknownVersion, match="gone"):
+    with raises_code(UnknownVersion, "weights.shared_buffer_gone", "gone"):
         map_read_only(shared_buffer.file)
 
 

@@ -14,6 +14,7 @@ from astraflow.weights.tensors import (
     verify,
     width_regions,
 )
+from tests.errors import raises_code
 from tests.weights.versions import POLICY, layout, snapshot
 
 
@@ -62,14 +63,14 @@ def test_a_flipped_bit_is_refused_with_its_tensor() -> None:
     damaged = buffer.copy()
     damaged[spec.offset] ^= 1
 
-    with pytest.raises(CorruptData, match="tensor 'half'"):
+    with raises_code(CorruptData, "weights.hash_mismatch", "tensor 'half'"):
         verify(manifest, damaged)
 
 
 def test_a_buffer_of_another_size_is_refused() -> None:
     manifest, buffer = layout(snapshot())
 
-    with pytest.raises(CorruptData, match="expected"):
+    with raises_code(CorruptData, "weights.size_mismatch", "expected"):
         verify(manifest, buffer[:-1])
 
 
@@ -156,5 +157,5 @@ def test_a_manifest_beyond_the_limit_is_refused() -> None:
     manifest, buffer = layout(snapshot())
 
     check_manifest(manifest, max_bytes=buffer.nbytes)
-    with pytest.raises(CorruptData, match="limit"):
+    with raises_code(CorruptData, "weights.invalid_manifest", "limit"):
         check_manifest(manifest, max_bytes=buffer.nbytes - 1)

@@ -16,6 +16,7 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.wire.channel import MAX_MESSAGE_BYTES, ServiceChannel, dial
 from astraflow.wire.errors import from_status, is_disk_full, to_status
 from astraflow.wire.server import ListenOptions, serving
+from tests.errors import raises_code
 from tests.wire.plane import TOKEN, Plane, stream, unary
 
 Call = Callable[[ServiceChannel], Awaitable[object]]
@@ -125,7 +126,7 @@ async def test_an_unreachable_service_is_unavailable_with_its_address(call: Call
     async with serving(ListenOptions(token=TOKEN)) as address:
         pass
     async with dial(address, token=TOKEN) as link:
-        with pytest.raises(errors.Unavailable, match=address) as caught:
+        with raises_code(errors.Unavailable, "channel.unreachable", address) as caught:
             await call(link)
     assert caught.value.code == "channel.unreachable"
 
@@ -162,5 +163,5 @@ async def test_a_missing_answer_is_deadline_exceeded(call: Callable[..., Awaitab
 async def test_a_message_beyond_the_limit_is_invalid_input() -> None:
     async with serving(ListenOptions(token=TOKEN), Plane().register) as address, dial(address, token=TOKEN) as link:
         assert await unary(link, payload="x" * 1000) == "x" * 1000
-        with pytest.raises(errors.InvalidInput, match=str(MAX_MESSAGE_BYTES)):
+        with raises_code(errors.InvalidInput, "invalid_input", str(MAX_MESSAGE_BYTES)):
             await unary(link, payload="x" * (MAX_MESSAGE_BYTES + 1))

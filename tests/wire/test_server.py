@@ -140,7 +140,7 @@ async def test_a_port_out_of_range_is_refused(port: int) -> None:
     ["example", "", ":7000", "host:", "host:http", "host:0", "host:65536", "host:-1", "http://127.0.0.1:80", "h:1/x"],
 )
 def test_an_invalid_address_is_refused_before_the_connection(address: str) -> None:
-    with pytest.raises(InvalidInput, match="HOST:PORT"):
+    with raises_code(InvalidInput, "channel.invalid_address", "HOST:PORT"):
         dial(address, token=TOKEN)
 
 
@@ -205,7 +205,7 @@ async def test_an_endless_call_is_cancelled_after_the_drain_as_unavailable() -> 
         calls = [asyncio.create_task(unary(link)), asyncio.create_task(stream(link))]
         await begun.wait()  # a handler that is not cancelled would keep the server running
     for call in calls:
-        with pytest.raises(Unavailable, match="cannot reach"):
+        with raises_code(Unavailable, "channel.unreachable", "cannot reach"):
             await call
     await link.close()
 

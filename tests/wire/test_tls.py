@@ -113,7 +113,7 @@ async def test_a_refused_connection_is_not_a_tls_error(certificates: Certificate
     tls = ClientTls.read(certificates.ca)
     for chosen in (tls, certificates.client(), None):
         async with dial("127.0.0.1:1", token=TOKEN, tls=chosen) as link:
-            with pytest.raises(Unavailable, match="cannot reach"):
+            with raises_code(Unavailable, "channel.unreachable", "cannot reach"):
                 await unary(link, timeout_s=5.0)
 
 
@@ -152,13 +152,13 @@ def test_invalid_tls_files_of_a_server_are_refused(
     ours, theirs = certificates.folder, strangers.folder
     certificate, key = ours / "server.pem", ours / "server.key"
     bad = {
-        r"missing\.pem': No such file": (missing, key, None),
-        r"garbage\.pem' with key .*server\.key'": (garbage, key, None),
-        r"server\.key': they do not match": (certificate, theirs / "server.key", None),
-        r"garbage\.pem': the file holds no certificates": (certificate, key, garbage),
+        "missing.pem": (missing, key, None),
+        "garbage.pem' with key": (garbage, key, None),
+        "server.key': they do not match": (certificate, theirs / "server.key", None),
+        "garbage.pem': the file holds no certificates": (certificate, key, garbage),
     }
     for message, files in bad.items():
-        with pytest.raises(InvalidInput, match=message):
+        with raises_code(InvalidInput, "tls.invalid_file", message):
             ServerTls.read(*files)
 
 
@@ -166,11 +166,11 @@ def test_invalid_tls_files_of_a_client_are_refused(tmp_path: Path, certificates:
     garbage, ca, own = tmp_path / "garbage.pem", certificates.ca, certificates.folder / "client.pem"
     garbage.write_text("garbage")
     bad: dict[str, tuple[Path, Path | None, Path | None]] = {
-        r"missing\.pem': No such file": (tmp_path / "missing.pem", None, None),
-        r"garbage\.pem': the file holds no certificates": (garbage, None, None),
+        "missing.pem": (tmp_path / "missing.pem", None, None),
+        "garbage.pem': the file holds no certificates": (garbage, None, None),
         "give both": (ca, own, None),
-        r"garbage\.pem': they do not match": (ca, own, garbage),
+        "garbage.pem': they do not match": (ca, own, garbage),
     }
     for message, files in bad.items():
-        with pytest.raises(InvalidInput, match=message):
+        with raises_code(InvalidInput, "tls.invalid_file", message):
             ClientTls.read(*files)

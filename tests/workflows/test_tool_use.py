@@ -246,7 +246,7 @@ async def test_sources_are_started_and_closed() -> None:
 @pytest.mark.anyio
 async def test_unusable_options_are_refused() -> None:
     workflow = workflows.build({"kind": "tool_use", "tools": [{"kind": "calculator"}, {"kind": "calculator"}]})
-    with raises_code(InvalidInput, "workflow.duplicate_tool", "calculate"):
+    with raises_code(InvalidInput, "workflow.duplicate_tool"):
         await workflow.run(make.task(), {SOLVER: FakePolicy()}, SCORER)
     with raises_code(InvalidInput, "config.invalid", "tools"):
         workflows.build({"kind": "tool_use", "tools": []})

@@ -15,6 +15,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.reports.report import Event, NodeState
 from tests import make
+from tests.errors import raises_code
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 
 
@@ -110,5 +111,5 @@ def test_a_token_can_come_from_a_file_or_the_environment(tmp_path: Path, monkeyp
     assert find_run("h:1", "", None).token == "from-environment"
     assert find_run("h:1", "given", None).token == "given"
     file.write_text("\n")
-    with pytest.raises(InvalidInput, match="is empty"):
+    with raises_code(InvalidInput, "cli.empty_file"):
         find_run("h:1", "", file)

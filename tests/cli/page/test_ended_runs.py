@@ -71,7 +71,7 @@ def test_commands_for_ended_runs_look_for_a_run_of_this_name(
 
 def test_the_name_of_a_run_is_no_address(runs: Path) -> None:
     stored(runs / "morning", step=1)
-    with raises_code(InvalidInput, "cli.not_an_address", "HOST:PORT", "astraflow view morning"):
+    with raises_code(InvalidInput, "cli.not_an_address", "HOST:PORT"):
         find_run("morning", "token", None)
     with RunDirectory.opened(None, name="smoke", seed=0, recipe="{}") as active:
         active.update_facts(dataflow="127.0.0.1:4711")

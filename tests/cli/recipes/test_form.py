@@ -10,6 +10,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.preflight import CheckKind
 from astraflow.contract.launching import FormField, RecipeForm
 from astraflow.recipe.loading import load_recipe
+from tests.errors import raises_code
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
 
 HERE = """
@@ -133,7 +134,7 @@ def test_a_preflight_asks_providers_for_prices_and_launch_checks(here: str) -> N
         ("launch", "eu", True),
         ("price", "eu", True),
     ]
-    with pytest.raises(InvalidInput, match=r"fleet\.pools\.eu\.max_nodes"):
+    with raises_code(InvalidInput, "recipe.invalid_fleet"):
         preflight_recipe(here, ["fleet.pools.eu.max_nodes=-1"])
 
 

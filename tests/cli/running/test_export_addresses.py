@@ -8,6 +8,7 @@ from astraflow.cli.running.service_addresses import keda_address, traces_destina
 from astraflow.contract.errors import InvalidInput
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import Check, load_recipe
+from tests.errors import raises_code
 
 
 def recipe(*overrides: str) -> Recipe:
@@ -23,7 +24,7 @@ def test_exports_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_keda_address_comes_from_the_recipe_with_defaults() -> None:
     assert keda_address(recipe("dataflow.keda.port=9000")) == "127.0.0.1:9000"
     assert keda_address(recipe("dataflow.keda={}")) == "127.0.0.1:9465"
-    with pytest.raises(InvalidInput, match=r"dataflow\.keda"):
+    with raises_code(InvalidInput, "config.invalid", "dataflow.keda"):
         keda_address(recipe("dataflow.keda.port=-1"))
 
 

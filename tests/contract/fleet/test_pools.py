@@ -16,7 +16,7 @@ SOLVERS: dict[str, Any] = {"id": PoolId("solvers"), "provider": "here", "policie
 
 @pytest.mark.parametrize("mode", [Mode.UP_ONLY, Mode.ON])
 def test_a_pool_of_some_policies_cannot_be_autoscaled(mode: Mode) -> None:
-    with raises_code(InvalidInput, "pool.partial_autoscaling", "solvers", mode.value, "advise or off"):
+    with raises_code(InvalidInput, "pool.partial_autoscaling", mode.value):
         PoolSpec(**SOLVERS, mode=mode)
     for by_hand in (Mode.OFF, Mode.ADVISE):
         with raises_code(InvalidInput, "pool.partial_autoscaling"):

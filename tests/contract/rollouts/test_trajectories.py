@@ -62,7 +62,7 @@ def test_the_oldest_version_is_the_minimum_over_the_spans() -> None:
 def test_inconsistent_trajectories_are_refused(
     spans: tuple[Span, ...], tokens: int, logprobs: int, message: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=message):
+    with raises_code(InvalidInput, "trajectory.invalid", message):
         trajectory(*spans, tokens=tokens, logprobs=logprobs)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets import datasets
 from astraflow.datasets.published.code_tests import deepcoder_tests, limit_tests, livecodebench_tests
+from tests.errors import raises_code
 
 STDIN = [{"input": "1\n", "output": "2\n", "testtype": "stdin"}]
 EXPECTED = {"kind": "stdin", "input": "1\n", "output": "2\n"}
@@ -53,13 +54,13 @@ def test_packed_tests_are_never_executed(content: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("text", ["not base 64!", base64.b64encode(b"not compressed").decode()])
 def test_undecodable_packed_tests_are_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="row 1: packed"):
+    with raises_code(InvalidInput, "dataset.invalid_tests", "row 1: packed"):
         livecodebench_tests("[]", text, "{}", "row 1")
 
 
 def test_truncated_packed_tests_are_refused() -> None:
     whole = zlib.compress(pickle.dumps("[]" * 1000))
-    with pytest.raises(InvalidInput, match="truncated"):
+    with raises_code(InvalidInput, "dataset.invalid_tests", "truncated"):
         livecodebench_tests("[]", base64.b64encode(whole[:-5]).decode(), "{}", "row 1")
 
 

@@ -124,7 +124,7 @@ async def test_a_text_that_is_no_name_of_an_image_starts_no_container(docker: Do
 
 async def test_an_image_without_a_working_directory_needs_paths(docker: Docker) -> None:
     (docker.folder / "workdir").write_text("/")
-    with raises_code(InvalidInput, "environment.no_working_directory", "greeting"):
+    with raises_code(InvalidInput, "environment.no_working_directory"):
         await played(factory_of(), "greeting", "true")
 
 

@@ -264,7 +264,7 @@ async def test_tests_that_write_no_reward_are_a_failure_and_not_zero(tmp_path: P
 def test_a_dockerfile_that_does_more_than_copying_needs_a_container(tmp_path: Path, line: str) -> None:
     folder = shutil.copytree(SAMPLE_TASKS / "sum-column", tmp_path / "task")
     (folder / "environment" / "Dockerfile").write_text(f"FROM debian\nWORKDIR /app\n{line}\n")
-    with raises_code(InvalidInput, "environment.needs_container", "task"):
+    with raises_code(InvalidInput, "environment.needs_container"):
         copied_files(load_task(folder))
 
 

@@ -173,7 +173,7 @@ async def test_missing_parts_are_refused_with_their_remedy(kubectl: Kubectl, mon
     with raises_code(Unavailable, "environment.container_engine_failed", "auth is broken"):
         await kubectl.terminals().check()
     shutil.copytree(SAMPLE_TASKS / "greeting", kubectl.tasks / "greeting", dirs_exist_ok=True)
-    with raises_code(InvalidInput, "environment.needs_image", "greeting"):
+    with raises_code(InvalidInput, "environment.needs_image"):
         await played(kubectl.terminals())
     monkeypatch.setenv("PATH", "/nowhere")
     with raises_code(InvalidInput, "environment.no_container_engine", "kubectl"):

@@ -31,6 +31,7 @@ from maintainer.fleet.guard import guard
 from maintainer.fleet.guard.guard import Limits, Situation
 from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.service import serve as serve_fleet
+from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.maintainer.agent.notifications.test_webhook import receiving
@@ -171,13 +172,9 @@ async def test_an_agents_credential_cannot_set_the_mode_or_reject_plans(tmp_path
     agent = CredentialSigner(TOKEN).sign(Caller(id=new_id(), role=Holder.AGENT, expires_at=2e10, name="hal"))
     async with planes(tmp_path) as (dataflow, address), connect_fleet(address, agent) as fleet:
         root = Actor(name="root", role=Role.ADMIN)
-        with pytest.raises(
-            NotPermitted, match="SetMaintainerMode", check=lambda problem: problem.code == "route.not_permitted"
-        ):
+        with raises_code(NotPermitted, "route.not_permitted", "SetMaintainerMode"):
             await fleet.set_maintainer_mode(MaintainerMode.AUTO, actor=root, key="m", reason="trust me")
-        with pytest.raises(
-            NotPermitted, match="RejectPlan", check=lambda problem: problem.code == "route.not_permitted"
-        ):
+        with raises_code(NotPermitted, "route.not_permitted", "RejectPlan"):
             await fleet.reject(PlanId("p"), actor=root, key="r", reason="r")
         async with open_maintainer(
             maintainer_config(), dataflow=dataflow, fleet=address, token=agent, authority=None, directory=tmp_path / "m"

@@ -13,6 +13,7 @@ from maintainer.agent.llm.models import models
 from maintainer.evals.cases.case import Case
 from maintainer.evals.evaluation import Allowance, Evaluation, EvaluationResult, Progress
 from maintainer.evals.scoring.results_file import ResultsFile
+from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 from tests.maintainer.evals.parts import brief, paired_result, played
 from tests.maintainer.parts import Says
@@ -118,6 +119,6 @@ async def test_an_unreachable_model_ends_the_evaluation_without_a_score(
     turns = [(TextPart(text="well"),)] + [ModelFailed(Failure.AUTH, "the model's service answered 401")] * 9
     monkeypatch.setattr(models, "build", lambda spec: Says(turns))
     cases = [brief("quota-gone", hours=1.0)]
-    with pytest.raises(Unavailable, match="401", check=lambda problem: problem.code == "evaluation.model_unavailable"):
+    with raises_code(Unavailable, "evaluation.model_unavailable"):
         await evaluated(tmp_path, cases=cases)
     assert ResultsFile(tmp_path / "board.plays.jsonl").pair(replace(cases[0], seed=1), SCRIPTED) is None

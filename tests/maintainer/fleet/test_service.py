@@ -217,9 +217,9 @@ async def test_the_credentials_role_counts_whatever_a_request_claims(tmp_path: P
     async with service(tmp_path) as address, connect_fleet(address, CredentialSigner(TOKEN).sign(caller)) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="trust me", target=2))
         assert plan.request.actor == Actor(name="agent hal", role=Role.AGENT)
-        with pytest.raises(NotPermitted, match="off"):
+        with raises_code(NotPermitted, "fleet.plan_refused", "off"):
             await fleet.apply(plan.id, key="k", approver=ALICE)
-        with pytest.raises(NotPermitted, match="PutPool"):
+        with raises_code(NotPermitted, "route.not_permitted", "PutPool"):
             spec = PoolSpec(id=PoolId("x"), provider="machine")
             await fleet.put_pool(spec, observed_version=0, actor=ALICE, key="p", reason="mine")
         assert (await fleet.escalate("info", actor=ALICE, key="e", reason="look")).actor.name == "agent hal"
@@ -229,7 +229,7 @@ async def test_the_kill_file_acts_within_a_second(tmp_path: Path) -> None:
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two", target=2))
         (tmp_path / "KILL").touch()
-        with pytest.raises(NotPermitted, match="kill switch"):
+        with raises_code(NotPermitted, "fleet.plan_refused", "kill switch"):
             await fleet.apply(plan.id, key="k")
         assert (await fleet.status()).kill is KillScope.ALL
         (tmp_path / "KILL").unlink()
@@ -241,9 +241,9 @@ async def test_invalid_input_is_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidInput) as caught:
                 await fleet.plan(PlanRequest(pool=PoolId("nowhere"), actor=ALICE, reason="x", target=1))
             assert caught.value.code == "fleet.pool_not_found"
-            with pytest.raises(InvalidInput, match="page"):
+            with raises_code(InvalidInput, "fleet.invalid_page_size"):
                 await fleet.instances(limit=100_000)
-            with pytest.raises(InvalidInput, match="no instance"):
+            with raises_code(InvalidInput, "fleet.instance_not_found"):
                 request = PlanRequest(pool=LOCAL, actor=ALICE, reason="x", retire=(LaunchId("unknown"),))
                 await fleet.plan(request)
         async with connect_fleet(address, "wrong") as stranger:
@@ -310,7 +310,7 @@ def test_a_configuration_is_read_from_toml_and_from_json(tmp_path: Path) -> None
 def test_an_invalid_configuration_is_refused_with_valid_values(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(text)
-    with pytest.raises(InvalidInput, match=message):
+    with raises_code(InvalidInput, "config.invalid", message):
         read_config(path)
 
 

@@ -38,6 +38,7 @@ from maintainer.mcp.http import TOKEN_FILE, McpEndpoint, load_or_create_token
 from maintainer.mcp.oncall import BUILT_IN, DESCRIPTION, NAME, ONCALL, PROMPT, command, settings
 from maintainer.mcp.server import OUTCOME_ADVICE, answer, mcp_server
 from maintainer.mcp.sessions import MAX_SESSIONS, TRANSCRIPT_FOLDER, Peer, ServerModes, Session, Sessions
+from tests.errors import raises_code
 from tests.fakes.control_plane import TOKEN
 from tests.fakes.forking import ForkingProgram
 from tests.maintainer.agent.test_service import planes
@@ -472,7 +473,7 @@ async def test_http_requires_the_token_and_refuses_browser_pages(tmp_path: Path,
 
 def test_a_remote_address_needs_tls_or_a_tls_proxy(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.test"):  # noqa: S104 (the test expects a refusal)
-        with pytest.raises(InvalidInput, match=r"--tls-certificate.*--behind-proxy"):
+        with raises_code(InvalidInput, "mcp.tls_required"):
             McpEndpoint(token=SECRET, host=host)
         assert (
             McpEndpoint(token=SECRET, host=host, behind_proxy="https://mcp.example.test")

@@ -25,6 +25,7 @@ from astraflow.raas.engines.logprob_mismatch import measure_logprob_mismatch
 from astraflow.raas.engines.server.openai_tokens import OpenAITokensEngine, OpenAITokensOptions
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make
+from tests.errors import raises_code
 from tests.fakes.completions_server import CompletionsServer
 
 pytestmark = pytest.mark.anyio
@@ -235,7 +236,7 @@ async def test_a_refused_request_is_not_retried() -> None:
     server = CompletionsServer()
     async with connected(server) as engine:
         server.faults.append(lambda request: asyncio.sleep(0, web.Response(status=400, text="too long")))
-        with pytest.raises(InvalidInput, match="too long") as failed:
+        with raises_code(InvalidInput, "engine.request_refused") as failed:
             await engine.generate("a", PROMPT, SHORT)
         assert failed.value.code == "engine.request_refused"
 
@@ -272,7 +273,7 @@ async def test_gauges_come_from_the_server_or_from_the_own_requests() -> None:
 async def test_no_request_is_sent_before_the_first_load_and_the_model_must_be_served() -> None:
     server = CompletionsServer()
     async with connected(server, load=None) as engine:
-        with pytest.raises(Unavailable, match="load"):
+        with raises_code(Unavailable, "engine.no_weights", "load"):
             await engine.generate("a", PROMPT, SHORT)
         await engine.start()
         await engine.start()
@@ -292,7 +293,7 @@ def test_tolerances_follow_the_dtype_of_the_weights() -> None:
 
 @pytest.mark.parametrize("variable", ["HOME", "AWS_SECRET_ACCESS_KEY"])
 def test_key_variables_other_than_those_of_engines_are_refused(variable: str) -> None:
-    with pytest.raises(InvalidInput, match="key_variable"):
+    with raises_code(InvalidInput, "config.invalid", "key_variable"):
         engines.check({"kind": "openai_tokens", "base_url": "http://h:1", "model": "m", "key_variable": variable})
 
 

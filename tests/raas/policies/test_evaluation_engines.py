@@ -159,7 +159,7 @@ async def test_an_older_version_is_loaded_and_left_after_the_round_even_if_nothi
 
 async def test_a_missing_version_does_not_keep_the_engine_from_following() -> None:
     async with held() as node:
-        with raises_code(RolloutFailed, "rollout.unknown_version", "version 9"):
+        with raises_code(RolloutFailed, "rollout.unknown_version"):
             async with node.at(9):
                 pass
         await node.publish(1)
@@ -191,7 +191,7 @@ async def test_a_server_of_another_party_serves_only_its_version() -> None:
 
 async def test_a_task_on_a_server_that_was_refreshed_meanwhile_fails() -> None:
     async with held(EvaluationMode.SERVED_VERSION) as node:
-        with raises_code(RolloutFailed, "rollout.version_not_held", "refreshed"):
+        with raises_code(RolloutFailed, "rollout.version_not_held"):
             async with node.at(0):
                 node.engine.score_error = lambda engine: 0.5
         with raises_code(RolloutFailed, "rollout.engine_not_started", "refreshed"):

@@ -364,7 +364,7 @@ def test_float32_on_a_gpu_is_refused() -> None:
 
 
 def test_an_unknown_algorithm_key_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match=r"algorithm\.temprature"):
+    with raises_code(InvalidInput, "config.invalid", "algorithm.temprature"):
         local({"temprature": 1.0})
 
 

@@ -101,7 +101,7 @@ def test_a_faulty_token_advantage_is_named() -> None:
 def test_a_faulty_loss_is_named() -> None:
     backend = local({"loss": {"kind": "test_faulty_loss"}})
 
-    with raises_code(InvalidInput, "algorithm.plugin_failed", "the loss 'test_faulty_loss'", "misspelt"):
+    with raises_code(InvalidInput, "algorithm.plugin_failed", "the loss 'test_faulty_loss'"):
         backend.step(batch())
 
 

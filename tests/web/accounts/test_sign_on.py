@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from astraflow.contract.errors import InvalidInput
+from tests.errors import raises_code
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.openid_provider import CLIENT_ID, CLIENT_SECRET, FakeOpenIdProvider
 from tests.fakes.web import RunningWeb, running_web
@@ -250,5 +251,5 @@ def test_groups_are_compared_exactly_and_the_highest_role_applies() -> None:
 )
 def test_an_unsafe_provider_file_is_refused(values: dict[str, Any], problem: str) -> None:
     good = {"issuer": "https://a.example", "client_id": "x", "roles": {"admin": ["x"]}}
-    with pytest.raises(InvalidInput, match=problem):
+    with raises_code(InvalidInput, "config.invalid", problem):
         OpenIdConfig.parse({**good, **values}, where="provider.toml")

@@ -201,5 +201,5 @@ def test_overlapping_blocks_are_refused() -> None:
     head = encoded[: HEAD_BYTES - 16] + struct.pack("<II", 2, 0)
     twice = head + struct.pack("<Q", xxh3_64_intdigest(head)) + encoded[HEAD_BYTES:] * 2
 
-    with pytest.raises(CorruptData, match="overlaps"):
+    with raises_code(CorruptData, "weights.malformed_delta", "overlaps"):
         apply_delta(twice, target, buffer.copy())

@@ -46,5 +46,5 @@ def test_unread_bytes_remain_and_are_refused_at_the_end() -> None:
     reader.read_bytes(1)
 
     assert bytes(reader.remaining()) == b"bcd"
-    with pytest.raises(CorruptData, match="3 bytes follow"):
+    with raises_code(CorruptData, "weights.malformed_delta", "3 bytes follow"):
         reader.check_exhausted()

@@ -258,7 +258,7 @@ async def test_wrong_data_of_a_failed_source_does_not_count_against_the_next_one
 async def test_wrong_data_from_every_source_is_refused(tmp_path: Path) -> None:
     async with mirror_and_store(tmp_path, snapshot(0, LARGE)) as (mirror, store):
         mirror.on_chunk = store.on_chunk = _flipped
-        with pytest.raises(CorruptData, match="hash"):
+        with raises_code(CorruptData, "weights.hash_mismatch", "hash"):
             await _puller(mirror, store)[0].pull_newer()
 
 
@@ -449,7 +449,7 @@ def test_the_backoff_of_a_source_doubles_and_ends_with_a_success() -> None:
 
 
 async def test_an_invalid_source_address_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no port"):
+    with raises_code(InvalidInput, "channel.invalid_address", "no port"):
         async with connect_sources("127.0.0.1:1", PullConfig(sources=("mirror.example",)), dial=dialling):
             pass
 

@@ -136,7 +136,7 @@ def test_a_lower_limit_of_uploads_leaves_stored_versions(stored_run: Path) -> No
     with open_test_store(stored_run, CONFIG.model_copy(update={"max_version_bytes": 1})) as store:
         assert [notice.version for notice in store.notices(POLICY)] == [0, 1, 2, 3, 4, 5]
         assert fetched_manifest(store) == layout(SNAPSHOTS[5], 5)[0]
-        with pytest.raises(CorruptData, match="impossible"):
+        with raises_code(CorruptData, "weights.invalid_manifest", "impossible"):
             put_full(store, SNAPSHOTS[0], 6)
 
     assert names(stored_run) == before

@@ -183,11 +183,11 @@ def test_an_inconsistent_manifest_is_refused_before_any_upload(tmp_path: Path) -
     manifest, buffer = layout(snapshot(0), 0)
     transfer, _ = full_file(manifest, buffer)
     with open_test_store(tmp_path, WeightsConfig(max_version_bytes=buffer.nbytes - 1)) as store:
-        with pytest.raises(CorruptData, match="limit"):
+        with raises_code(CorruptData, "weights.invalid_manifest", "limit"):
             store.begin_upload(manifest, transfer)
         assert not (tmp_path / POLICY).exists()
     with open_test_store(tmp_path) as store:
-        with pytest.raises(CorruptData, match="root hash"):
+        with raises_code(CorruptData, "weights.invalid_manifest", "root hash"):
             store.begin_upload(replace(manifest, root_hash=bytes(32)), transfer)
         assert not (tmp_path / POLICY).exists()
 

@@ -10,6 +10,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.weights import Transfer
 from astraflow.weights.codec.chunks import CHUNK_BYTES, chunk_at, split, transfer_of
 from astraflow.weights.transfer.assembly import MIN_RANGE_BYTES, Assembly, ByteRange
+from tests.errors import raises_code
 from tests.weights.versions import full_file, layout, snapshot
 
 
@@ -85,7 +86,7 @@ def test_a_damaged_chunk_is_refused_and_earlier_ones_are_kept() -> None:
     first, second, *_ = split(data, chunk_bytes=1000)
     assembly.add(part, first)
 
-    with pytest.raises(CorruptData, match="checksum"):
+    with raises_code(CorruptData, "weights.checksum_mismatch", "checksum"):
         assembly.add(part, replace(second, data=bytes(1000)))
 
     assert (assembly.received, part.position, part.refusals) == (1000, 1000, 1)
@@ -126,7 +127,7 @@ def test_a_file_with_another_hash_is_refused() -> None:
     assembly = Assembly(replace(transfer, hash=bytes(32)))
     assembly.add(_taken(assembly), next(split(data)))
 
-    with pytest.raises(CorruptData, match="hash"):
+    with raises_code(CorruptData, "weights.hash_mismatch", "hash"):
         assembly.finish()
 
 
@@ -134,7 +135,7 @@ def test_an_incomplete_file_is_refused() -> None:
     assembly, data = _begun()
     assembly.add(_taken(assembly), next(split(data, chunk_bytes=1000)))
 
-    with pytest.raises(CorruptData, match="1000 of"):
+    with raises_code(CorruptData, "weights.incomplete_file", "1000 of"):
         assembly.finish()
 
 

@@ -271,7 +271,7 @@ async def test_repeatedly_corrupt_chunks_are_an_error(tmp_path: Path) -> None:
         await publish(plane, snapshot())
         plane.on_chunk = lambda chunk: replace(chunk, checksum=chunk.checksum ^ 1)
 
-        with pytest.raises(CorruptData, match="checksum"):
+        with raises_code(CorruptData, "weights.checksum_mismatch", "checksum"):
             await puller_of(plane).pull_newer()
 
 
@@ -305,7 +305,7 @@ async def test_a_version_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, snapshot())
 
-        with pytest.raises(CorruptData, match="limit"):
+        with raises_code(CorruptData, "weights.invalid_manifest", "limit"):
             await puller_of(client, PullConfig(use_shared_memory=False, max_version_bytes=1000)).pull_newer()
 
 

@@ -105,7 +105,7 @@ def test_a_delta_between_other_tensors_is_refused() -> None:
     _, plan, files = _chain(history(2))
     other = layout({"w": (Dtype.FLOAT32, (2,), np.zeros(2, dtype="<u4"))}, 0)
 
-    with pytest.raises(CorruptData, match="tensors differ"):
+    with raises_code(CorruptData, "weights.layout_changed", "tensors differ"):
         apply_transfers(plan, files, base=other)
 
 
@@ -147,7 +147,7 @@ def test_deltas_without_a_base_are_refused() -> None:
 def test_a_wrong_base_is_refused_with_its_version() -> None:
     versions, plan, _ = _chain(history(2))
 
-    with pytest.raises(CorruptData, match="from version 9"):
+    with raises_code(CorruptData, "weights.invalid_plan", "from version 9"):
         check_plan(plan, base=replace(versions[0][0], version=Version(9)), max_bytes=MAX_VERSION_BYTES)
 
 

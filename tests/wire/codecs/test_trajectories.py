@@ -14,6 +14,7 @@ from astraflow.wire.codecs.frames import Arrays
 from astraflow.wire.codecs.trajectories import decode_trajectories, encode_trajectories
 from astraflow.wire.pb import common_pb2 as pb
 from tests import make
+from tests.errors import raises_code
 from tests.wire.strategies import same
 
 
@@ -97,5 +98,5 @@ def test_an_invalid_trajectory_is_refused(change: dict[str, Any], message: str) 
 )
 def test_invalid_arrays_are_refused(tokens: list[int], logprobs: list[float], message: str) -> None:
     encoded = bytes_of([np.array(tokens, dtype="<i4"), np.array(logprobs, dtype="<f4")])
-    with pytest.raises(InvalidInput, match=message):
+    with raises_code(InvalidInput, "trajectory.invalid", message):
         decode_trajectories(encode_trajectories([[make.trajectory()]])[0], encoded)

@@ -38,7 +38,7 @@ FULL = Transfer(
 def test_a_flipped_bit_in_a_chunk_is_detected() -> None:
     message = encode_chunk(Chunk(offset=64, data=b"weights", checksum=xxhash.xxh3_64_intdigest(b"weights")))
     message.data = b"weightz"
-    with raises_code(CorruptData, "chunk.checksum_mismatch", "offset 64"):
+    with raises_code(CorruptData, "chunk.checksum_mismatch"):
         decode_chunk(message)
 
 

@@ -28,6 +28,7 @@ from maintainer.agent.llm.interface import (
     Usage,
 )
 from maintainer.agent.prompt import SPECS, SYSTEM
+from tests.errors import raises_code
 from tests.fakes.chat_completions import KEY, NEWER_FIELDS, WORDS, FakeChatCompletions, serving_completions
 from tests.maintainer.agent.test_loop import grown, too_few
 from tests.maintainer.parts import Scene, scene
@@ -359,9 +360,9 @@ async def test_a_timeout_is_a_failure(problem: Exception, expected: Failure) -> 
 
 def test_invalid_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
-    with pytest.raises(InvalidInput, match="MY_KEY"):
+    with raises_code(InvalidInput, "model.key_missing", "MY_KEY"):
         model(lambda _: httpx2.Response(200), key_variable="MY_KEY")
-    with pytest.raises(InvalidInput, match="base_url"):
+    with raises_code(InvalidInput, "model.invalid_base_url"):
         model(lambda _: httpx2.Response(200), base_url="file:///etc/passwd")
 
 
@@ -381,7 +382,7 @@ async def test_requests_use_the_configured_fields() -> None:
         await chat_model.close()
         words = ("max_tokens", "max_completion_tokens", "parallel_tool_calls")
         assert {word: bodies[0][word] for word in words if word in bodies[0]} == known
-    with pytest.raises(InvalidInput, match="max_tokens_field"):
+    with raises_code(InvalidInput, "config.invalid", "max_tokens_field"):
         ChatCompletionsOptions.parse(VALUES | {"max_tokens_field": "n_predict"}, where="")
 
 

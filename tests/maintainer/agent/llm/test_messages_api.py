@@ -23,6 +23,7 @@ from maintainer.agent.llm.interface import (
 )
 from maintainer.agent.llm.messages_api import MessagesApi, MessagesApiOptions
 from maintainer.agent.prompt import SPECS, SYSTEM
+from tests.errors import raises_code
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -310,5 +311,5 @@ async def test_invalid_json_arguments_are_a_failure_or_no_call(monkeypatch: pyte
 
 def test_a_missing_key_is_reported_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    with pytest.raises(InvalidInput, match="ANTHROPIC_API_KEY"):
+    with raises_code(InvalidInput, "model.key_missing", "ANTHROPIC_API_KEY"):
         MessagesApi(OPTIONS)

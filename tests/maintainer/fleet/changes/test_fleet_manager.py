@@ -17,6 +17,7 @@ from astraflow.contract.ids import PoolId
 from maintainer.fleet.guard.inputs import GuardInputs
 from maintainer.fleet.ledger.ledger import Ledger
 from maintainer.fleet.state.fleet import FLEET_ACTOR
+from tests.errors import raises_code
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, build, spec
 from tests.maintainer.fleet.test_maintainer_api import STATUS
 
@@ -72,9 +73,9 @@ async def test_an_idempotency_key_belongs_to_one_change(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     first, second = await parts.fleet_manager.plans.make(request(1)), await parts.fleet_manager.plans.make(request(2))
     await parts.fleet_manager.apply(first.id, key="k")
-    with pytest.raises(Conflict, match="another change"):
+    with raises_code(Conflict, "fleet.idempotency_key_reused", "another change"):
         await parts.fleet_manager.apply(second.id, key="k")
-    with pytest.raises(InvalidInput, match="idempotency key"):
+    with raises_code(InvalidInput, "fleet.invalid_idempotency_key"):
         await parts.fleet_manager.apply(second.id, key="")
 
 
@@ -82,7 +83,7 @@ async def test_a_plan_for_a_pool_that_changed_is_a_conflict(tmp_path: Path) -> N
     parts = await build(tmp_path)
     first, second = await parts.fleet_manager.plans.make(request(1)), await parts.fleet_manager.plans.make(request(2))
     await parts.fleet_manager.apply(first.id, key="one")
-    with pytest.raises(Conflict, match="plan again"):
+    with raises_code(Conflict, "fleet.pool_changed", "plan again"):
         await parts.fleet_manager.apply(second.id, key="other")
 
 
@@ -102,7 +103,7 @@ async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None
     parts = await build(tmp_path)
     plan = await parts.fleet_manager.plans.make(request(1, actor=HAL))
     await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="it talks too much")
-    with pytest.raises(PlanRefused, match="kill switch") as refused:
+    with raises_code(PlanRefused, "fleet.plan_refused", "kill switch") as refused:
         await parts.fleet_manager.apply(plan.id, key="k")
     inputs = GuardInputs.parse(refused.value.guard_json)
     assert [finding.code.value for finding in inputs.findings()] == ["kill_switch"]
@@ -117,9 +118,9 @@ async def test_a_plan_that_needs_approval_waits_for_a_person(tmp_path: Path) -> 
     parts = await build(tmp_path, pool=spec(mode=Mode.ADVISE))
     plan = await parts.fleet_manager.plans.make(request(2, actor=HAL))
     assert plan.needs_approval
-    with pytest.raises(PlanRefused, match="do not retry", check=lambda problem: problem.code == "fleet.plan_refused"):
+    with raises_code(PlanRefused, "fleet.plan_refused", "do not retry"):
         await parts.fleet_manager.apply(plan.id, key="k")
-    with pytest.raises(PlanRefused, match=HAL.name, check=lambda problem: problem.code == "fleet.plan_refused"):
+    with raises_code(PlanRefused, "fleet.plan_refused", HAL.name):
         await parts.fleet_manager.apply(plan.id, key="k", approver=HAL)
     applied = await parts.fleet_manager.apply(plan.id, key="k", approver=OTTO)
     assert "approved by otto" in applied.message
@@ -149,7 +150,7 @@ async def test_an_actor_of_one_pool_cannot_change_another_pool(tmp_path: Path) -
     otto_here, alice_here = replace(OTTO, pool=POOL), replace(ALICE, pool=POOL)
     there = await fleet_manager.plans.make(replace(request(1, actor=OTTO), pool=us))
     for number, applier in enumerate((otto_here, alice_here)):
-        with pytest.raises(PlanRefused, match=applier.name, check=lambda problem: problem.code == "fleet.plan_refused"):
+        with raises_code(PlanRefused, "fleet.plan_refused", applier.name):
             await fleet_manager.apply(there.id, key=f"fooled{number}", approver=applier)
     (refused,), _ = await parts.ledger.decisions(pool="us", before=None, limit=1)
     assert (refused.kind.value, refused.actor.name) == ("refuse", alice_here.name)
@@ -192,7 +193,7 @@ async def test_agents_apply_plans_only_in_auto_mode(tmp_path: Path) -> None:
     assert plan.verdict is Verdict.ALLOWED
     for mode in (MaintainerMode.OFF, MaintainerMode.SHADOW, MaintainerMode.PROPOSE):
         await parts.maintainer_api.set_mode(mode, actor=OTTO, key=mode.value, reason="a test")
-        with pytest.raises(PlanRefused, match=mode.value, check=lambda problem: problem.code == "fleet.plan_refused"):
+        with raises_code(PlanRefused, "fleet.plan_refused", mode.value):
             await parts.fleet_manager.apply(plan.id, key="k", applier=HAL)
         (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
         assert [finding.code.value for finding in refused.findings] == ["maintainer_mode"]
@@ -209,7 +210,7 @@ async def test_the_maintainers_own_mode_counts_until_people_set_one(tmp_path: Pa
     parts = await build(tmp_path)
     plan = await parts.fleet_manager.plans.make(request(1, actor=HAL))
     parts.maintainer_api.receive_status(replace(STATUS, mode=MaintainerMode.PROPOSE))
-    with pytest.raises(PlanRefused, match="propose", check=lambda problem: problem.code == "fleet.plan_refused"):
+    with raises_code(PlanRefused, "fleet.plan_refused", "propose"):
         await parts.fleet_manager.apply(plan.id, key="k")
     (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
     assert [finding.code.value for finding in refused.findings] == ["maintainer_mode"]
@@ -301,7 +302,7 @@ async def test_an_admin_can_terminate_nodes_without_a_drain(tmp_path: Path) -> N
 
 async def test_a_node_of_another_pool_cannot_be_retired(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    with pytest.raises(InvalidInput, match="unknown", check=lambda problem: problem.code == "fleet.instance_not_found"):
+    with raises_code(InvalidInput, "fleet.instance_not_found"):
         await parts.fleet_manager.plans.make(request(None, retire=("unknown",)))
 
 
@@ -314,16 +315,16 @@ def test_a_request_has_a_target_or_names(wrong: dict[str, object]) -> None:
 async def test_admins_change_a_pools_spec_for_the_version_they_read(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     wider = spec(max_nodes=60)
-    with pytest.raises(NotPermitted, match="admin"):
+    with raises_code(NotPermitted, "fleet.missing_role", "admin"):
         await parts.fleet_manager.put_pool(wider, observed_version=1, actor=OTTO, key="k", reason="more")
-    with pytest.raises(Conflict, match="version 1"):
+    with raises_code(Conflict, "fleet.pool_changed", "version 1"):
         await parts.fleet_manager.put_pool(wider, observed_version=7, actor=ALICE, key="k", reason="more")
     pool = await parts.fleet_manager.put_pool(wider, observed_version=1, actor=ALICE, key="k", reason="more")
     assert (pool.version, pool.spec.max_nodes) == (2, 60)
     assert await parts.fleet_manager.put_pool(wider, observed_version=1, actor=ALICE, key="k", reason="more") == pool
     us = replace(wider, id=PoolId("us"), min_nodes=2)
     assert (await parts.fleet_manager.put_pool(us, observed_version=0, actor=ALICE, key="l", reason="new")).target == 2
-    with pytest.raises(InvalidInput, match="no provider"):
+    with raises_code(InvalidInput, "fleet.unknown_provider", "no provider"):
         await parts.fleet_manager.put_pool(
             replace(us, provider="moon"), observed_version=1, actor=ALICE, key="m", reason="x"
         )
@@ -335,11 +336,11 @@ async def test_an_override_survives_a_restart_and_ends(tmp_path: Path) -> None:
     await parts.pass_time(60.0)
     await parts.fleet_manager.set_override(POOL, minutes=10, actor=HAL, key="override", reason="a long episode")
     parts = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
-    with pytest.raises(NotPermitted, match="manual override"):
+    with raises_code(NotPermitted, "fleet.plan_refused", "manual override"):
         await parts.want(2)
     parts.clock.advance(601.0)
     await parts.want(2)
-    with pytest.raises(InvalidInput, match="60 minutes"):
+    with raises_code(InvalidInput, "fleet.override_too_long"):
         await parts.fleet_manager.set_override(POOL, minutes=61, actor=HAL, key="again", reason="longer")
 
 
@@ -348,7 +349,7 @@ async def test_only_admins_reduce_the_scope_of_the_kill_switch(tmp_path: Path) -
     scopes = [parts.fleet.kill]
     await parts.fleet_manager.kill_switch(KillScope.ALL, actor=HAL, key="a", reason="smoke")
     scopes.append(parts.fleet.kill)
-    with pytest.raises(NotPermitted, match="admin"):
+    with raises_code(NotPermitted, "fleet.missing_role", "admin"):
         await parts.fleet_manager.kill_switch(KillScope.NONE, actor=OTTO, key="b", reason="it is fine")
     scopes.append(parts.fleet.kill)
     await parts.fleet_manager.kill_switch(KillScope.NONE, actor=ALICE, key="c", reason="it is fine")
@@ -362,7 +363,7 @@ async def test_the_kill_file_stops_launches_at_once(tmp_path: Path) -> None:
     (tmp_path / "KILL").touch()
     await parts.pass_time(120.0)
     assert parts.cloud.starts == 0
-    with pytest.raises(NotPermitted, match="kill switch"):
+    with raises_code(NotPermitted, "fleet.plan_refused", "kill switch"):
         await parts.want(3)
     (tmp_path / "KILL").unlink()
     await parts.actuator.run_due_steps()
@@ -393,7 +394,7 @@ async def test_a_note_repeated_under_one_key_is_one_entry(tmp_path: Path) -> Non
 
 
 async def test_an_actor_needs_a_name() -> None:
-    with pytest.raises(InvalidInput, match="actor"):
+    with raises_code(InvalidInput, "actor.invalid_name"):
         Actor(name="", role=Role.ADMIN)
 
 

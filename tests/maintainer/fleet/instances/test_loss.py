@@ -7,6 +7,7 @@ import pytest
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
 from astraflow.contract.fleet.pools import KillScope
 from maintainer.fleet.providers.base import Provider
+from tests.errors import raises_code
 from tests.fakes.cloud import Cloud, CloudProvider
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, Parts, build
 
@@ -52,7 +53,7 @@ async def test_a_repeated_fault_with_one_key_terminates_no_further_nodes(tmp_pat
     loss = await parts.faults.inject(POOL, share=0.2, actor=ALICE, key="k", reason="a drill")
     assert await parts.faults.inject(POOL, share=0.2, actor=ALICE, key="k", reason="a drill") == loss
     assert len(parts.cloud.alive()) == 8
-    with pytest.raises(Conflict, match="another change"):
+    with raises_code(Conflict, "fleet.idempotency_key_reused", "another change"):
         await parts.faults.inject(POOL, share=0.5, actor=ALICE, key="k", reason="a drill")
 
 
@@ -64,7 +65,7 @@ async def test_a_small_share_terminates_one_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize("actor", [HAL, OTTO])
 async def test_only_admins_inject_faults(tmp_path: Path, actor: object) -> None:
     parts = await working(tmp_path, 2)
-    with pytest.raises(NotPermitted, match="role admin"):
+    with raises_code(NotPermitted, "fleet.missing_role", "role admin"):
         await parts.faults.inject(POOL, share=0.5, actor=actor, key="k", reason="a drill")  # type: ignore[arg-type]
     assert len(parts.cloud.alive()) == 2
 
@@ -83,7 +84,7 @@ async def test_faults_are_refused_under_the_kill_switch_and_in_an_empty_pool(tmp
         await parts.faults.inject(POOL, share=0.5, actor=ALICE, key="k", reason="a drill")
     assert caught.value.code == "fleet.no_ready_node"
     await parts.fleet_manager.kill_switch(KillScope.ALL, actor=ALICE, key="stop", reason="enough")
-    with pytest.raises(NotPermitted, match="kill switch"):
+    with raises_code(NotPermitted, "fleet.kill_switch", "kill switch"):
         await parts.faults.inject(POOL, share=0.5, actor=ALICE, key="k", reason="a drill")
 
 

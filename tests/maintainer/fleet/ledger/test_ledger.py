@@ -285,7 +285,7 @@ async def test_a_change_that_was_stored_in_an_outage_is_loaded_afterwards(tmp_pa
 @pytest.mark.parametrize("text", ["nul \x00 inside", "half of a pair \ud800"])
 async def test_values_that_a_database_cannot_store_are_refused_first(tmp_path: Path, url: str, text: str) -> None:
     parts = await build(tmp_path, database=open_ledger(tmp_path, url))
-    with pytest.raises(InvalidInput, match="text"):
+    with raises_code(InvalidInput, "fleet.invalid_reason", "text"):
         await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason=text)
     assert (
         await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason="fine")

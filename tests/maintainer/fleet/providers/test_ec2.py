@@ -44,6 +44,7 @@ from maintainer.fleet.providers.base import (
 from maintainer.fleet.providers.ec2.calls import explained
 from maintainer.fleet.providers.ec2.instances import instance_of
 from maintainer.fleet.providers.ec2.provider import Ec2, Ec2Options, _terminated
+from tests.errors import raises_code
 from tests.fakes.ec2_instances import InstanceRunner, Machine, running_instances
 from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
 from tests.maintainer.fleet.providers.test_local_process import SLEEPER
@@ -271,7 +272,7 @@ async def test_a_launch_that_is_not_listed_yet_is_not_repeated(harness: Ec2World
 @pytest.mark.long
 async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(harness: Ec2World) -> None:
     deaf, launch = await harness.provider(endpoint_url=harness.server.losing_answers()), launch_id()
-    with pytest.raises(Retry, match="InternalError"):
+    with raises_code(Retry, "retry", "InternalError"):
         await deaf.launch(harness.spec(), launch)
     harness.server.has_client_tokens = False  # only the tag identifies the launch
     provider = await harness.provider()
@@ -315,7 +316,7 @@ async def test_a_zone_is_accepted_and_an_unconfigured_region_is_refused(harness:
     (group,) = harness.server.client(REGION).describe_instances(InstanceIds=wanted)["Reservations"]
     assert group["Instances"][0]["Placement"]["AvailabilityZone"] == f"{REGION}b"
     for wrong in ("eu-central-1", "nowhere"):
-        with pytest.raises(Invalid, match="regions"):
+        with raises_code(Invalid, "provider.unknown_region", "regions"):
             await provider.launch(harness.spec(region=wrong), launch_id())
 
 
@@ -334,9 +335,7 @@ async def test_a_pools_options_override_the_providers(harness: Ec2World) -> None
     await provider.launch(harness.spec(options={"image_id": "ami-760aaa0f"}), launch)
     (group,) = harness.server.client(REGION).describe_instances(InstanceIds=harness.ids(launch))["Reservations"]
     assert group["Instances"][0]["ImageId"] == "ami-760aaa0f"
-    with pytest.raises(
-        Invalid, match="image_id", check=lambda problem: problem.code == "provider.invalid_pool_options"
-    ):
+    with raises_code(Invalid, "provider.invalid_pool_options", "image_id"):
         await provider.launch(harness.spec(options={"image": "x"}), launch_id())
     with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.no_image"):
         await (await harness.provider(machine={})).launch(harness.spec(), launch_id())
@@ -408,7 +407,7 @@ async def test_a_preflight_check_starts_nothing(harness: Ec2World) -> None:
 
 async def test_a_boot_script_that_is_too_long_is_refused(harness: Ec2World) -> None:
     provider = await harness.provider(boot={"program": ("/bin/true", "x" * 16_384)})
-    with pytest.raises(Invalid, match="16384"):
+    with raises_code(Invalid, "provider.boot_script_too_long"):
         await provider.launch(harness.spec(), launch_id())
     assert await provider.list(harness.cluster) == ()
 
@@ -416,11 +415,11 @@ async def test_a_boot_script_that_is_too_long_is_refused(harness: Ec2World) -> N
 async def test_a_missing_endpoint_or_missing_credentials_are_reported(
     harness: Ec2World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Retry, match="no answer"):
+    with raises_code(Retry, "provider.no_answer", "no answer"):
         await (await harness.provider(endpoint_url="http://127.0.0.1:1")).list(harness.cluster)
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(key)
-    with pytest.raises(Auth, match="credentials"):
+    with raises_code(Auth, "provider.no_credentials", "credentials"):
         await (await harness.provider()).list(harness.cluster)
     with pytest.raises(Auth, match="unknown-profile"):
         await (await harness.provider(profile="unknown-profile")).list(harness.cluster)
@@ -615,7 +614,7 @@ def test_an_invalid_configuration_is_refused_with_valid_values() -> None:
         ({"machine": {"ami": "x"}}, "image_id"),
     ]
     for change, message in wrong:
-        with pytest.raises(InvalidInput, match=message):
+        with raises_code(InvalidInput, "config.invalid", message):
             providers.check(good | change)
 
 

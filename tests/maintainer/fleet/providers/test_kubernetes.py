@@ -33,6 +33,7 @@ from maintainer.fleet.providers.kubernetes.api import refusal
 from maintainer.fleet.providers.kubernetes.config import KubernetesOptions
 from maintainer.fleet.providers.kubernetes.manifest import pod_name
 from maintainer.fleet.providers.kubernetes.provider import Kubernetes
+from tests.errors import raises_code
 from tests.fakes.kubernetes_api import FakeCluster, Fault, Machine
 from tests.suites.provider_suite import CANARY, ProviderHarness, ProviderSuite, launch_id, listed, retire, until
 
@@ -178,7 +179,7 @@ async def test_a_pod_is_deleted_when_its_secret_cannot_be_created(harness: Clust
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "delete"]}
     harness.fake.roles["no-secrets"] = [rule]
     provider = await harness.provider(kubeconfig=str(harness.fake.write_kubeconfig("no-secrets")))
-    with pytest.raises(Auth, match="secret"):
+    with raises_code(Auth, "auth", "secret"):
         await provider.launch(harness.spec(), launch_id())
     assert harness.fake.pods() == []
 
@@ -198,7 +199,7 @@ async def test_an_incomplete_list_is_an_error(harness: ClusterWorld) -> None:
     for _ in range(3):
         await provider.launch(harness.spec(), launch_id())
     harness.fake.expire_lists = 100
-    with pytest.raises(Retry, match="expired"):
+    with raises_code(Retry, "provider.list_expired"):
         await provider.list(harness.cluster)
 
 
@@ -335,7 +336,7 @@ async def test_pods_of_others_are_not_listed(harness: ClusterWorld) -> None:
         stranger = {"metadata": {"name": pod_name(launch)}, "spec": {}, "status": {"phase": "Succeeded"}}
         harness.fake.put("pods", "default", stranger)
     provider = await harness.provider()
-    with pytest.raises(Invalid, match="another launch"):
+    with raises_code(Invalid, "provider.name_in_use"):
         await provider.launch(harness.spec(), launch)
     assert await provider.list(harness.cluster) == ()
     assert await provider.retire(launch) is RetireResult.GONE

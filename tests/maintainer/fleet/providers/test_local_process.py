@@ -28,6 +28,7 @@ from maintainer.fleet.providers.base import (
     State,
 )
 from maintainer.fleet.providers.local_process.provider import LocalProcess, LocalProcessOptions
+from tests.errors import raises_code
 from tests.suites.provider_suite import GIVE_UP_S, ProviderHarness, ProviderSuite, launch_id, listed, retire, until
 
 pytestmark = pytest.mark.anyio
@@ -218,7 +219,7 @@ async def test_faults_are_labelled_as_simulated(harness: LocalWorld) -> None:
 def test_a_provider_is_found_by_its_kind_and_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     spec = {"kind": "local_process", "max_instances": 3}
     assert isinstance(providers.build(spec, clock=SystemClock(), directory=tmp_path), LocalProcess)
-    with pytest.raises(InvalidInput, match="local_process"):
+    with raises_code(InvalidInput, "plugin.unknown_kind", "local_process"):
         providers.check({"kind": "local_proces"})
 
 

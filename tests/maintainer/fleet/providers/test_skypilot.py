@@ -31,6 +31,7 @@ from maintainer.fleet.providers.skypilot import tasks
 from maintainer.fleet.providers.skypilot.api import refusal
 from maintainer.fleet.providers.skypilot.provider import SkyPilot
 from maintainer.fleet.providers.skypilot.tasks import cluster_name, task_of
+from tests.errors import raises_code
 from tests.fakes.skypilot_api import FakeSkyPilot
 from tests.suites.provider_suite import (
     CANARY,
@@ -187,7 +188,7 @@ async def test_a_failed_teardown_is_retried_and_the_cluster_stays_listed(harness
     harness.fake.down_errors += [error] * 2
     deadline = time.monotonic() + GIVE_UP_S
     while harness.fake.down_errors:
-        with pytest.raises(Unknown, match=error["message"]):
+        with raises_code(Unknown, "unknown", error["message"]):
             await provider.retire(launch)
         assert harness.fake.is_leaked(cluster_name(launch))
         assert time.monotonic() < deadline
@@ -310,7 +311,7 @@ def test_each_refusal_has_a_provider_error(kind: type[ProviderError], error: tup
 
 
 def test_an_endpoint_with_credentials_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="endpoint"):
+    with raises_code(InvalidInput, "config.invalid", "endpoint"):
         providers.check({"kind": "skypilot", "endpoint": "https://user:secret@sky.example"})
 
 

@@ -33,6 +33,7 @@ from maintainer.fleet.providers.base import (
 from maintainer.fleet.providers.slurm import jobs
 from maintainer.fleet.providers.slurm.jobs import PREFIX, Job, parse_sacct, parse_squeue, read_job, refusal
 from maintainer.fleet.providers.slurm.provider import Slurm
+from tests.errors import raises_code
 from tests.fakes import slurm_commands
 from tests.suites.provider_suite import (
     CANARY,
@@ -245,7 +246,7 @@ async def test_a_finished_job_is_read_from_the_accounting(harness: SlurmWorld, h
 
 async def test_without_accounting_a_finished_job_is_gone(harness: SlurmWorld) -> None:
     harness.fake.configure(accounting=False, min_job_age_s=0)
-    with pytest.raises(Invalid, match="accounting"):
+    with raises_code(Invalid, "invalid", "accounting"):
         await (await harness.provider()).launch(harness.spec(), launch_id())
     provider, launch = await harness.provider(has_accounting=False), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -267,7 +268,7 @@ async def test_a_node_that_ignores_its_end_is_killed_after_killwait(harness: Slu
 
 async def test_tags_too_long_for_a_comment_are_refused(harness: SlurmWorld) -> None:
     spec = harness.spec()
-    with pytest.raises(Invalid, match="characters"):
+    with raises_code(Invalid, "provider.tags_too_long"):
         await (await harness.provider()).launch(replace(spec, tags=replace(spec.tags, run="r" * 1200)), launch_id())
     assert harness.fake.jobs() == []
 
@@ -275,7 +276,7 @@ async def test_tags_too_long_for_a_comment_are_refused(harness: SlurmWorld) -> N
 async def test_a_hanging_command_is_ended(harness: SlurmWorld) -> None:
     slow = harness.commands / "squeue"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
-    with pytest.raises(Retry, match="no answer"):
+    with raises_code(Retry, "provider.no_answer", "no answer"):
         await (await harness.provider(timeout_s=0.2)).list(harness.cluster)
 
 
@@ -293,7 +294,7 @@ async def test_a_launch_that_is_cancelled_ends_its_command(harness: SlurmWorld, 
 
 async def test_a_missing_slurm_command_is_reported(harness: SlurmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(Invalid, match="squeue", check=lambda problem: problem.code == "provider.command_missing"):
+    with raises_code(Invalid, "provider.command_missing"):
         await (await harness.provider()).list(harness.cluster)
 
 
@@ -324,9 +325,9 @@ def test_each_refusal_has_a_provider_error(kind: type[ProviderError], message: s
 
 
 def test_invalid_options_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="program"):
+    with raises_code(InvalidInput, "config.invalid", "program"):
         providers.check({"kind": "slurm"})
-    with pytest.raises(InvalidInput, match="mem"):
+    with raises_code(InvalidInput, "config.invalid", "mem"):
         providers.check({"kind": "slurm", "program": ["/x"], "types": {"a": {"mem": "lots"}}})
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from maintainer.fleet.providers.ec2.user_data import BootOptions, boot_script
+from tests.errors import raises_code
 from tests.maintainer.fleet.providers.test_local_process import SLEEPER
 
 TOKEN = "afj.canary-token"
@@ -217,7 +218,7 @@ def test_no_script_names_a_package_index() -> None:
     ],
 )
 def test_invalid_options_are_refused_with_valid_values(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
+    with raises_code(InvalidInput, "config.invalid", message):
         BootOptions.parse(values, where="boot")
 
 
