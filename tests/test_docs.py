@@ -19,7 +19,7 @@ DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "recipes/*/*.md"
 
 KINDS = ("tutorials", "how-to", "reference", "explanation")
 
-WITHOUT_KIND = ("index.md", "benchmarks.md", "decisions")
+WITHOUT_KIND = ("index.md", "benchmarks.md", "benchmarks", "decisions")
 """Documents of no kind: the list of documents, measurements, and history."""
 
 NO_COMMANDS = ("astraflow weights root 1", "astraflow weights manifest 1")

@@ -81,7 +81,8 @@ def navigation(documents: list[Path]) -> Iterator[dict[str, object]]:
     for section, folder in SECTIONS.items():
         pages = [path for path in documents if path.parent == ROOT / folder]
         yield {section: [entry(path) for path in sorted(pages, key=lambda path: (path.name != "README.md", path))]}
-    yield {"Measurements": [entry(ROOT / "docs/benchmarks.md")]}
+    measurements = [ROOT / "docs/benchmarks.md", *sorted((ROOT / "docs/benchmarks").glob("*.md"))]
+    yield {"Measurements": [*map(entry, measurements)]}
     others = [path for path in documents if path.parent == ROOT and path.name != "README.md"]
     examples = [path for path in documents if path.is_relative_to(ROOT / "recipes")]
     decisions = sorted((ROOT / "docs/decisions").glob("*.md"), key=lambda path: (path.name != "index.md", path))

@@ -1,6 +1,6 @@
 """A kill of the web process during a run whose pool follows the rule: the run is unaffected, and no second is missing.
 
-`ASTRAFLOW_WEB_AWAY_S` is the length of the outage, by default 10 seconds; docs/how-to/web.md has figures of ten
+`ASTRAFLOW_WEB_AWAY_S` is the length of the outage, by default 10 seconds; docs/benchmarks/web.md has figures of ten
 minutes.
 """
 

@@ -197,7 +197,7 @@ def _patched_share(parameter: nn.Parameter) -> float:
     """Returns the share of changed elements up to which a tensor is patched rather than replaced.
 
     In host memory a patch stops generation for longer the more changed, a replacement for a fraction of a millisecond,
-    but takes a second of copying a gigabyte beside it, and memory (docs/explanation/weights.md has both). On an
+    but takes a second of copying a gigabyte beside it, and memory (docs/benchmarks/weights.md has both). On an
     accelerator scattering is fast and memory is short.
     """
     return 1 / 32 if parameter.device.type == "cpu" else 1.0
