@@ -24,16 +24,16 @@ from astraflow.runtime.logs import configure
 from tests.fakes.ec2_instances import running_instances
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
 from tests.fakes.ssh_server import serving_ssh
-from tests.maintainer.fleet.providers.test_ec2 import REGION, Ec2World
-from tests.maintainer.fleet.providers.test_local_process import LocalWorld
-from tests.maintainer.fleet.providers.test_static_ssh import Lab, SshWorld
+from tests.maintainer.fleet.providers.test_ec2 import REGION, Ec2Harness
+from tests.maintainer.fleet.providers.test_local_process import LocalHarness
+from tests.maintainer.fleet.providers.test_static_ssh import Lab, SshHarness
 from tests.suites.provider_suite import ProviderHarness, launch_id, retire
 
 
 @asynccontextmanager
 async def local(directory: Path) -> AsyncIterator[ProviderHarness]:
     """Provider of processes on this machine."""
-    harness = LocalWorld(directory)
+    harness = LocalHarness(directory)
     try:
         yield harness
     finally:
@@ -49,7 +49,7 @@ async def over_ssh(directory: Path) -> AsyncIterator[ProviderHarness]:
     with serving_ssh(directory / "one", key=key) as host, serving_ssh(directory / "other", key=key) as other_host:
         (directory / "known_hosts").write_text(host.known_host() + other_host.known_host())
         lab = Lab(one=host, other=other_host, key_file=directory / "key", known_hosts=directory / "known_hosts")
-        harness = SshWorld(lab, directory / "machines", capacity=1000)
+        harness = SshHarness(lab, directory / "machines", capacity=1000)
         try:
             yield harness
         finally:
@@ -61,7 +61,7 @@ async def ec2(directory: Path) -> AsyncIterator[ProviderHarness]:
     """Provider of one EC2 region."""
     os.environ.update(CREDENTIALS)
     with serving_ec2() as server, running_instances(server.client(REGION), directory) as runner:
-        harness = Ec2World(server, runner, directory)
+        harness = Ec2Harness(server, runner, directory)
         try:
             yield harness
         finally:

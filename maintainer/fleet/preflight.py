@@ -15,16 +15,16 @@ from astraflow.contract.ids import PoolId
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.changes.plans import Plans
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
-    Invalid,
+    AuthError,
+    CapacityError,
+    InvalidError,
     LaunchSpec,
     Provider,
     ProviderError,
-    Quota,
+    QuotaError,
     Quote,
-    Retry,
-    Unknown,
+    RetryError,
+    UnknownError,
     unread_places,
 )
 from maintainer.fleet.state.fleet import Fleet
@@ -39,13 +39,13 @@ NO_POOL = PoolId("preflight")
 """Pool in the tags of requests to a provider without pools."""
 
 TO_DO: Mapping[type[ProviderError], str] = {
-    Retry: "Retry in a minute; if it fails again, check that the fleet service reaches the provider over the network.",
-    Quota: "Raise the account's limit, or lower max_nodes of the pool.",
-    Capacity: "Use another type, region or provider in the pool's spec, or retry later.",
-    Auth: "Renew the credentials, or their permissions, where the provider finds them (see docs/how-to/fleet.md); "
+    RetryError: "Retry in a minute; if it fails again, check that the fleet service reaches the provider's network.",
+    QuotaError: "Raise the account's limit, or lower max_nodes of the pool.",
+    CapacityError: "Use another type, region or provider in the pool's spec, or retry later.",
+    AuthError: "Renew the credentials, or their permissions, where the provider finds them (see docs/how-to/fleet.md); "
     "only credentials in environment variables need a restart.",
-    Invalid: "Correct the named value in the provider's table of the fleet's file, or in the pool's spec.",
-    Unknown: "Check the provider's log or console; the check started no instance.",
+    InvalidError: "Correct the named value in the provider's table of the fleet's file, or in the pool's spec.",
+    UnknownError: "Check the provider's log or console; the check started no instance.",
 }
 """Remedy by type of error."""
 
@@ -136,7 +136,7 @@ async def _check(kind: CheckKind, pool: PoolId | None, call: Awaitable[str], *, 
         async with asyncio.timeout(limit_s):
             return PreflightCheck(kind=kind, pool=pool, is_ok=True, message=await call)
     except ProviderError as problem:
-        remedy = next((text for error, text in TO_DO.items() if isinstance(problem, error)), TO_DO[Unknown])
+        remedy = next((text for error, text in TO_DO.items() if isinstance(problem, error)), TO_DO[UnknownError])
         return PreflightCheck(
             kind=kind, pool=pool, is_ok=False, message=f"{type(problem).__name__}: {problem}", remedy=remedy
         )

@@ -20,7 +20,7 @@ from maintainer.fleet.instances.fault_injection import FaultInjector
 from maintainer.fleet.ledger.ledger import Ledger
 from maintainer.fleet.maintainer_api import MaintainerApi
 from maintainer.fleet.preflight import PreflightChecks
-from maintainer.fleet.providers.base import Invalid, ProviderError
+from maintainer.fleet.providers.base import InvalidError, ProviderError
 
 MAX_PAGE = 1000
 
@@ -67,7 +67,7 @@ class FleetPlaneServicer(Base):
                 await self._manager.plans.make(replace(plan_request, actor=_acting_actor(plan_request.actor))),
                 pb.FleetPlan,
             )
-        except Invalid as problem:
+        except InvalidError as problem:
             raise InvalidInput(str(problem), code="fleet.invalid_launch") from problem
         except ProviderError as problem:
             raise Unavailable(str(problem), code="fleet.provider_unavailable") from problem

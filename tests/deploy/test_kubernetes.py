@@ -25,7 +25,7 @@ from astraflow.runtime.clock import SystemClock
 from deploy.helm import render
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.providers import providers
-from maintainer.fleet.providers.base import Auth, LaunchSpec, NodePlan, Provider, RetireResult, Tags
+from maintainer.fleet.providers.base import AuthError, LaunchSpec, NodePlan, Provider, RetireResult, Tags
 from maintainer.fleet.providers.kubernetes.config import KubernetesOptions
 from maintainer.fleet.providers.kubernetes.manifest import ORDER, pod_manifest
 from tests.errors import raises_code
@@ -649,5 +649,5 @@ async def test_every_permission_of_the_service_account_is_needed(
     fewer = deepcopy(rules())
     next(rule for rule in fewer if resource in rule["resources"])["verbs"].remove(verb)
     cluster.roles["fleet"] = fewer
-    with raises_code(Auth, "auth", resource.removesuffix("s")):
+    with raises_code(AuthError, "auth", resource.removesuffix("s")):
         await call_every_method(provider)

@@ -8,13 +8,13 @@ from maintainer.fleet.providers.base import (
     Capabilities,
     Handle,
     Instance,
-    Invalid,
+    InvalidError,
     LaunchSpec,
     PartialList,
     ProviderError,
     Quote,
     RetireResult,
-    Retry,
+    RetryError,
     State,
     fingerprint,
 )
@@ -127,7 +127,7 @@ class CloudProvider:
         self._price(spec)
         known = self.cloud.find(launch_id, is_seen=not self.cloud.has_memory)
         if known and known[0].fingerprint != fingerprint(spec):
-            raise Invalid(f"launch {launch_id} was made with another spec")
+            raise InvalidError(f"launch {launch_id} was made with another spec")
         handle = known[0].instance.handle if known else self.cloud.start(spec, launch_id)
         self.fault("launch after")
         return handle
@@ -157,7 +157,7 @@ class CloudProvider:
             return tuple(instances)
         return PartialList(
             [instance for instance in instances if instance not in silent],
-            unread={instance.handle.id: Retry(f"no answer from {instance.region}") for instance in silent},
+            unread={instance.handle.id: RetryError(f"no answer from {instance.region}") for instance in silent},
         )
 
     async def describe(self, handle: Handle) -> Instance:
@@ -188,11 +188,11 @@ class CloudProvider:
     def _check_regions(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
             if machine.instance.region in self.cloud.silent_regions:
-                raise Retry(f"no answer from {machine.instance.region}")
+                raise RetryError(f"no answer from {machine.instance.region}")
 
     def _price(self, spec: LaunchSpec) -> float:
         if (spec.type or "small") not in TYPES:
-            raise Invalid(f"no type is called {spec.type!r}; known: {', '.join(TYPES)}")
+            raise InvalidError(f"no type is called {spec.type!r}; known: {', '.join(TYPES)}")
         return TYPES[spec.type or "small"]
 
     def _seen(self, machine: Machine) -> Instance:

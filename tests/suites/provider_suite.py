@@ -20,21 +20,21 @@ from typing import Any, TypeVar
 import pytest
 
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
+    AuthError,
+    CapacityError,
     Handle,
     Instance,
-    Invalid,
+    InvalidError,
     LaunchSpec,
     NodePlan,
     Provider,
     ProviderError,
-    Quota,
+    QuotaError,
     RetireResult,
-    Retry,
+    RetryError,
     State,
     Tags,
-    Unknown,
+    UnknownError,
     is_unread,
     unread_places,
 )
@@ -42,7 +42,7 @@ from tests.errors import raises_code
 
 GIVE_UP_S = 40.0
 
-ERRORS = {Auth, Capacity, Invalid, Quota, Retry, Unknown}
+ERRORS = {AuthError, CapacityError, InvalidError, QuotaError, RetryError, UnknownError}
 
 SILENT = "http://127.0.0.1:1"
 """Address at which no server answers."""
@@ -150,17 +150,17 @@ class RequestSuite:
         provider, launch = await harness.provider(), launch_id()
         spec = harness.spec()
         await provider.launch(spec, launch)
-        with raises_code(Invalid, "provider.launch_id_reused", "another"):
+        with raises_code(InvalidError, "provider.launch_id_reused", "another"):
             await provider.launch(replace(spec, tags=replace(spec.tags, pool="us")), launch)
         assert await launches(harness, provider) == [launch]
 
     async def test_unsupported_specs_are_refused_before_any_launch(self, harness: ProviderHarness) -> None:
         provider, wrong = await harness.provider(), needed(harness.wrong_spec(), "this harness has everything")
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             await provider.launch(wrong, launch_id())
         assert await provider.list(harness.cluster) == ()
 
-    @pytest.mark.parametrize("error", [Quota, Capacity, Auth, Retry, Unknown])
+    @pytest.mark.parametrize("error", [QuotaError, CapacityError, AuthError, RetryError, UnknownError])
     async def test_errors_have_a_message_without_secrets(
         self, harness: ProviderHarness, error: type[ProviderError]
     ) -> None:
@@ -221,10 +221,10 @@ class RequestSuite:
 
     async def test_unsupported_specs_are_refused_by_the_preflight(self, harness: ProviderHarness) -> None:
         wrong = needed(harness.wrong_spec(), "this harness has everything")
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             await (await harness.provider()).preflight(wrong)
 
-    @pytest.mark.parametrize("error", [Quota, Auth, Invalid])
+    @pytest.mark.parametrize("error", [QuotaError, AuthError, InvalidError])
     async def test_a_refused_launch_is_refused_by_the_preflight(
         self, harness: ProviderHarness, error: type[ProviderError]
     ) -> None:
@@ -243,7 +243,7 @@ class RequestSuite:
 
     async def test_unsupported_specs_have_no_quote(self, harness: ProviderHarness) -> None:
         wrong = needed(harness.wrong_spec(), "this harness has everything")
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             await (await harness.provider()).quote(wrong)
 
     # Credentials
@@ -256,7 +256,7 @@ class RequestSuite:
         handle = await provider.launch(harness.spec(), launch)
         await harness.expire()
         for call in every_call(provider, harness.spec(), other, handle, cluster=harness.cluster):
-            with pytest.raises(Auth):
+            with pytest.raises(AuthError):
                 await call()
         await harness.renew()
         assert [instance.handle for instance in await listed(harness, provider)] == [handle]
@@ -323,7 +323,7 @@ class RequestSuite:
             await retire(harness, after, handle.launch_id)
         except ProviderError as problem:
             assert problem.code == "provider.place_removed"
-            with pytest.raises(Invalid):
+            with pytest.raises(InvalidError):
                 await after.retire(handle.launch_id)
             assert (await before.describe(handle)).state is State.RUNNING
         else:
@@ -438,14 +438,14 @@ class LifecycleSuite:
         instance = await provider.describe(await provider.launch(harness.spec(), launch_id()))
         assert before - 60 <= instance.created_at <= time.time() + 60
 
-    @pytest.mark.parametrize("error", [Quota, Capacity, Auth, Invalid])
+    @pytest.mark.parametrize("error", [QuotaError, CapacityError, AuthError, InvalidError])
     async def test_a_refused_launch_starts_nothing(self, harness: ProviderHarness, error: type[ProviderError]) -> None:
         failing = needed(await harness.failing(error), f"this harness never answers {error.__name__}")
         with pytest.raises(error):
             await failing.launch(harness.spec(), launch_id())
         assert await launches(harness, await harness.provider(), wait_for=0) == []
 
-    @pytest.mark.parametrize("error", [Quota, Capacity, Auth, Retry, Unknown])
+    @pytest.mark.parametrize("error", [QuotaError, CapacityError, AuthError, RetryError, UnknownError])
     async def test_a_failed_launch_can_be_repeated(self, harness: ProviderHarness, error: type[ProviderError]) -> None:
         failing = needed(await harness.failing(error), f"this harness never answers {error.__name__}")
         launch, healthy = launch_id(), await harness.provider()

@@ -20,14 +20,14 @@ from maintainer.evals.cases.case import Case, Fault
 from maintainer.evals.simulation.simulated_reports import node_report, stream_report
 from maintainer.fleet.providers.base import (
     Capabilities,
-    Capacity,
+    CapacityError,
     Handle,
     Instance,
     LaunchSpec,
-    Quota,
+    QuotaError,
     Quote,
     RetireResult,
-    Retry,
+    RetryError,
     State,
     Tags,
 )
@@ -119,13 +119,13 @@ class SimulatedCloud:
         if alive and not _WITHOUT_ANSWER & kinds.keys():
             return Handle(provider=KIND, id=alive[0], launch_id=launch_id)
         if "quota" in kinds:
-            raise Quota(f"VcpuLimitExceeded: the quota of region {self.case.region(pool)} is used up")
+            raise QuotaError(f"VcpuLimitExceeded: the quota of region {self.case.region(pool)} is used up")
         if "bid" in kinds:
-            raise Capacity("SpotMaxPriceTooLow: the price of the spot market is above the bid")
+            raise CapacityError("SpotMaxPriceTooLow: the price of the spot market is above the bid")
         number = self._pools.index(PoolId(pool))
         world = self.simulation.nodes
         if "capacity" in kinds or not world.launch(number, now=self._now):
-            raise Capacity(f"InsufficientInstanceCapacity: no spot offers in {pool}")
+            raise CapacityError(f"InsufficientInstanceCapacity: no spot offers in {pool}")
         node = world.ids[-1]
         self.starts += 1
         machine = SimulatedInstance(
@@ -147,7 +147,7 @@ class SimulatedCloud:
             world.fail_launch_at(node, at=math.inf)
         if _WITHOUT_ANSWER & kinds.keys():
             world.fail_launch_at(node, at=self._now + BOOT_FAILURE_S if "timeout" in kinds else math.inf)
-            raise Retry("timed out: no answer within 120 s")
+            raise RetryError("timed out: no answer within 120 s")
         return Handle(provider=KIND, id=node, launch_id=launch_id)
 
     async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
@@ -175,7 +175,7 @@ class SimulatedCloud:
 
     async def preflight(self, spec: LaunchSpec) -> str:
         if any(fault.kind == "quota" for fault in self._faults(spec.tags.pool)):
-            raise Quota(f"VcpuLimitExceeded: the quota of region {self.case.region(spec.tags.pool)} is used up")
+            raise QuotaError(f"VcpuLimitExceeded: the quota of region {self.case.region(spec.tags.pool)} is used up")
         return f"the scenario would start a machine in {spec.tags.pool}"
 
     async def close(self) -> None:

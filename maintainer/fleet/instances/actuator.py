@@ -22,15 +22,15 @@ from maintainer.fleet.ledger.ledger import Changes, Ledger
 from maintainer.fleet.ledger.lifecycle import STARTING_STATES, InstanceEvent
 from maintainer.fleet.ledger.records import LaunchRecord
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
+    AuthError,
+    CapacityError,
     Handle,
-    Invalid,
+    InvalidError,
     Provider,
     ProviderError,
-    Quota,
+    QuotaError,
     RetireResult,
-    Retry,
+    RetryError,
     State,
 )
 from maintainer.fleet.state.fleet import FLEET_ACTOR, Fleet
@@ -39,10 +39,10 @@ from maintainer.fleet.state.observation import DataflowControl
 T = TypeVar("T")
 log = get_logger()
 
-REFUSALS = (Quota, Capacity, Auth, Invalid)
+REFUSALS = (QuotaError, CapacityError, AuthError, InvalidError)
 """Errors after which no instance was started and a retry under the same id is useless."""
 
-OUTAGES = (Retry, *TRANSIENT)
+OUTAGES = (RetryError, *TRANSIENT)
 """Errors of a provider, dataflow or database that is away for a time: no sign that the launch itself fails."""
 OUTAGE_TRIES = 4
 """Attempts from which on outages are not counted, so that a launch survives one of any length."""
@@ -178,7 +178,7 @@ class Actuator:
         After an attempt without an answer it may run, which a provider that refuses the credentials could not check:
         then it is retried.
         """
-        if record.tries and (isinstance(problem, Auth) or not self._fleet.observation.is_silent(record.id)):
+        if record.tries and (isinstance(problem, AuthError) or not self._fleet.observation.is_silent(record.id)):
             raise problem
         await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=f"{type(problem).__name__}: {problem}")
 
@@ -250,8 +250,8 @@ class Actuator:
             log.warning("credential_not_revoked", launch=record.id, problem=str(problem))
 
     async def _try_later(self, record: LaunchRecord, problem: Exception) -> None:
-        """Postpones a failed step. After `Retry` and `Unknown` the step may have succeeded; the next attempt checks
-        this."""
+        """Postpones a failed step. After `RetryError` and `UnknownError` it may have succeeded: the next attempt
+        checks this."""
         log.warning("step_postponed", launch=record.id, state=record.instance.state.value, problem=str(problem))
         times, message = self._fleet.config.times, f"{type(problem).__name__}: {problem}"
         is_outage = isinstance(problem, OUTAGES)
@@ -299,7 +299,7 @@ class Actuator:
             async with asyncio.timeout(limit_s):  # up to Python 3.11, `wait_for` can lose a cancellation
                 return await call
         except TimeoutError:
-            raise Retry(
+            raise RetryError(
                 f"cannot call the provider: no answer within {limit_s:g} s", code="provider.no_answer"
             ) from None
 

@@ -33,7 +33,7 @@ from maintainer.fleet.providers.base import (
     Instance,
     Provider,
     ProviderError,
-    Retry,
+    RetryError,
     State,
     is_unread,
     unread_places,
@@ -316,7 +316,7 @@ def _too_many(absent: Sequence[LaunchRecord], *, of: int) -> Mapping[str, Provid
     missing = [record.id for record in absent if record.instance.state is not InstanceState.RETIRING]
     if len(missing) < max(MANY_ABSENT, ABSENT_SHARE * of):
         return {}
-    problem = Retry(
+    problem = RetryError(
         f"cannot rely on the list: it lacks {len(missing)} of {of} instances; check the permissions and regions of the "
         "provider, and the tags of its instances",
         code="provider.many_absent",

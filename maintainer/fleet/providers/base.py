@@ -18,27 +18,27 @@ class ProviderError(AstraFlowError):
     """A provider call failed. Always one of the six types below, each with its own next step."""
 
 
-class Retry(ProviderError):
+class RetryError(ProviderError):
     """Temporary failure: throttling, timeout, lost connection. The call may have succeeded: check, then retry."""
 
 
-class Quota(ProviderError):
+class QuotaError(ProviderError):
     """The account's limit is reached. No instance was started; a person must raise the limit."""
 
 
-class Capacity(ProviderError):
+class CapacityError(ProviderError):
     """The provider has no capacity. No instance was started; use another type, region or provider, or retry later."""
 
 
-class Auth(ProviderError):
+class AuthError(ProviderError):
     """The credentials are missing, expired or insufficient. No instance was started; a person must correct them."""
 
 
-class Invalid(ProviderError):
+class InvalidError(ProviderError):
     """Invalid request: unknown type, bad options, launch id with another spec. No instance was started."""
 
 
-class Unknown(ProviderError):
+class UnknownError(ProviderError):
     """Other failure. The call may have succeeded: check before a retry."""
 
 
@@ -215,7 +215,7 @@ class Provider(Protocol):
         """Launches an instance under `launch_id` (a ULID) with the spec's tags; returns once the provider accepts it.
 
         A repeated call with the same id and spec starts nothing and returns the same handle. Raises: ProviderError;
-        after `Retry` and `Unknown` the instance may have been started.
+        after `RetryError` and `UnknownError` the instance may have been started.
         """
 
     async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
@@ -237,7 +237,7 @@ class Provider(Protocol):
         """Returns the provider's capabilities."""
 
     async def quote(self, spec: LaunchSpec) -> Quote:
-        """Returns the price of an instance, without launching it. Raises: Invalid for an unknown type or region."""
+        """Returns the price of an instance, without a launch. Raises: InvalidError for an unknown type or region."""
 
     async def preflight(self, spec: LaunchSpec) -> str:
         """Checks a launch request as far as possible without a launch; returns a sentence for people.

@@ -3,13 +3,17 @@
 A place that left the configuration may still have instances, so it must not be taken for an empty one.
 """
 
+import asyncio
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
-from maintainer.fleet.providers.base import Instance, Invalid, PartialList, ProviderError, Unknown
+from maintainer.fleet.providers.base import Instance, InvalidError, PartialList, ProviderError, UnknownError
+
+T = TypeVar("T")
 
 SETTLED_S = 3600.0
 """Age after which a launch that is missing in the list of its place has ended. Seconds."""
@@ -38,12 +42,12 @@ class LaunchPlaces:
             return frozenset(unquote(path.parent.name) for path in self._directory.glob(f"*/{_encoded(launch_id)}"))
 
     def check(self, launch_id: str, read: Collection[str]) -> None:
-        """Checks that a launch without an instance in the places `read` has no other place. Raises: Invalid."""
+        """Checks that a launch without an instance in the places `read` has no other place. Raises: InvalidError."""
         for place_name in sorted(self.of(launch_id) - set(read)):
             raise self.removed(place_name)
 
     def end(self, launch_id: str, read: Collection[str]) -> None:
-        """Forgets a launch that has no instance in the places `read`. Raises: Invalid if it has another place."""
+        """Forgets a launch that has no instance in the places `read`. Raises: InvalidError if it has another place."""
         self.check(launch_id, read)
         with _translated_errors():
             for place_name in self.of(launch_id):
@@ -79,9 +83,9 @@ class LaunchPlaces:
         unread |= {launch: self.removed(place_name) for launch, place_name in self.elsewhere(answers.keys()).items()}
         return PartialList(instances, unread=unread) if unread else tuple(instances)
 
-    def removed(self, place_name: str) -> Invalid:
+    def removed(self, place_name: str) -> InvalidError:
         """Returns the error of a place that is no longer configured."""
-        return Invalid(
+        return InvalidError(
             f"cannot reach instances in {place_name}: it is no longer configured; configure it until they have ended, "
             f"or end them there and delete {self._directory / _encoded(place_name)}",
             code="provider.place_removed",
@@ -96,6 +100,19 @@ class LaunchPlaces:
                         path.unlink()
 
 
+async def ask_all(places: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> dict[str, T | ProviderError]:
+    """Asks all places concurrently; returns the answer or the error of each."""
+
+    async def answer(name: str) -> T | ProviderError:
+        try:
+            return await ask(name)
+        except ProviderError as problem:
+            return problem
+
+    names = tuple(places)
+    return dict(zip(names, await asyncio.gather(*map(answer, names)), strict=True))
+
+
 def _encoded(name: str) -> str:
     return quote(name, safe="")
 
@@ -105,7 +122,7 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise Unknown(
+        raise UnknownError(
             f"cannot use the places of launches: {problem}; check the directory of the fleet service",
             code="provider.folder_unusable",
         ) from problem

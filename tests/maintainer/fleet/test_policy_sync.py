@@ -7,7 +7,7 @@ import pytest
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import FleetConstraints, Mode, PoolConstraints
 from maintainer.fleet.policy_sync import PolicySync
-from maintainer.fleet.providers.base import Retry
+from maintainer.fleet.providers.base import RetryError
 from tests.fakes.cloud import CloudProvider
 from tests.maintainer.fleet.parts import ALICE, POOL, Parts, build, spec
 
@@ -95,4 +95,4 @@ class Unpriced(CloudProvider):
     """Provider whose price quotes fail."""
 
     async def quote(self, spec: object) -> object:  # type: ignore[override]
-        raise Retry("throttled")
+        raise RetryError("throttled")

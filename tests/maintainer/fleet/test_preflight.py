@@ -16,16 +16,16 @@ from maintainer.fleet.ledger.ledger import Changes
 from maintainer.fleet.ledger.records import PoolRecord
 from maintainer.fleet.preflight import NO_ANSWER, TO_DO, run_checks
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
+    AuthError,
+    CapacityError,
     Instance,
-    Invalid,
+    InvalidError,
     LaunchSpec,
     ProviderError,
-    Quota,
+    QuotaError,
     Quote,
-    Retry,
-    Unknown,
+    RetryError,
+    UnknownError,
 )
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
@@ -73,13 +73,13 @@ async def test_a_refused_launch_has_a_remedy_and_no_price(tmp_path: Path) -> Non
     assert not preflight_result.is_ok
     (failed,) = [check for check in preflight_result.checks if not check.is_ok]
     assert (failed.kind, failed.pool) == (CheckKind.LAUNCH, PoolId("us"))
-    assert failed.message.startswith("Invalid: ")
+    assert failed.message.startswith("InvalidError: ")
     assert "'enormous'" in failed.message
-    assert failed.remedy == TO_DO[Invalid]
+    assert failed.remedy == TO_DO[InvalidError]
     assert CheckKind.PRICE not in {check.kind for check in preflight_result.checks if check.pool == "us"}
 
 
-@pytest.mark.parametrize("error", [Retry, Quota, Capacity, Auth, Invalid, Unknown])
+@pytest.mark.parametrize("error", [RetryError, QuotaError, CapacityError, AuthError, InvalidError, UnknownError])
 async def test_every_provider_error_has_its_own_remedy(tmp_path: Path, error: type[ProviderError]) -> None:
     parts = await build(
         tmp_path, provider=lambda cloud: CloudProvider(cloud, fault=failing_once(error, "launch before"))

@@ -7,7 +7,7 @@ import pytest
 
 from maintainer.fleet.preflight import TO_DO
 from maintainer.fleet.preflight_cli import main
-from maintainer.fleet.providers.base import Auth, Invalid
+from maintainer.fleet.providers.base import AuthError, InvalidError
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
 
 HERE = "providers.here = { kind = 'local_process', types = { small = 2.0 } }\n"
@@ -51,9 +51,9 @@ def test_one_refused_launch_fails_the_whole_check(tmp_path: Path, capsys: pytest
     checks, messages = printed(capsys)
     assert checks[1] == ("here", "launch", "eu", "yes")
     assert checks[3] == ("here", "launch", "us", "no")
-    assert messages[3].startswith("Invalid: ")
+    assert messages[3].startswith("InvalidError: ")
     assert "'enormous'" in messages[3]
-    assert messages[3].endswith(TO_DO[Invalid])
+    assert messages[3].endswith(TO_DO[InvalidError])
 
 
 def test_a_provider_without_pools_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +90,6 @@ def test_ec2_is_checked_by_a_dry_run_that_starts_nothing(
         assert run_preflight(tmp_path, refused) == 1
         checks, messages = printed(capsys)
         assert checks[1] == ("aws", "launch", "spot", "no")
-        assert messages[1].startswith("Auth: ")
+        assert messages[1].startswith("AuthError: ")
         assert "UnauthorizedOperation" in messages[1]
-        assert messages[1].endswith(TO_DO[Auth])
+        assert messages[1].endswith(TO_DO[AuthError])

@@ -14,7 +14,7 @@ from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import RateLimited, Unavailable
 from astraflow.contract.fleet.plans import Actor
 from astraflow.contract.fleet.preflight import PreflightResult, ProviderFacts
-from maintainer.fleet.providers.base import Auth
+from maintainer.fleet.providers.base import AuthError
 from tests.fakes.cloud import CloudProvider, failing_once
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import running_fleet
@@ -133,7 +133,7 @@ async def test_a_failed_check_shows_a_remedy_and_escapes_the_message_of_the_prov
         assert failed["data-check"] == "launch"
         pool, message = failed.texts("bdi")
         assert pool == "eu"
-        assert message.startswith("Invalid: ")
+        assert message.startswith("InvalidError: ")
         assert "<script>alert(1)</script>" in message
         assert failed.one("strong").text, "a remedy"
         assert "<script>alert" not in (await client.get("/settings")).text
@@ -244,7 +244,7 @@ async def test_the_api_lists_and_tests_providers_without_secrets(tmp_path: Path,
 
 async def test_a_failed_login_at_the_cloud_is_a_failed_check(tmp_path: Path, fake: FakeControlPlane) -> None:
     def provider(cloud: object) -> CloudProvider:
-        return CloudProvider(cloud, fault=failing_once(Auth, "list before"))  # type: ignore[arg-type] # a cloud of the test
+        return CloudProvider(cloud, fault=failing_once(AuthError, "list before"))  # type: ignore[arg-type] # a cloud of the test
 
     async with (
         running_fleet(tmp_path / "fleet", provider=provider) as fleet,
@@ -254,7 +254,7 @@ async def test_a_failed_login_at_the_cloud_is_a_failed_check(tmp_path: Path, fak
     assert answer.status_code == 200
     failed = answer.json()["checks"][0]
     assert (failed["kind"], failed["is_ok"]) == ("list", False)
-    assert failed["message"].startswith("Auth: ")
+    assert failed["message"].startswith("AuthError: ")
     assert "credentials" in failed["remedy"]
 
 

@@ -19,7 +19,15 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from maintainer.fleet.providers.base import Auth, Capacity, Invalid, ProviderError, Quota, Retry, Unknown
+from maintainer.fleet.providers.base import (
+    AuthError,
+    CapacityError,
+    InvalidError,
+    ProviderError,
+    QuotaError,
+    RetryError,
+    UnknownError,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -31,7 +39,7 @@ CONNECT_S, READ_S = 5, 30
 
 _CODES: tuple[tuple[type[ProviderError], re.Pattern[str]], ...] = (
     (
-        Auth,
+        AuthError,
         re.compile(
             r"^(AuthFailure|Unauthorized|ExpiredToken|RequestExpired|OptInRequired|Blocked|PendingVerification|Signature"
             r"|IncompleteSignature|Invalid(ClientTokenId|AccessKeyId|IdentityToken|Token$|Grant|ClientException|UserID)"
@@ -40,7 +48,7 @@ _CODES: tuple[tuple[type[ProviderError], re.Pattern[str]], ...] = (
         ),
     ),
     (
-        Retry,
+        RetryError,
         re.compile(
             r"Throttl|^(RequestLimitExceeded|TooManyRequests|BandwidthLimitExceeded|SlowDown|ServiceUnavailable"
             r"|Unavailable$|ServerInternal|Internal|PriorRequestNotComplete|ConcurrentTagAccess|RequestTimeout"
@@ -48,15 +56,15 @@ _CODES: tuple[tuple[type[ProviderError], re.Pattern[str]], ...] = (
         ),
     ),
     (
-        Capacity,
+        CapacityError,
         re.compile(
             r"^(Insufficient|Unfulfillable|ReservationCapacityExceeded|SpotMaxPriceTooLow|CapacityNotAvailable"
             r"|UnavailableHostRequirements|MaxScheduledInstanceCapacity|ScheduledInstanceSlot)"
         ),
     ),
-    (Quota, re.compile(r"(Limit|Count|Quota|Capacity)Exceeded|^(MaxSpot|VolumeIOPSLimit)")),
+    (QuotaError, re.compile(r"(Limit|Count|Quota|Capacity)Exceeded|^(MaxSpot|VolumeIOPSLimit)")),
     (
-        Invalid,
+        InvalidError,
         re.compile(
             r"^(Invalid|Malformed|Missing|Unsupported|Unknown|Validation|Idempotent|Incorrect|Ineligible|VPC\w+Specified"
             r"|OperationNotPermitted|TagPolicyViolation)|Not(Supported|Found\w*|AvailableIn\w+)$|\.(Malformed|Unsupported)"
@@ -120,7 +128,7 @@ class Ec2Calls:
         """Runs `work`; once more with newly read credentials if AWS or botocore refuses those in use."""
         try:
             return self._attempt(region, work)
-        except Auth:
+        except AuthError:
             with self._clients_lock:
                 self._session = None
                 self._clients.clear()
@@ -158,18 +166,20 @@ def explained(problem: Exception, region: str) -> ProviderError:
             message = str(problem.response.get("Error", {}).get("Message", ""))[:500]
             return _kind(code, problem)(f"EC2 in {region} refused the call with {code}: {message}")
         case ConnectionError() | HTTPClientError() | IncompleteReadError() | ResponseParserError():
-            return Retry(f"cannot call EC2 in {region}: no answer ({name}); retry later", code="provider.no_answer")
+            return RetryError(
+                f"cannot call EC2 in {region}: no answer ({name}); retry later", code="provider.no_answer"
+            )
         case BotoCoreError() if not _CREDENTIALS.search(name):
             if _REQUEST.search(name):
-                return Invalid(
+                return InvalidError(
                     f"cannot call EC2 in {region}: the request is malformed ({name}); correct the pool's options",
                     code="provider.malformed_request",
                 )
-            return Unknown(f"cannot call EC2 in {region}: {name}; check AWS's status", code="provider.call_failed")
+            return UnknownError(f"cannot call EC2 in {region}: {name}; check AWS's status", code="provider.call_failed")
         case ValueError() if "endpoint" in str(problem):
-            return Invalid(f"cannot call EC2: {problem}; correct endpoint_url", code="provider.malformed_request")
+            return InvalidError(f"cannot call EC2: {problem}; correct endpoint_url", code="provider.malformed_request")
         case _:  # botocore starts `credential_process` and parses its output without translating errors
-            return Auth(
+            return AuthError(
                 f"cannot call EC2: no valid credentials: {str(problem)[:500]}; renew them, or set "
                 "AWS_PROFILE or an instance role",
                 code="provider.no_credentials",
@@ -179,5 +189,5 @@ def explained(problem: Exception, region: str) -> ProviderError:
 def _kind(code: str, problem: ClientError) -> type[ProviderError]:
     """Returns the error type for EC2's code, or for the HTTP status of unknown codes."""
     status = int(problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    by_status = {401: Auth, 403: Auth, 429: Retry, 502: Retry, 503: Retry, 504: Retry}
-    return next((kind for kind, codes in _CODES if codes.search(code)), by_status.get(status, Unknown))
+    by_status = {401: AuthError, 403: AuthError, 429: RetryError, 502: RetryError, 503: RetryError, 504: RetryError}
+    return next((kind for kind, codes in _CODES if codes.search(code)), by_status.get(status, UnknownError))

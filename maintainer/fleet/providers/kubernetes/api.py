@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from maintainer.fleet.providers.base import Auth, Invalid, ProviderError, Quota, Retry, Unknown
+from maintainer.fleet.providers.base import AuthError, InvalidError, ProviderError, QuotaError, RetryError, UnknownError
 from maintainer.fleet.providers.kubernetes.config import KubernetesOptions
 
 _RESTARTS = 3
@@ -78,14 +78,14 @@ class KubernetesApi:
             except Expired:
                 continue
             except NotFound as problem:
-                raise Invalid(str(problem), code="provider.not_found") from None
-        raise Retry(
+                raise InvalidError(str(problem), code="provider.not_found") from None
+        raise RetryError(
             f"cannot list pods: the list expired {_RESTARTS} times before its end; raise page_size",
             code="provider.list_expired",
         )
 
     async def place(self) -> str:
-        """Returns the server and the namespace. Raises: Auth without valid credentials."""
+        """Returns the server and the namespace. Raises: AuthError without valid credentials."""
         host = (await asyncio.to_thread(self._client)).api_client.configuration.host
         return f"{self._options.namespace} at {host}"
 
@@ -122,7 +122,7 @@ class KubernetesApi:
                     self._threads, lambda: self._request(operation, what, is_secret, arguments)
                 )
         except TimeoutError:
-            raise Retry(
+            raise RetryError(
                 f"cannot {what}: no answer within {limit_s:g} s; retry later", code="provider.no_answer"
             ) from None
 
@@ -151,7 +151,7 @@ class KubernetesApi:
             )
             return _object(answer.data, what)
         except HTTPError as problem:
-            unreachable = Retry(
+            unreachable = RetryError(
                 f"cannot {what}: no connection to the API server ({type(problem).__name__}); retry later",
                 code="provider.unreachable",
             )
@@ -159,9 +159,9 @@ class KubernetesApi:
             raise (_StaleCredentials(unreachable) if isinstance(problem, SSLError) else unreachable) from None
         except ApiException as problem:
             if not problem.status:
-                raise Retry(f"cannot {what}: {problem.reason}; retry later", code="provider.unreachable") from None
+                raise RetryError(f"cannot {what}: {problem.reason}; retry later", code="provider.unreachable") from None
             error = refusal(problem.status, _json(problem.body), what=what, is_secret=is_secret)
-            is_stale = problem.status == 401 or (isinstance(error, Auth) and "system:anonymous" in str(error))
+            is_stale = problem.status == 401 or (isinstance(error, AuthError) and "system:anonymous" in str(error))
             raise (_StaleCredentials(error) if is_stale else error) from None
         except (ConfigException, OSError) as problem:  # while the client refreshes its token
             raise _StaleCredentials(_no_credentials(problem)) from None
@@ -182,7 +182,7 @@ class _StaleCredentials(Exception):
 
 
 def connect(options: KubernetesOptions) -> Any:
-    """Returns the cluster's client. Raises: Auth without valid credentials."""
+    """Returns the cluster's client. Raises: AuthError without valid credentials."""
     from kubernetes import client, config
     from yaml import YAMLError
 
@@ -203,8 +203,8 @@ def connect(options: KubernetesOptions) -> Any:
     return client.CoreV1Api(client.ApiClient(settings))
 
 
-def _no_credentials(problem: Exception) -> Auth:
-    return Auth(
+def _no_credentials(problem: Exception) -> AuthError:
+    return AuthError(
         f"cannot authenticate to the Kubernetes API server: {problem}; set kubeconfig, or use a service account",
         code="provider.no_credentials",
     )
@@ -225,19 +225,19 @@ def refusal(status: int, answer: Mapping[str, Any], *, what: str, is_secret: boo
         case 410, _:
             return Expired(text)
         case 403, _ if "exceeded quota" in message or ("maximum" in message and "usage" in message):
-            return Quota(text)
+            return QuotaError(text)
         case 403, _ if message and not _DENIED.search(message):
-            return Invalid(text)  # an admission plugin, policy or webhook refuses the object
+            return InvalidError(text)  # an admission plugin, policy or webhook refuses the object
         case 401 | 403, _:
-            return Auth(text)
+            return AuthError(text)
         case 400 | 404 | 405 | 413 | 415 | 422, _:
-            return Invalid(text)
+            return InvalidError(text)
         case 408 | 409 | 429 | 502 | 503 | 504, _:
-            return Retry(text)
+            return RetryError(text)
         case _ if reason in ("ServerTimeout", "Timeout", "TooManyRequests", "ServiceUnavailable"):
-            return Retry(text)
+            return RetryError(text)
         case _:
-            return Unknown(text)
+            return UnknownError(text)
 
 
 def _dry(is_dry: bool) -> dict[str, Any]:
@@ -245,15 +245,15 @@ def _dry(is_dry: bool) -> dict[str, Any]:
 
 
 def _object(body: bytes, what: str) -> dict[str, Any]:
-    """Returns the JSON of a successful answer. Raises: Unknown for another answer, as of a proxy's login page."""
+    """Returns the JSON of a successful answer. Raises: UnknownError for another answer, as of a proxy's login page."""
     answer = _json(body)
     if not answer:
         raise _no_answer_of_kubernetes(what)
     return answer
 
 
-def _no_answer_of_kubernetes(what: str) -> Unknown:
-    return Unknown(
+def _no_answer_of_kubernetes(what: str) -> UnknownError:
+    return UnknownError(
         f"cannot {what}: the answer is not that of a Kubernetes API server; check its address and proxies between",
         code="provider.foreign_answer",
     )

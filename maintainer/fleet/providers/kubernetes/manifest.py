@@ -5,12 +5,19 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
-from maintainer.fleet.providers.base import Invalid, LaunchSpec, fingerprint, join_arguments
+from maintainer.fleet.providers.base import InvalidError, LaunchSpec, join_arguments
 from maintainer.fleet.providers.kubernetes.config import KubernetesOptions, PodOptions, PodType
-from maintainer.fleet.providers.launches import check_region, chosen_type, pool_options, type_name
+from maintainer.fleet.providers.launches import (
+    check_launch_id,
+    check_region,
+    chosen_type,
+    launch_order,
+    life_s,
+    pool_options,
+    type_name,
+)
 
 KIND = "kubernetes"
 
@@ -22,19 +29,14 @@ ORDER = "astraflow/order"
 QUEUE = "kueue.x-k8s.io/queue-name"
 TOKEN = "token"  # noqa: S105 (a key of the secret, not a secret)
 
-_LAUNCH_ID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,48}[0-9A-Za-z])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LONGEST_S = 2**31 - 1
 _GRACE_MARGIN_S = 15
 
 
 def pod_name(launch_id: str) -> str:
-    """Returns the pod's name, unique per launch. Raises: Invalid."""
-    if not _LAUNCH_ID.fullmatch(launch_id):
-        raise Invalid(
-            f"cannot use the launch id {launch_id[:80]!r}: it is no launch id; use 1 to 50 letters, digits and -",
-            code="provider.invalid_launch_id",
-        )
+    """Returns the pod's name, unique per launch. Raises: InvalidError."""
+    check_launch_id(launch_id)
     return f"astraflow-{launch_id.lower()}"
 
 
@@ -51,11 +53,11 @@ def label(text: str) -> str:
 
 
 def pod_type(options: KubernetesOptions, spec: LaunchSpec) -> PodType:
-    """Returns the spec's type. Raises: Invalid for an unknown type or region, or spot without configuration."""
+    """Returns the spec's type. Raises: InvalidError for an unknown type or region, or spot without configuration."""
     kind = chosen_type(options.types, spec)
     check_region(options.regions, spec)
     if spec.is_spot and options.spot is None:
-        raise Invalid(
+        raise InvalidError(
             "cannot launch: spot nodes are not configured; set their labels in [providers.NAME.spot]",
             code="provider.spot_unsupported",
         )
@@ -63,14 +65,9 @@ def pod_type(options: KubernetesOptions, spec: LaunchSpec) -> PodType:
 
 
 def pod_manifest(options: KubernetesOptions, spec: LaunchSpec, launch_id: str, *, now: float) -> dict[str, Any]:
-    """Returns a launch's pod. The token is in the secret of the same name. Raises: Invalid."""
+    """Returns a launch's pod. The token is in the secret of the same name. Raises: InvalidError."""
     name, kind, own = pod_name(launch_id), pod_type(options, spec), pool_options(PodOptions, spec)
-    left_s = spec.tags.expires_at - now
-    if left_s < 1:
-        raise Invalid(
-            f"cannot launch {launch_id}: it expired {-left_s:.0f} s ago; set a later expiry",
-            code="provider.launch_expired",
-        )
+    left_s = life_s(spec, launch_id, now=now)
     queue = next((queue for queue in (own.queue, kind.queue) if queue is not None), options.queue)
     tags = {
         CLUSTER: label(spec.tags.cluster),
@@ -78,14 +75,7 @@ def pod_manifest(options: KubernetesOptions, spec: LaunchSpec, launch_id: str, *
         POOL: label(spec.tags.pool),
         RUN: label(spec.tags.run),
     }
-    order = {
-        "fingerprint": fingerprint(spec),
-        "launch_id": launch_id,
-        "tags": asdict(spec.tags),
-        "type": type_name(options.types, spec),
-        "region": spec.region,
-        "is_spot": spec.is_spot,
-    }
+    order = launch_order(spec, launch_id, kind=type_name(options.types, spec))
     return {
         "apiVersion": "v1",
         "kind": "Pod",

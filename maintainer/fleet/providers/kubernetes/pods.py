@@ -1,13 +1,13 @@
 """Translates pods into instances: state and reason. Pure."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from maintainer.fleet.providers.base import Handle, Instance, State, Tags
+from maintainer.fleet.providers.base import CapacityError, Handle, Instance, ProviderError, QuotaError, State
 from maintainer.fleet.providers.kubernetes.config import KubernetesOptions
 from maintainer.fleet.providers.kubernetes.manifest import KIND, LAUNCH, ORDER
+from maintainer.fleet.providers.launches import ordered_instance, parse_order
 
 _PERMANENT_BOOT_ERRORS = ("InvalidImageName", "ErrImageNeverPull")
 _RETRIED_BOOT_ERRORS = (
@@ -31,11 +31,7 @@ Source: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/, pkg/kub
 
 def order_of(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the launch order in the annotation; empty when it is missing or invalid."""
-    try:
-        order = json.loads((pod["metadata"].get("annotations") or {}).get(ORDER, ""))
-    except ValueError:
-        return {}
-    return order if isinstance(order, dict) else {}
+    return parse_order((pod["metadata"].get("annotations") or {}).get(ORDER, ""))
 
 
 def read_pod(options: KubernetesOptions, pod: Mapping[str, Any], *, now: float) -> Instance:
@@ -45,14 +41,11 @@ def read_pod(options: KubernetesOptions, pod: Mapping[str, Any], *, now: float) 
     disruption = _condition(pod, "DisruptionTarget")
     is_preempted = disruption.get("status") == "True" or (pod.get("status") or {}).get("reason") in _PREEMPTIONS
     ends_at = metadata.get("deletionTimestamp") or disruption.get("lastTransitionTime")
-    return Instance(
+    return ordered_instance(
+        order,
         handle=Handle(provider=KIND, id=metadata["name"], launch_id=(metadata.get("labels") or {}).get(LAUNCH, "")),
-        tags=_tags(order.get("tags")),
         state=state,
         created_at=unix_s(metadata.get("creationTimestamp")),
-        type=str(order.get("type", "")),
-        region=str(order.get("region", "")),
-        is_spot=bool(order.get("is_spot", False)),
         notice_at=unix_s(ends_at or metadata.get("creationTimestamp")) if is_preempted else None,
         message=message,
     )
@@ -81,12 +74,12 @@ def state_of(pod: Mapping[str, Any], options: KubernetesOptions, *, now: float) 
     return (State.RUNNING, "") if phase == "Running" else (State.PENDING, "")
 
 
-def scheduling_obstacle(pod: Mapping[str, Any]) -> str:
-    """Returns what an unscheduled pod waits for: `Capacity`, or Kueue's `Quota`; empty for a scheduled pod."""
+def scheduling_obstacle(pod: Mapping[str, Any]) -> type[ProviderError] | None:
+    """Returns what an unscheduled pod waits for: capacity, or Kueue's quota; None for a scheduled pod."""
     scheduled = _condition(pod, "PodScheduled")
     if scheduled.get("status") == "True" or (pod.get("spec") or {}).get("nodeName"):
-        return ""
-    return "Quota" if scheduled.get("reason") == "SchedulingGated" else "Capacity"
+        return None
+    return QuotaError if scheduled.get("reason") == "SchedulingGated" else CapacityError
 
 
 def is_finished(pod: Mapping[str, Any]) -> bool:
@@ -114,7 +107,8 @@ def _unscheduled(
     pod: Mapping[str, Any], scheduled: Mapping[str, Any], options: KubernetesOptions, *, now: float
 ) -> tuple[State, str]:
     why = scheduled.get("message") or scheduled.get("reason") or "not scheduled"
-    message = f"{scheduling_obstacle(pod)}: {why}"
+    obstacle = scheduling_obstacle(pod) or CapacityError
+    message = f"{obstacle.__name__}: {why}"
     waited_s = now - unix_s(pod["metadata"].get("creationTimestamp"))
     if waited_s >= options.schedule_timeout_s:
         return State.STUCK, f"not scheduled within {options.schedule_timeout_s:.0f} s: {message}"
@@ -145,9 +139,3 @@ def _containers(pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 def _condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return next((condition for condition in conditions if condition.get("type") == kind), {})
-
-
-def _tags(tags: object) -> Tags | None:
-    if not isinstance(tags, dict) or set(tags) != set(Tags.__slots__):
-        return None
-    return Tags(**tags)

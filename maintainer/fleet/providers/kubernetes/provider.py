@@ -14,20 +14,18 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.imports import require_package
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Auth,
+    AuthError,
     Capabilities,
-    Capacity,
     Handle,
     Instance,
-    Invalid,
+    InvalidError,
     LaunchSpec,
-    Quota,
+    QuotaError,
     Quote,
     RetireResult,
-    Retry,
+    RetryError,
     State,
-    Unknown,
-    fingerprint,
+    UnknownError,
 )
 from maintainer.fleet.providers.kubernetes.api import AlreadyExists, KubernetesApi, NotFound
 from maintainer.fleet.providers.kubernetes.config import KubernetesOptions, PodOptions
@@ -43,7 +41,7 @@ from maintainer.fleet.providers.kubernetes.manifest import (
     secret_manifest,
 )
 from maintainer.fleet.providers.kubernetes.pods import finished_at, is_finished, order_of, read_pod, scheduling_obstacle
-from maintainer.fleet.providers.launches import pool_options
+from maintainer.fleet.providers.launches import check_same_spec, configured_quote, pool_options
 from maintainer.fleet.providers.places import LaunchPlaces
 
 require_package("kubernetes", extra="k8s", to="use provider 'kubernetes'")  # importing the client takes a second
@@ -76,7 +74,7 @@ class Kubernetes:
         except AlreadyExists:
             pod = await self._existing_pod(spec, launch_id)
         except NotFound as problem:
-            raise Invalid(str(problem), code="provider.not_found") from None
+            raise InvalidError(str(problem), code="provider.not_found") from None
         if not is_finished(pod) and not pod["metadata"].get("deletionTimestamp"):
             await self._create_token_secret(pod, spec.token)
             if self._options.schedule_wait_s:
@@ -136,12 +134,8 @@ class Kubernetes:
         """Returns the configured price of the type."""
         kind, spot = pod_type(self._options, spec), self._options.spot
         pool_options(PodOptions, spec)
-        share = 1 - spot.discount if spec.is_spot and spot is not None else 1.0
-        return Quote(
-            usd_per_hour=kind.usd_per_hour * share,
-            launch_delay_s=self._options.launch_delay_s,
-            source="as configured for the type" if kind.usd_per_hour else "no price is configured",
-        )
+        discount = spot.discount if spec.is_spot and spot is not None else 0.0
+        return configured_quote(kind.usd_per_hour, launch_delay_s=self._options.launch_delay_s, discount=discount)
 
     async def preflight(self, spec: LaunchSpec) -> str:
         """Creates a pod and its secret as a dry run (`dryRun=All`).
@@ -153,7 +147,7 @@ class Kubernetes:
             pod = await self._api.create_pod(manifest, is_dry=True)
             await self._api.create_secret(secret_manifest(self._options, pod, PREFLIGHT_ID), is_dry=True)
         except (AlreadyExists, NotFound) as problem:
-            raise Invalid(str(problem), code="provider.not_found") from None
+            raise InvalidError(str(problem), code="provider.not_found") from None
         return f"the namespace {self._options.namespace} would accept the pod and its secret"
 
     async def close(self) -> None:
@@ -166,21 +160,17 @@ class Kubernetes:
         try:
             pod = await self._api.pod(name)
         except NotFound:
-            raise Retry(
+            raise RetryError(
                 f"cannot launch {launch_id}: the existing pod {name} was just deleted; retry",
                 code="provider.pod_deleted",
             ) from None
         order = order_of(pod)
         if order.get("launch_id") != launch_id:
-            raise Invalid(
+            raise InvalidError(
                 f"cannot launch {launch_id}: the pod {name} belongs to another launch; use a new launch id",
                 code="provider.name_in_use",
             )
-        if order.get("fingerprint") != fingerprint(spec):
-            raise Invalid(
-                f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
-                code="provider.launch_id_reused",
-            )
+        check_same_spec(order.get("fingerprint"), spec, launch_id)
         return pod
 
     async def _create_token_secret(self, pod: Mapping[str, Any], token: str) -> None:
@@ -191,8 +181,8 @@ class Kubernetes:
         except AlreadyExists:
             await self._check_secret(pod)
         except NotFound as problem:
-            raise Retry(str(problem), code="provider.pod_deleted") from None
-        except (Quota, Auth, Invalid) as problem:
+            raise RetryError(str(problem), code="provider.pod_deleted") from None
+        except (QuotaError, AuthError, InvalidError) as problem:
             await self._delete_unused_pod(pod, name)
             raise type(problem)(str(problem), code=problem.code) from None
 
@@ -201,11 +191,11 @@ class Kubernetes:
         try:
             owners = await self._api.secret_owners(name)
         except NotFound:
-            raise Retry(
+            raise RetryError(
                 f"cannot read the secret {name}: it was just deleted; retry", code="provider.secret_deleted"
             ) from None
         if uid not in owners:
-            raise Retry(
+            raise RetryError(
                 f"cannot use the secret {name}: it belongs to an earlier pod that is being deleted; retry",
                 code="provider.secret_of_earlier_pod",
             )
@@ -213,13 +203,13 @@ class Kubernetes:
     async def _delete_unused_pod(self, pod: Mapping[str, Any], name: str) -> None:
         try:
             await self._api.delete_pod(pod)
-        except (Retry, Auth, Invalid, Unknown) as problem:
-            raise Unknown(
+        except (RetryError, AuthError, InvalidError, UnknownError) as problem:
+            raise UnknownError(
                 f"cannot clean up the pod {name} without a secret: {problem}", code="provider.cleanup_failed"
             ) from None
 
     async def _wait_until_scheduled(self, pod: Mapping[str, Any]) -> None:
-        """Waits until the pod is scheduled. Deletes it on timeout. Raises: Capacity or Quota."""
+        """Waits until the pod is scheduled. Deletes it on timeout. Raises: CapacityError or QuotaError."""
         name, current = pod["metadata"]["name"], pod
         give_up_at = self._clock.now() + self._options.schedule_wait_s
         while obstacle := scheduling_obstacle(current):
@@ -229,7 +219,7 @@ class Kubernetes:
                     read_pod(self._options, current, now=self._clock.wall()).message
                     or "the pod was not scheduled in time"
                 )
-                raise (Quota if obstacle == "Quota" else Capacity)(reason)
+                raise obstacle(reason)
             await asyncio.sleep(_POLL_S)
             try:
                 current = await self._api.pod(name)

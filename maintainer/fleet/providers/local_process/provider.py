@@ -11,31 +11,29 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator
 
 from astraflow.runtime.clock import Clock
-from astraflow.runtime.config.base import Config, suggest_name
+from astraflow.runtime.config.base import Config
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Capabilities,
-    Capacity,
+    CapacityError,
     Handle,
     Instance,
-    Invalid,
+    InvalidError,
     LaunchSpec,
-    Quota,
+    QuotaError,
     Quote,
     RetireResult,
     State,
-    Tags,
-    Unknown,
-    fingerprint,
+    UnknownError,
     join_arguments,
 )
+from maintainer.fleet.providers.launches import check_same_spec, chosen_type, launch_order, ordered_instance, type_name
 from maintainer.fleet.providers.local_process.machine_folders import MachineFolders
 
 KIND = "local_process"
@@ -147,7 +145,7 @@ class LocalProcess:
 
     async def quote(self, spec: LaunchSpec) -> Quote:
         """Returns the simulated price of the type."""
-        price = self._price(spec)
+        price = chosen_type(self._options.types, spec)
         return Quote(
             usd_per_hour=price * (1 - self._options.spot_discount) if spec.is_spot else price,
             launch_delay_s=self.capabilities().launch_delay_s,
@@ -163,10 +161,10 @@ class LocalProcess:
         """Does nothing: no connections are held."""
 
     def _preflight(self, spec: LaunchSpec) -> str:
-        self._price(spec)
+        chosen_type(self._options.types, spec)
         program = self._options.program[0]
         if not os.access(program, os.X_OK) or not Path(program).is_file():
-            raise Invalid(
+            raise InvalidError(
                 f"cannot start {program}: it is no executable file; set `program` to the command before `join`",
                 code="provider.program_not_executable",
             )
@@ -175,40 +173,29 @@ class LocalProcess:
         return f"this machine would start {program}, and can run {room} more"
 
     def _launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
-        self._price(spec)
+        chosen_type(self._options.types, spec)
         earlier_order = self._folders.order(launch_id)
         if not earlier_order:
             self._simulate_refusal(launch_id)
             self._folders.make(launch_id, self._order(spec, launch_id))
             earlier_order = self._folders.order(launch_id)
-        if earlier_order.get("fingerprint") != fingerprint(spec):
-            raise Invalid(
-                f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
-                code="provider.launch_id_reused",
-            )
+        check_same_spec(earlier_order.get("fingerprint"), spec, launch_id)
         self._folders.start(launch_id, token=spec.token)
         return Handle(provider=KIND, id=launch_id, launch_id=launch_id)
-
-    def _price(self, spec: LaunchSpec) -> float:
-        kind = spec.type or next(iter(self._options.types))
-        if kind not in self._options.types:
-            hint = suggest_name(kind, [*self._options.types])
-            raise Invalid(f"cannot launch: no type is named {kind!r}; {hint}", code="provider.unknown_type")
-        return self._options.types[kind]
 
     def _simulate_refusal(self, launch_id: str) -> None:
         self._running()
         if self._random(launch_id, "refused").random() < self._options.refused_share:
-            raise Capacity(
+            raise CapacityError(
                 "cannot launch: no capacity (simulated by refused_share); retry later",
                 code="provider.simulated_refusal",
             )
 
     def _running(self) -> int:
-        """Returns the number of machines. Raises: Quota when the maximum is reached."""
+        """Returns the number of machines. Raises: QuotaError when the maximum is reached."""
         alive = self._folders.running()
         if alive >= self._options.max_instances:
-            raise Quota(
+            raise QuotaError(
                 f"cannot launch: {alive} machines run of {self._options.max_instances}; raise max_instances",
                 code="provider.max_instances",
             )
@@ -220,12 +207,7 @@ class LocalProcess:
         delay_s = options.launch_delay_s * math.exp(luck.gauss(0.0, 1.0) * options.launch_delay_spread)
         boots, is_slow = luck.random() >= options.boot_failure_share, luck.random() < options.slow_share
         life_s = luck.expovariate(1.0) * options.spot_mean_life_s
-        return {
-            "fingerprint": fingerprint(spec),
-            "tags": asdict(spec.tags),
-            "type": spec.type or next(iter(options.types)),
-            "region": spec.region,
-            "is_spot": spec.is_spot,
+        return launch_order(spec, launch_id, kind=type_name(options.types, spec)) | {
             "created_at": self._clock.wall(),
             "argv": [*options.program, *join_arguments(spec, launch_id, preemption=preemption)],
             "delay_s": delay_s,
@@ -248,14 +230,11 @@ class LocalProcess:
 
 def instance_of(folder: Mapping[str, Any], handle: Handle) -> Instance:
     """Returns the instance of a machine's folder."""
-    return Instance(
+    return ordered_instance(
+        folder,
         handle=handle,
-        tags=Tags(**folder["tags"]) if "tags" in folder else None,
         state=State(folder["state"]),
         created_at=folder.get("created_at", 0.0),
-        type=folder.get("type", ""),
-        region=folder.get("region", ""),
-        is_spot=folder.get("is_spot", False),
         notice_at=folder.get("notice_at"),
         message=folder.get("message") or "",
     )
@@ -267,9 +246,9 @@ def _translated_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as problem:
-        raise Invalid(str(problem), code="provider.invalid_launch_id") from problem
+        raise InvalidError(str(problem), code="provider.invalid_launch_id") from problem
     except OSError as problem:
-        raise Unknown(
+        raise UnknownError(
             f"cannot use the folder of the machine: {problem}; check the directory of the fleet service",
             code="provider.folder_unusable",
         ) from problem

@@ -15,7 +15,15 @@ from typing import Any
 
 import httpx
 
-from maintainer.fleet.providers.base import Auth, Capacity, Invalid, ProviderError, Quota, Retry, Unknown
+from maintainer.fleet.providers.base import (
+    AuthError,
+    CapacityError,
+    InvalidError,
+    ProviderError,
+    QuotaError,
+    RetryError,
+    UnknownError,
+)
 
 API_VERSION = "62"
 """API version of this client: SkyPilot 0.14. Servers support versions back to 24."""
@@ -30,7 +38,7 @@ _NEWEST = 2000
 
 _KINDS: tuple[tuple[type[ProviderError], frozenset[str]], ...] = (
     (
-        Auth,
+        AuthError,
         frozenset(
             {
                 "ApiServerAuthenticationError",
@@ -44,7 +52,7 @@ _KINDS: tuple[tuple[type[ProviderError], frozenset[str]], ...] = (
         ),
     ),
     (
-        Retry,
+        RetryError,
         frozenset(
             {
                 "ClusterStatusFetchingError",
@@ -61,7 +69,7 @@ _KINDS: tuple[tuple[type[ProviderError], frozenset[str]], ...] = (
         ),
     ),
     (
-        Invalid,
+        InvalidError,
         frozenset(
             {
                 "APIVersionMismatchError",
@@ -78,7 +86,7 @@ _KINDS: tuple[tuple[type[ProviderError], frozenset[str]], ...] = (
             }
         ),
     ),
-    (Capacity, frozenset({"ResourcesUnavailableError"})),
+    (CapacityError, frozenset({"ResourcesUnavailableError"})),
 )
 _QUOTA = re.compile(r"quota|LimitExceeded|limit exceeded|CountExceeded", re.I)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -145,7 +153,7 @@ class SkyPilotApi:
         }
         clusters = await self.result(await self._submit("/status", body), within_s=self._timeout_s)
         if not isinstance(clusters, list):
-            raise Retry(
+            raise RetryError(
                 f"cannot list clusters: no answer within {self._timeout_s:g} s; retry later", code="provider.no_answer"
             )
         return tuple(clusters)
@@ -157,7 +165,7 @@ class SkyPilotApi:
         parameters += [("cluster_name", cluster)] if cluster else []
         raw_requests = await self._json("GET", "/api/status", params=parameters)
         if not isinstance(raw_requests, list):
-            raise Unknown(
+            raise UnknownError(
                 f"cannot list requests: the answer is no list; is {self._endpoint} a SkyPilot server?",
                 code="provider.foreign_answer",
             )
@@ -184,7 +192,7 @@ class SkyPilotApi:
         if status != 200:
             raise _http_refusal("read the result of a request", status, answer)
         if answer.get("status") == "CANCELLED":
-            raise Retry("cannot complete the request: it was cancelled; retry", code="provider.request_cancelled")
+            raise RetryError("cannot complete the request: it was cancelled; retry", code="provider.request_cancelled")
         return json.loads(answer.get("return_value") or "null")
 
     async def close(self) -> None:
@@ -205,7 +213,7 @@ class SkyPilotApi:
         await self._json("POST", path, json=payload, response_headers=headers)
         request = headers.get("x-skypilot-request-id", "")
         if not request:
-            raise Unknown(
+            raise UnknownError(
                 f"cannot call POST {path}: no request id in the answer; is {self._endpoint} a SkyPilot server?",
                 code="provider.no_request_id",
             )
@@ -216,7 +224,7 @@ class SkyPilotApi:
             async with asyncio.timeout(self._timeout_s):
                 status, answer = await self._send(method, path, **arguments)
         except TimeoutError:
-            raise Retry(
+            raise RetryError(
                 f"cannot call {method} {path}: no answer within {self._timeout_s:g} s; retry later",
                 code="provider.no_answer",
             ) from None
@@ -240,7 +248,7 @@ class SkyPilotApi:
                 method, path, headers=headers, timeout=None if is_patient else self._timeout_s, **arguments
             )
         except httpx.HTTPError as problem:
-            raise Retry(
+            raise RetryError(
                 f"cannot call {method} {path}: no connection to {self._endpoint}: {type(problem).__name__}; retry",
                 code="provider.unreachable",
             ) from None
@@ -264,8 +272,8 @@ def refusal(error: Mapping[str, Any]) -> ProviderError:
     if name == "ClusterDoesNotExist":
         return NoCluster(text)
     if name == "ResourcesUnavailableError" and _QUOTA.search(text):
-        return Quota(text)
-    return next((kind for kind, names in _KINDS if name in names), Unknown)(text)
+        return QuotaError(text)
+    return next((kind for kind, names in _KINDS if name in names), UnknownError)(text)
 
 
 def _http_refusal(what: str, status: int, answer: Any) -> ProviderError:
@@ -273,10 +281,10 @@ def _http_refusal(what: str, status: int, answer: Any) -> ProviderError:
     detail = answer.get("detail") if isinstance(answer, dict) else None
     text = f"cannot {what}: HTTP {status}" + (f": {detail[:300]}" if isinstance(detail, str) else "")
     if status in (401, 403):
-        return Auth(text)
+        return AuthError(text)
     if status in (400, 404, 405, 422):
-        return Invalid(text)
-    return Retry(text) if status in (408, 429, 502, 503, 504) else Unknown(text)
+        return InvalidError(text)
+    return RetryError(text) if status in (408, 429, 502, 503, 504) else UnknownError(text)
 
 
 def _request(fields: Mapping[str, Any]) -> Request:

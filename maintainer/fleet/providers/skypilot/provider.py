@@ -17,21 +17,25 @@ from typing import Any
 from astraflow.runtime.clock import Clock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Auth,
+    AuthError,
     Capabilities,
     Handle,
     Instance,
-    Invalid,
     LaunchSpec,
     ProviderError,
     Quote,
     RetireResult,
-    Retry,
+    RetryError,
     State,
-    Tags,
-    fingerprint,
 )
-from maintainer.fleet.providers.launches import launch_lock, type_name
+from maintainer.fleet.providers.launches import (
+    check_same_spec,
+    configured_quote,
+    launch_lock,
+    ordered_instance,
+    type_name,
+    without_token,
+)
 from maintainer.fleet.providers.places import LaunchPlaces
 from maintainer.fleet.providers.skypilot.api import DOWN, LAUNCH, NoCluster, Request, SkyPilotApi
 from maintainer.fleet.providers.skypilot.config import SkyPilotOptions
@@ -98,11 +102,9 @@ class SkyPilot:
                 request = await self._api.launch(name, task)
             else:
                 order = snapshot.order()
-                if order and (order.get("launch_id") != launch_id or order.get("fingerprint") != fingerprint(spec)):
-                    raise Invalid(
-                        f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
-                        code="provider.launch_id_reused",
-                    )
+                if order:  # names are in lower case, so that two launch ids can have one name
+                    is_same_id = order.get("launch_id") == launch_id
+                    check_same_spec(order.get("fingerprint") if is_same_id else None, spec, launch_id)
                 request = last_launch.id if last_launch is not None and last_launch.is_active else ""
         if request and self._options.answer_wait_s:
             await self._wait_for_refusal(request, spec.token)
@@ -168,12 +170,8 @@ class SkyPilot:
 
     async def quote(self, spec: LaunchSpec) -> Quote:
         """Returns the configured price of the type."""
-        kind = cluster_type(self._options, spec)
-        return Quote(
-            usd_per_hour=kind.usd_per_hour * (1 - self._options.spot_discount if spec.is_spot else 1.0),
-            launch_delay_s=self._options.launch_delay_s,
-            source="as configured for the type" if kind.usd_per_hour else "no price is configured",
-        )
+        kind, discount = cluster_type(self._options, spec), self._options.spot_discount if spec.is_spot else 0.0
+        return configured_quote(kind.usd_per_hour, launch_delay_s=self._options.launch_delay_s, discount=discount)
 
     async def preflight(self, spec: LaunchSpec) -> str:
         """Lets SkyPilot choose a cloud and instance type for the task, as a dry run."""
@@ -182,7 +180,7 @@ class SkyPilot:
         try:
             await self._api.outcome(request, within_s=limit_s)
         except TimeoutError:
-            raise Retry(
+            raise RetryError(
                 f"cannot check the launch: SkyPilot chose no cloud within {limit_s:g} s; retry later",
                 code="provider.no_answer",
             ) from None
@@ -193,13 +191,13 @@ class SkyPilot:
         await self._api.close()
 
     def _token(self) -> str:
-        """Returns the current token; empty without one. Raises: Auth."""
+        """Returns the current token; empty without one. Raises: AuthError."""
         if not self._options.token_file:
             return os.environ.get(self._options.token_variable, "")
         try:
             return Path(self._options.token_file).read_text(encoding="ascii").strip()
         except (OSError, ValueError) as problem:
-            raise Auth(
+            raise AuthError(
                 f"cannot read the token of SkyPilot's server: {problem}; correct token_file",
                 code="provider.no_credentials",
             ) from None
@@ -214,26 +212,22 @@ class SkyPilot:
         try:
             await self._api.result(request, within_s=self._options.answer_wait_s)
         except ProviderError as problem:
-            text = str(problem)
-            raise type(problem)(text.replace(token, "***") if token else text, code=problem.code) from None
+            raise without_token(problem, token) from None
 
     async def _instance(self, snapshot: _ClusterSnapshot) -> Instance:
         order = snapshot.order()
-        tags, last, cluster = order.get("tags"), snapshot.last_launch(), snapshot.cluster
+        last, cluster = snapshot.last_launch(), snapshot.cluster
         state, message = state_of(snapshot)
         if state is State.GONE and last is not None and last.status == "FAILED":
             message = await self._failure_reason(last)
-        return Instance(
+        return ordered_instance(
+            order,
             handle=Handle(provider=KIND, id=snapshot.name, launch_id=str(order.get("launch_id", ""))),
-            tags=Tags(**tags) if isinstance(tags, dict) and set(tags) == set(Tags.__slots__) else None,
             state=state,
             created_at=min(
                 [request.created_at for request in snapshot.requests if request.name == LAUNCH]
                 or [_launched_at(cluster)]
             ),
-            type=str(order.get("type", "")),
-            region=str(order.get("region", "")),
-            is_spot=bool(order.get("is_spot", False)),
             notice_at=_launched_at(cluster) if _is_preempted(state, last, is_spot=order.get("is_spot")) else None,
             message=message,
         )
@@ -244,7 +238,7 @@ class SkyPilot:
             try:
                 await self._api.result(request.id, within_s=self._options.timeout_s)
                 reason = "the launch failed"
-            except Retry as problem:
+            except RetryError as problem:
                 return f"the launch failed: {problem}"  # perhaps only the answer: read again at the next list
             except ProviderError as problem:
                 reason = f"the launch failed: {problem}"

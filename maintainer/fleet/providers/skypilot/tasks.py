@@ -4,23 +4,29 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import yaml
 
-from maintainer.fleet.providers.base import Invalid, LaunchSpec, fingerprint, join_arguments
-from maintainer.fleet.providers.launches import check_region, chosen_type, pool_options, type_name
+from maintainer.fleet.providers.base import LaunchSpec, join_arguments
+from maintainer.fleet.providers.launches import (
+    check_launch_id,
+    check_region,
+    chosen_type,
+    launch_order,
+    life_s,
+    parse_order,
+    pool_options,
+    type_name,
+)
 from maintainer.fleet.providers.skypilot.config import ClusterOptions, ClusterType, SkyPilotOptions
 
 PREFIX = "astraflow-"
 ORDER, TOKEN = "ASTRAFLOW_ORDER", "ASTRAFLOW_TOKEN"
 
-_LAUNCH_ID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,48}[0-9A-Za-z])?")
-
 
 def cluster_type(options: SkyPilotOptions, spec: LaunchSpec) -> ClusterType:
-    """Returns the spec's type, overridden by the pool's options. Raises: Invalid."""
+    """Returns the spec's type, overridden by the pool's options. Raises: InvalidError."""
     kind = chosen_type(options.types, spec)
     check_region(options.regions, spec)
     own = pool_options(ClusterOptions, spec)
@@ -28,25 +34,13 @@ def cluster_type(options: SkyPilotOptions, spec: LaunchSpec) -> ClusterType:
 
 
 def task_of(options: SkyPilotOptions, spec: LaunchSpec, launch_id: str, *, now: float) -> dict[str, Any]:
-    """Returns the task of a launch. Raises: Invalid."""
-    kind, left_s = cluster_type(options, spec), spec.tags.expires_at - now
-    if left_s < 60:
-        raise Invalid(
-            f"cannot launch {launch_id}: it expires in {left_s:.0f} s, before it is ready; set a later expiry",
-            code="provider.launch_expired",
-        )
+    """Returns the task of a launch. Raises: InvalidError."""
+    kind, left_s = cluster_type(options, spec), life_s(spec, launch_id, now=now)
     resources = {
         "infra": options.regions.get(spec.region, kind.infra),
         **kind.model_dump(include={"accelerators", "instance_type", "cpus", "memory", "disk_size", "image_id"}),
     }
-    order = {
-        "fingerprint": fingerprint(spec),
-        "launch_id": launch_id,
-        "tags": asdict(spec.tags),
-        "type": type_name(options.types, spec),
-        "region": spec.region,
-        "is_spot": spec.is_spot,
-    }
+    order = launch_order(spec, launch_id, kind=type_name(options.types, spec))
     labels = {
         "astraflow-cluster": spec.tags.cluster,
         "astraflow-launch": launch_id,
@@ -68,12 +62,8 @@ def task_of(options: SkyPilotOptions, spec: LaunchSpec, launch_id: str, *, now: 
 
 
 def cluster_name(launch_id: str) -> str:
-    """Returns a cluster name that is valid in SkyPilot and all its clouds. Raises: Invalid."""
-    if not _LAUNCH_ID.fullmatch(launch_id):
-        raise Invalid(
-            f"cannot use the launch id {launch_id[:80]!r}: it is no launch id; use 1 to 50 letters, digits and -",
-            code="provider.invalid_launch_id",
-        )
+    """Returns a cluster name that is valid in SkyPilot and all its clouds. Raises: InvalidError."""
+    check_launch_id(launch_id)
     return PREFIX + launch_id.lower()
 
 
@@ -96,7 +86,6 @@ def order_of(task: str) -> Mapping[str, Any]:
     """Returns the launch order in a task's YAML; empty for a foreign task."""
     try:
         task_fields = yaml.safe_load(task)
-        order = json.loads(task_fields["envs"][ORDER])
-    except (yaml.YAMLError, KeyError, TypeError, ValueError):
+        return parse_order(str(task_fields["envs"][ORDER]))
+    except (yaml.YAMLError, KeyError, TypeError):
         return {}
-    return order if isinstance(order, dict) else {}

@@ -3,25 +3,24 @@
 Source: https://slurm.schedmd.com/squeue.html (job states, reasons), https://slurm.schedmd.com/job_reason_codes.html
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
+    AuthError,
+    CapacityError,
     Handle,
     Instance,
-    Invalid,
+    InvalidError,
     ProviderError,
-    Quota,
-    Retry,
+    QuotaError,
+    RetryError,
     State,
-    Tags,
-    Unknown,
+    UnknownError,
 )
+from maintainer.fleet.providers.launches import ordered_instance, parse_order
 
 KIND = "slurm"
 PREFIX = "astraflow-"
@@ -86,30 +85,36 @@ _DENIED = re.compile(r"AccountNotAllowed|QOSNotAllowed|InvalidAccount|InvalidQOS
 _LIMITED = re.compile(r"(QOS|Assoc|Association|MaxJobs|MaxSubmit|PartitionGroup|Grp)\w*")
 
 _REFUSALS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
-    (re.compile(r"accounting storage is disabled", re.I), Invalid),
+    (re.compile(r"accounting storage is disabled", re.I), InvalidError),
     (
         re.compile(
             r"unable to contact|timed out|temporarily|connection (refused|reset|failure)|connect failure|socket"
             r"|try again|zero bytes|receive failure|send failure|no route to host|not connected|not usable now",
             re.I,
         ),
-        Retry,
+        RetryError,
     ),
     (
         re.compile(
             r"job violates accounting/qos policy|submit limit|limit(s)? (was |has been )?(reached|exceeded)", re.I
         ),
-        Quota,
+        QuotaError,
     ),
-    (re.compile(r"invalid account|invalid qos|permission|not permitted|authentication|invalid user|munge", re.I), Auth),
-    (re.compile(r"required (node|partition) not available|nodes are busy|licenses? .*not available", re.I), Capacity),
+    (
+        re.compile(r"invalid account|invalid qos|permission|not permitted|authentication|invalid user|munge", re.I),
+        AuthError,
+    ),
+    (
+        re.compile(r"required (node|partition) not available|nodes are busy|licenses? .*not available", re.I),
+        CapacityError,
+    ),
     (
         re.compile(
             r"invalid|not available|unrecognized|illegal|more processors|memory specification|exceeds"
             r"|already completing",
             re.I,
         ),
-        Invalid,
+        InvalidError,
     ),
 )
 """Error messages of Slurm's commands on stderr. The first match counts."""
@@ -176,15 +181,6 @@ def parse_sacct(text: str) -> tuple[Job, ...]:
     return tuple(jobs)
 
 
-def parse_order(comment: str) -> Mapping[str, Any]:
-    """Returns the launch order in a comment; empty for a foreign comment."""
-    try:
-        order = json.loads(comment)
-    except ValueError:
-        return {}
-    return order if isinstance(order, dict) else {}
-
-
 def state_of(job: Job) -> State:
     """Returns a job's state. Unknown states count as running, so that the job is not terminated."""
     if job.state == "PENDING" and can_never_start(job.reason):
@@ -199,16 +195,12 @@ def can_never_start(reason: str) -> bool:
 
 def read_job(job: Job) -> Instance:
     """Returns the instance of a job."""
-    tags = job.order.get("tags")
     state = state_of(job)
-    return Instance(
+    return ordered_instance(
+        job.order,
         handle=Handle(provider=KIND, id=job.id, launch_id=job.launch_id),
-        tags=Tags(**tags) if isinstance(tags, dict) and set(tags) == set(Tags.__slots__) else None,
         state=state,
         created_at=job.submitted_at,
-        type=str(job.order.get("type", "")),
-        region=str(job.order.get("region", "")),
-        is_spot=bool(job.order.get("is_spot", False)),
         notice_at=job.submitted_at if job.state == "PREEMPTED" else None,  # Slurm shows no notice
         message=_message(job, state),
     )
@@ -218,17 +210,17 @@ def pending_error(reason: str) -> type[ProviderError]:
     """Returns the error type for a waiting job: quota, permission or capacity.
 
     >>> [pending_error(reason).__name__ for reason in ("QOSMaxJobsPerUserLimit", "AssocGrpGRES", "Resources")]
-    ['Quota', 'Quota', 'Capacity']
+    ['QuotaError', 'QuotaError', 'CapacityError']
     """
     if _DENIED.match(reason):
-        return Auth
-    return Quota if _LIMITED.match(reason) else Capacity
+        return AuthError
+    return QuotaError if _LIMITED.match(reason) else CapacityError
 
 
 def refusal(what: str, code: int, stderr: str) -> ProviderError:
     """Returns the provider error for a failed command."""
     message = " ".join(stderr.split())[:500] or f"exit code {code}"
-    kind = next((kind for pattern, kind in _REFUSALS if pattern.search(message)), Unknown)
+    kind = next((kind for pattern, kind in _REFUSALS if pattern.search(message)), UnknownError)
     return kind(f"cannot {what}: {message}")
 
 

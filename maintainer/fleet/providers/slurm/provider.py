@@ -10,9 +10,7 @@ import asyncio
 import getpass
 import json
 import os
-import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from astraflow.runtime.clock import Clock
@@ -21,18 +19,28 @@ from maintainer.fleet.providers.base import (
     Capabilities,
     Handle,
     Instance,
-    Invalid,
+    InvalidError,
     LaunchSpec,
-    ProviderError,
     Quote,
     RetireResult,
-    Retry,
+    RetryError,
     State,
-    Unknown,
-    fingerprint,
+    UnknownError,
     join_arguments,
 )
-from maintainer.fleet.providers.launches import check_region, chosen_type, launch_lock, pool_options, type_name
+from maintainer.fleet.providers.launches import (
+    check_launch_id,
+    check_region,
+    check_same_spec,
+    chosen_type,
+    configured_quote,
+    launch_lock,
+    launch_order,
+    life_s,
+    pool_options,
+    type_name,
+    without_token,
+)
 from maintainer.fleet.providers.places import LaunchPlaces
 from maintainer.fleet.providers.slurm.config import JobOptions, JobType, SlurmOptions
 from maintainer.fleet.providers.slurm.jobs import (
@@ -58,7 +66,6 @@ PREFLIGHT_ID = "preflight"
 LONGEST_COMMENT = 1024
 """Maximum length of a comment that every Slurm storage accepts. Characters."""
 
-_LAUNCH_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _POLL_S = 0.5
 
 
@@ -82,17 +89,14 @@ class Slurm:
             existing_jobs = await self._find(name)
             if existing_jobs:
                 job = existing_jobs[0].id
-                if existing_jobs[0].order and existing_jobs[0].order.get("fingerprint") != fingerprint(spec):
-                    raise Invalid(
-                        f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
-                        code="provider.launch_id_reused",
-                    )
+                if existing_jobs[0].order:
+                    check_same_spec(existing_jobs[0].order.get("fingerprint"), spec, launch_id)
             else:
                 await asyncio.to_thread(self._places.remember, launch_id, self._place)
                 output = await self._command("submit a job", argv, token=spec.token)
                 job = output.strip().partition(";")[0]
                 if not job.isdigit():
-                    raise Unknown(
+                    raise UnknownError(
                         f"cannot read sbatch's answer {output[:80]!r}: it is no job id; check the Slurm commands",
                         code="provider.no_job_id",
                     )
@@ -112,7 +116,7 @@ class Slurm:
         if to_cancel:
             try:
                 await self._command("cancel a job", ["scancel", *to_cancel])
-            except Invalid:
+            except InvalidError:
                 return RetireResult.TERMINATING  # it has just ended: the next call finds it gone
         if live_jobs:
             return RetireResult.TERMINATING
@@ -149,11 +153,8 @@ class Slurm:
     async def quote(self, spec: LaunchSpec) -> Quote:
         """Returns the configured price of the type."""
         kind = self._type(spec)
-        return Quote(
-            usd_per_hour=kind.usd_per_hour * (1 - self._options.spot_discount if spec.is_spot else 1.0),
-            launch_delay_s=self._options.launch_delay_s,
-            source="as configured for the type" if kind.usd_per_hour else "no price is configured",
-        )
+        discount = self._options.spot_discount if spec.is_spot else 0.0
+        return configured_quote(kind.usd_per_hour, launch_delay_s=self._options.launch_delay_s, discount=discount)
 
     async def preflight(self, spec: LaunchSpec) -> str:
         """Lets Slurm check the job without submitting it (`--test-only`)."""
@@ -165,12 +166,12 @@ class Slurm:
         """Does nothing: no connections are held."""
 
     def _type(self, spec: LaunchSpec) -> JobType:
-        """Returns the spec's type, overridden by the pool's options. Raises: Invalid."""
+        """Returns the spec's type, overridden by the pool's options. Raises: InvalidError."""
         options = self._options
         kind = chosen_type(options.types, spec)
         check_region(options.regions, spec)
         if spec.is_spot and not options.spot_qos:
-            raise Invalid(
+            raise InvalidError(
                 "cannot launch: preemptible jobs are not configured; set spot_qos of the provider",
                 code="provider.spot_unsupported",
             )
@@ -178,23 +179,12 @@ class Slurm:
         return kind.model_copy(update=own.model_dump(exclude_unset=True))
 
     def _sbatch(self, spec: LaunchSpec, launch_id: str, kind: JobType) -> Sequence[str]:
-        """Returns the command line, without the token. Raises: Invalid."""
-        options, left_s = self._options, spec.tags.expires_at - self._clock.wall()
-        if left_s < 60:
-            raise Invalid(
-                f"cannot launch {launch_id}: it expires in {left_s:.0f} s, below a minute; set a later expiry",
-                code="provider.launch_expired",
-            )
-        order = {
-            "fingerprint": fingerprint(spec),
-            "tags": asdict(spec.tags),
-            "type": type_name(options.types, spec),
-            "region": spec.region,
-            "is_spot": spec.is_spot,
-        }
+        """Returns the command line, without the token. Raises: InvalidError."""
+        options, left_s = self._options, life_s(spec, launch_id, now=self._clock.wall())
+        order = launch_order(spec, launch_id, kind=type_name(options.types, spec))
         comment = json.dumps(order, separators=(",", ":"))
         if len(comment) > LONGEST_COMMENT:
-            raise Invalid(
+            raise InvalidError(
                 f"cannot launch {launch_id}: its tags have {len(comment)} of {LONGEST_COMMENT} characters; "
                 "use shorter names",
                 code="provider.tags_too_long",
@@ -252,7 +242,7 @@ class Slurm:
         return tuple(job for job in parse_squeue(output) if not name or job.name == name)
 
     async def _wait_until_started(self, name: str, handle: Handle) -> None:
-        """Waits until the job starts. Cancels it on timeout. Raises: Quota, Capacity or Auth."""
+        """Waits until the job starts. Cancels it on timeout. Raises: QuotaError, CapacityError or AuthError."""
         give_up_at = self._clock.now() + self._options.schedule_wait_s
         while True:
             waiting = [job for job in await self._queue(name) if job.id == handle.id and job.state == "PENDING"]
@@ -276,7 +266,7 @@ class Slurm:
                 *argv, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
             )
         except OSError as problem:
-            raise Invalid(
+            raise InvalidError(
                 f"cannot {what}: {argv[0]} cannot be started here: {problem.strerror}; install Slurm's commands",
                 code="provider.command_missing",
             ) from None
@@ -284,7 +274,7 @@ class Slurm:
             async with asyncio.timeout(limit_s):
                 output, errors = await process.communicate()
         except TimeoutError:
-            raise Retry(
+            raise RetryError(
                 f"cannot {what}: no answer from {argv[0]} within {limit_s:g} s; retry later", code="provider.no_answer"
             ) from None
         finally:
@@ -292,21 +282,12 @@ class Slurm:
                 process.kill()
                 await process.wait()
         if process.returncode:
-            raise _without(token, refusal(what, process.returncode, errors.decode(errors="replace")))
+            raise without_token(refusal(what, process.returncode, errors.decode(errors="replace")), token)
         return output.decode(errors="replace")
 
 
-def _without(token: str, problem: ProviderError) -> ProviderError:
-    """Removes the token from an error's message."""
-    return type(problem)(str(problem).replace(token, "***"), code=problem.code) if token else problem
-
-
 def _job_name(launch_id: str) -> str:
-    if not _LAUNCH_ID.fullmatch(launch_id):
-        raise Invalid(
-            f"cannot use the launch id {launch_id[:80]!r}: it is no launch id; use 1 to 64 letters, digits, - and _",
-            code="provider.invalid_launch_id",
-        )
+    check_launch_id(launch_id)
     return PREFIX + launch_id
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncssh
 
-from maintainer.fleet.providers.base import Auth, Invalid, ProviderError, Retry, Unknown
+from maintainer.fleet.providers.base import AuthError, InvalidError, ProviderError, RetryError, UnknownError
 from maintainer.fleet.providers.local_process import machine, machine_folders
 from maintainer.fleet.providers.static_ssh import remote_host
 
@@ -101,7 +101,7 @@ class SshLink:
         self._sessions = asyncio.Semaphore(_SESSIONS)
 
     async def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """Sends a request; returns the answer. Raises: ProviderError; after Retry the request may have succeeded."""
+        """Sends a request; returns the answer. Raises: ProviderError; after RetryError it may have succeeded."""
         call = {
             "directory": self._directory,
             "digest": _DIGEST,
@@ -154,28 +154,28 @@ class SshLink:
     def _provider_error(self, problem: Exception) -> ProviderError:
         match problem:
             case TimeoutError():
-                return Retry(
+                return RetryError(
                     f"cannot call {self._where}: no answer within {self._timeout_s:g} s; retry later",
                     code="provider.no_answer",
                 )
             case asyncssh.HostKeyNotVerifiable():
                 hosts = self._options["known_hosts"]
-                return Auth(
+                return AuthError(
                     f"cannot call {self._where}: its key is not in {hosts}: {problem}; verify the key, then add it",
                     code="provider.unknown_host_key",
                 )
             case asyncssh.PermissionDenied():
-                return Auth(
+                return AuthError(
                     f"cannot log in to {self._where}: {problem}; check user and key_files",
                     code="provider.login_refused",
                 )
             case FileNotFoundError() | PermissionError():
-                return Auth(
+                return AuthError(
                     f"cannot call {self._where}: {problem}; check the paths of key_files and known_hosts",
                     code="provider.key_unreadable",
                 )
             case _:
-                return Retry(
+                return RetryError(
                     f"cannot call {self._where}: {str(problem) or type(problem).__name__}; check that it is reachable",
                     code="provider.host_unreachable",
                 )
@@ -186,17 +186,17 @@ class SshLink:
             try:  # the shell of the host may print lines before
                 answer: dict[str, Any] = json.loads(str(process.stdout).strip().rpartition("\n")[2])
             except ValueError:
-                raise Unknown(
+                raise UnknownError(
                     f"cannot {do} on {self._where}: its shell answers instead of the program; check the user's login",
                     code="provider.foreign_answer",
                 ) from None
             if "invalid" in answer:
-                raise Invalid(answer["invalid"], code="provider.invalid_request")
+                raise InvalidError(answer["invalid"], code="provider.invalid_request")
             return answer
         last = error_lines[-1][:500] if error_lines else f"exit status {process.exit_status}"
         if process.exit_status in (126, 127):
-            raise Invalid(
+            raise InvalidError(
                 f"cannot run Python on {self._where}: {last}; set `python` to Python 3.11 or later",
                 code="provider.python_missing",
             )
-        raise Unknown(f"cannot {do} on {self._where}: {last}; check the host", code="provider.host_error")
+        raise UnknownError(f"cannot {do} on {self._where}: {last}; check the host", code="provider.host_error")

@@ -9,7 +9,6 @@ launch. If two processes claim one launch on two hosts at once, the one that see
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,23 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.config.base import Config, suggest_name
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Auth,
+    AuthError,
     Capabilities,
-    Capacity,
+    CapacityError,
     Handle,
     Instance,
-    Invalid,
+    InvalidError,
     LaunchSpec,
     ProviderError,
     Quote,
     RetireResult,
-    Retry,
+    RetryError,
     State,
-    fingerprint,
     join_arguments,
 )
+from maintainer.fleet.providers.launches import check_same_spec, launch_order
 from maintainer.fleet.providers.local_process.provider import instance_of
-from maintainer.fleet.providers.places import LaunchPlaces
+from maintainer.fleet.providers.places import LaunchPlaces, ask_all
 from maintainer.fleet.providers.static_ssh.link import SshLink
 
 KIND = "static_ssh"
@@ -128,17 +127,13 @@ class StaticSsh:
             if claimed is None:
                 continue  # another launch took the slot of an unused claim
             host, answer = claimed
-            if answer["fingerprint"] != fingerprint(spec):
-                raise Invalid(
-                    f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
-                    code="provider.launch_id_reused",
-                )
+            check_same_spec(answer["fingerprint"], spec, launch_id)
             if answer["is_new"] and not await self._is_only_claim(host, launch_id):
                 continue
             await asyncio.to_thread(self._places.remember, launch_id, host)
             if (await self._ask(host, "start", launch_id=launch_id, token=spec.token))["is_started"]:
                 return Handle(provider=KIND, id=f"{host}:{launch_id}", launch_id=launch_id)
-        raise Retry(
+        raise RetryError(
             f"cannot launch {launch_id}: other processes claimed and withdrew it {_ROUNDS} times; retry",
             code="provider.claim_contention",
         )
@@ -146,7 +141,7 @@ class StaticSsh:
     async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
         """Retires the launch on every host that has it. A silent host may have it, unless another host has.
 
-        Raises: Invalid for a launch on a host that is no longer configured.
+        Raises: InvalidError for a launch on a host that is no longer configured.
         """
         kept_host = keep.id.partition(":")[0] if keep is not None else None
         names = [name for name in self._links if name != kept_host]
@@ -175,7 +170,7 @@ class StaticSsh:
         return await asyncio.to_thread(self._places.listed, instances_by_host, handles="{}:")
 
     async def describe(self, handle: Handle) -> Instance:
-        """Asks the instance's host. Raises: Invalid for a host that is no longer configured."""
+        """Asks the instance's host. Raises: InvalidError for a host that is no longer configured."""
         name, is_of_host, _ = handle.id.partition(":")
         if is_of_host and name not in self._links:
             raise self._places.removed(name)
@@ -229,7 +224,7 @@ class StaticSsh:
     ) -> tuple[str, dict[str, Any]] | None:
         """Claims a slot; returns the host and its answer, or None when a holder has no free slot.
 
-        Raises: Capacity; errors of hosts that did not answer.
+        Raises: CapacityError; errors of hosts that did not answer.
         """
         problems: list[ProviderError] = []
         for name in names:
@@ -245,10 +240,10 @@ class StaticSsh:
             if answer["was_known"]:
                 return None
         for error in problems:
-            if not isinstance(error, Auth) or len(problems) == len(names):
+            if not isinstance(error, AuthError) or len(problems) == len(names):
                 raise error
         errors = "".join(f"; {error}" for error in problems)
-        raise Capacity(
+        raise CapacityError(
             f"cannot launch: no free slot on {', '.join(names)}; raise a host's capacity or add hosts{errors}",
             code="provider.no_free_slot",
         )
@@ -265,7 +260,7 @@ class StaticSsh:
         for what, requested in (("type", spec.type), ("region", spec.region)):
             configured = sorted({getattr(host, what) for host in hosts.values()})
             if requested and requested not in configured:
-                raise Invalid(
+                raise InvalidError(
                     f"cannot launch: no host has the {what} {requested!r}; {suggest_name(requested, configured)}",
                     code="provider.no_matching_host",
                 )
@@ -273,7 +268,7 @@ class StaticSsh:
             name for name, host in hosts.items() if spec.type in ("", host.type) and spec.region in ("", host.region)
         ]
         if not matching:
-            raise Invalid(
+            raise InvalidError(
                 f"cannot launch: no host of type {spec.type!r} is in {spec.region!r}; change the pool's spec",
                 code="provider.no_matching_host",
             )
@@ -281,20 +276,17 @@ class StaticSsh:
 
     def _order(self, spec: LaunchSpec, launch_id: str) -> dict[str, Any]:
         if spec.options:
-            raise Invalid(
+            raise InvalidError(
                 f"cannot launch: static_ssh has no pool options, found {', '.join(sorted(spec.options))}; remove them",
                 code="provider.invalid_pool_options",
             )
         if spec.is_spot:
-            raise Invalid(
+            raise InvalidError(
                 "cannot launch: static hosts are no spot instances; set is_spot = false for the pool",
                 code="provider.spot_unsupported",
             )
-        return {
-            "fingerprint": fingerprint(spec),
-            "tags": asdict(spec.tags),
+        return launch_order(spec, launch_id, kind=spec.type) | {
             "argv": [*self._options.program, *join_arguments(spec, launch_id)],
-            "is_spot": False,
             "delay_s": 0.0,
             "boots": True,
             "speed": 1.0,
@@ -307,15 +299,7 @@ class StaticSsh:
         self, do: str, names: Sequence[str], **request: Any
     ) -> dict[str, dict[str, Any] | ProviderError]:
         """Sends a request to hosts concurrently; returns each answer or error."""
-
-        async def ask(name: str) -> dict[str, Any] | ProviderError:
-            try:
-                return await self._ask(name, do, **request)
-            except ProviderError as problem:
-                return problem
-
-        answers = await asyncio.gather(*(ask(name) for name in names))
-        return dict(zip(names, answers, strict=True))
+        return await ask_all(names, lambda name: self._ask(name, do, **request))
 
     async def _ask(self, name: str, do: str, **request: Any) -> dict[str, Any]:
         times = {"grace_s": self._options.grace_s, "retention_s": self._options.retention_s}

@@ -19,7 +19,7 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet.plans import PlanRequest
 from astraflow.contract.ids import NodeId
 from astraflow.runtime.database import Database
-from maintainer.fleet.providers.base import Capacity, Retry, Unknown
+from maintainer.fleet.providers.base import CapacityError, RetryError, UnknownError
 from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud, CloudProvider
 from tests.fakes.crashes import Crash
@@ -71,9 +71,9 @@ class Dice:
             raise Crash(point)
         if point in ANSWERS_LOST and self._strikes(f"lost {point}", often=0.5, else_=self.lost_share):
             self.hit[f"lost {point}"] += 1
-            raise self.luck.choice([Retry, Unknown, TimeoutError])("made up for a test")
+            raise self.luck.choice([RetryError, UnknownError, TimeoutError])("made up for a test")
         if point == "launch before" and self.luck.random() < self.refused_share:
-            raise Capacity("made up for a test")
+            raise CapacityError("made up for a test")
 
     def _strikes(self, fault: str, *, often: float, else_: float) -> bool:
         if fault != self.focus:

@@ -21,7 +21,16 @@ from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.nodes import JoinToken
 from astraflow.contract.reports.report import Report
 from astraflow.runtime.database import Database
-from maintainer.fleet.providers.base import Auth, Handle, Instance, ProviderError, RetireResult, Retry, State, Unknown
+from maintainer.fleet.providers.base import (
+    AuthError,
+    Handle,
+    Instance,
+    ProviderError,
+    RetireResult,
+    RetryError,
+    State,
+    UnknownError,
+)
 from maintainer.fleet.state.observation import TargetRecommendation
 from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud, CloudProvider, Machine
@@ -244,9 +253,9 @@ class LyingProvider(CloudProvider):
         return (self._hour.has("keys expired") or self._hour.has("provider fails")) and point.endswith("before")
 
     def _fail(self, point: str) -> None:
-        errors: list[type[ProviderError]] = [Retry, Unknown]
+        errors: list[type[ProviderError]] = [RetryError, UnknownError]
         if self._is_broken(point):
-            raise Auth("expired") if self._hour.has("keys expired") else self._hour.luck.choice(errors)("failed")
+            raise AuthError("expired") if self._hour.has("keys expired") else self._hour.luck.choice(errors)("failed")
         if self._hour.has("answers are lost") and point in ("launch after", "retire after"):
             raise self._hour.luck.choice(errors)("no answer")
 

@@ -11,16 +11,16 @@ from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.reports.report import NodeState, Report
 from maintainer.fleet.ledger.lifecycle import InstanceEvent
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
+    AuthError,
+    CapacityError,
     Handle,
     LaunchSpec,
     NodePlan,
     ProviderError,
     RetireResult,
-    Retry,
+    RetryError,
     Tags,
-    Unknown,
+    UnknownError,
 )
 from tests.fakes.cloud import Cloud, CloudProvider, failing_once
 from tests.maintainer.fleet.parts import ALICE, POOL, START, Parts, Run, build, spec
@@ -168,7 +168,7 @@ async def test_of_two_instances_of_one_launch_the_registered_one_stays(tmp_path:
 
 
 async def test_an_unreadable_provider_changes_nothing_and_is_a_problem(tmp_path: Path) -> None:
-    parts, expired = await running(tmp_path), Auth("the token has expired")
+    parts, expired = await running(tmp_path), AuthError("the token has expired")
 
     def broken(point: str) -> None:
         if point == "list before":
@@ -234,7 +234,7 @@ async def test_a_node_that_never_becomes_ready_is_given_up_and_the_breaker_opens
     assert parts.fleet.view(parts.fleet.pool(POOL)).breaker_until is None
 
 
-@pytest.mark.parametrize("error", [Retry, Unknown])
+@pytest.mark.parametrize("error", [RetryError, UnknownError])
 @pytest.mark.parametrize("point", ["launch before", "launch after"])
 async def test_a_launch_whose_answer_was_lost_is_one_instance(
     tmp_path: Path, error: type[ProviderError], point: str
@@ -247,7 +247,7 @@ async def test_a_launch_whose_answer_was_lost_is_one_instance(
 
 
 async def test_a_refused_launch_is_gone_and_repeated_under_another_id(tmp_path: Path) -> None:
-    fault = failing_once(Capacity, "launch before")
+    fault = failing_once(CapacityError, "launch before")
     parts = await build(tmp_path, provider=lambda cloud: CloudProvider(cloud, fault=fault))
     applied = await parts.want(1)
     await parts.pass_time(90.0)

@@ -11,7 +11,7 @@ from astraflow.contract.fleet.instances import Cause, InstanceState
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.recommendations import Mode
 from astraflow.contract.nodes import JoinToken
-from maintainer.fleet.providers.base import Retry, Unknown
+from maintainer.fleet.providers.base import RetryError, UnknownError
 from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud, CloudProvider
 from tests.maintainer.fleet.instances.test_random_hour import JumpyClock
@@ -71,7 +71,7 @@ async def test_no_more_than_a_few_nodes_are_replaced_while_launches_fail(tmp_pat
     parts = await build(tmp_path, times=times, provider=outage.provider)
     await parts.want(8)
     await parts.pass_time(120.0)
-    outage.error = Unknown("out of order")
+    outage.error = UnknownError("out of order")
     await parts.pass_time(6600.0, tick_s=15.0)
     assert parts.states()["ready"] >= 7
     await parts.pass_time(900.0, tick_s=15.0)
@@ -135,7 +135,7 @@ class StayingRun(Run):
 
 @pytest.mark.parametrize("away", ["kill switch", "dataflow", "provider"])
 async def test_a_launch_survives_an_hour_of_waiting(tmp_path: Path, away: str) -> None:
-    clock, outage = ManualClock(START), Outage(Retry("no route") if away == "provider" else None)
+    clock, outage = ManualClock(START), Outage(RetryError("no route") if away == "provider" else None)
     cloud = Cloud(clock, boot_s=20.0, end_s=5.0)
     parts = await build(tmp_path, cloud=cloud, clock=clock, run=SilentRun(cloud), provider=outage.provider)
     await parts.want(4)
@@ -170,7 +170,7 @@ async def test_a_node_that_could_not_join_for_an_hour_is_no_failed_launch(tmp_pa
 
 
 async def test_an_unknown_error_fails_a_launch_after_its_time(tmp_path: Path) -> None:
-    parts = await build(tmp_path, pool=spec(mode=Mode.OFF), provider=Outage(Unknown("out of order")).provider)
+    parts = await build(tmp_path, pool=spec(mode=Mode.OFF), provider=Outage(UnknownError("out of order")).provider)
     await parts.want(1)
     await parts.pass_time(800.0, tick_s=15.0)
     assert parts.states() == {"intended": 1}

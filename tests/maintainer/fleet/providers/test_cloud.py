@@ -5,12 +5,12 @@ import time
 import pytest
 
 from astraflow.runtime.clock import SystemClock
-from maintainer.fleet.providers.base import Handle, LaunchSpec, Provider, ProviderError, Retry, Unknown
+from maintainer.fleet.providers.base import Handle, LaunchSpec, Provider, ProviderError, RetryError, UnknownError
 from tests.fakes.cloud import Cloud, CloudProvider, failing_once
 from tests.suites.provider_suite import ProviderHarness, ProviderSuite, launch_id
 
 
-class CloudWorld(ProviderHarness):
+class CloudHarness(ProviderHarness):
     """Provider harness with machines in memory."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class CloudWorld(ProviderHarness):
             machine.gone_at = time.time()
 
     async def failing(self, error: type[ProviderError]) -> Provider | None:
-        point = "launch after" if error in (Retry, Unknown) else "launch before"
+        point = "launch after" if error in (RetryError, UnknownError) else "launch before"
         return CloudProvider(self.cloud, fault=failing_once(error, point))
 
     async def duplicate(self, launch_id: str) -> bool:
@@ -53,4 +53,4 @@ class TestCloud(ProviderSuite):
 
     @pytest.fixture
     def harness(self) -> ProviderHarness:
-        return CloudWorld()
+        return CloudHarness()

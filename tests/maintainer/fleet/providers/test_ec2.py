@@ -27,23 +27,24 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
+    AuthError,
+    CapacityError,
     Handle,
-    Invalid,
+    InvalidError,
     LaunchSpec,
     Provider,
     ProviderError,
-    Quota,
+    QuotaError,
     RetireResult,
-    Retry,
+    RetryError,
     State,
-    Unknown,
+    UnknownError,
     unread_places,
 )
 from maintainer.fleet.providers.ec2.calls import explained
 from maintainer.fleet.providers.ec2.instances import instance_of
-from maintainer.fleet.providers.ec2.provider import Ec2, Ec2Options, _terminated
+from maintainer.fleet.providers.ec2.provider import Ec2, _terminated
+from maintainer.fleet.providers.ec2.request import Ec2Options, region_of, run_request
 from tests.errors import raises_code
 from tests.fakes.ec2_instances import InstanceRunner, Machine, running_instances
 from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
@@ -67,12 +68,12 @@ REGION, OTHER_REGION = "eu-west-1", "us-east-1"
 IMAGE = "ami-12c6146b"
 
 CODES = {
-    Quota: ("VcpuLimitExceeded", 400),
-    Capacity: ("InsufficientInstanceCapacity", 500),
-    Auth: ("UnauthorizedOperation", 403),
-    Invalid: ("InvalidParameterValue", 400),
-    Retry: ("RequestLimitExceeded", 503),
-    Unknown: ("SomethingNobodyKnows", 400),
+    QuotaError: ("VcpuLimitExceeded", 400),
+    CapacityError: ("InsufficientInstanceCapacity", 500),
+    AuthError: ("UnauthorizedOperation", 403),
+    InvalidError: ("InvalidParameterValue", 400),
+    RetryError: ("RequestLimitExceeded", 503),
+    UnknownError: ("SomethingNobodyKnows", 400),
 }
 
 _numbers = count()
@@ -90,7 +91,7 @@ def runner(server: Ec2Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield runner
 
 
-class Ec2World(ProviderHarness):
+class Ec2Harness(ProviderHarness):
     """Separate cluster on the account that all tests share."""
 
     def __init__(self, server: Ec2Server, runner: InstanceRunner, directory: Path) -> None:
@@ -100,7 +101,7 @@ class Ec2World(ProviderHarness):
         self.cluster = f"tests-{next(_numbers)}"
         self._made: list[Ec2] = []
 
-    async def provider(self, **options: Any) -> Ec2:
+    def options(self, **options: Any) -> Ec2Options:
         defaults = {
             "regions": (REGION,),
             "types": {"t3.micro": 1.0, "m5.large": 4.0},
@@ -109,7 +110,10 @@ class Ec2World(ProviderHarness):
             "endpoint_url": self.server.url,
             "listing_lag_s": 0.0,
         }
-        provider = Ec2(Ec2Options.parse(defaults | options, where=""), clock=SystemClock(), directory=self.directory)
+        return Ec2Options.parse(defaults | options, where="")
+
+    async def provider(self, **options: Any) -> Ec2:
+        provider = Ec2(self.options(**options), clock=SystemClock(), directory=self.directory)
         self._made.append(provider)
         return provider
 
@@ -124,8 +128,8 @@ class Ec2World(ProviderHarness):
         self.server.has_client_tokens = False
         try:
             provider, spec = await self.provider(), self.spec()
-            region, request = provider._region(spec), provider._request(spec, launch_id)
-            await provider._run(region, request, launch_id)
+            request = run_request(self.options(), spec, launch_id)
+            await provider._run(region_of(self.options(), spec), request, launch_id)
         finally:
             self.server.has_client_tokens = True
         return True
@@ -212,11 +216,11 @@ class Ec2World(ProviderHarness):
 @pytest.fixture
 async def harness(
     server: Ec2Server, runner: InstanceRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> AsyncIterator[Ec2World]:
+) -> AsyncIterator[Ec2Harness]:
     for key, value in CREDENTIALS.items():
         monkeypatch.setenv(key, value)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    harness = Ec2World(server, runner, tmp_path)
+    harness = Ec2Harness(server, runner, tmp_path)
     try:
         yield harness
     finally:
@@ -233,7 +237,7 @@ class TestEc2Lifecycle(LifecycleSuite):
 
 
 @pytest.mark.long
-async def test_an_instance_runs_its_node_with_the_token_in_a_private_file(harness: Ec2World) -> None:
+async def test_an_instance_runs_its_node_with_the_token_in_a_private_file(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(), launch)
     machine = harness.machine(launch)
@@ -249,7 +253,7 @@ async def test_an_instance_runs_its_node_with_the_token_in_a_private_file(harnes
 
 
 @pytest.mark.long
-async def test_an_instance_whose_node_ends_is_gone(harness: Ec2World) -> None:
+async def test_an_instance_whose_node_ends_is_gone(harness: Ec2Harness) -> None:
     provider = await harness.provider(boot={"program": ("/bin/false",), "end": ("true",)})
     launch = launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -257,12 +261,12 @@ async def test_an_instance_whose_node_ends_is_gone(harness: Ec2World) -> None:
     assert await provider.retire(launch) is RetireResult.GONE
 
 
-async def test_a_launch_that_is_not_listed_yet_is_not_repeated(harness: Ec2World) -> None:
+async def test_a_launch_that_is_not_listed_yet_is_not_repeated(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     harness.server.lag_s = 3600.0
     first = await provider.launch(harness.spec(), launch)
     assert await (await harness.provider()).launch(harness.spec(), launch) == first  # EC2 recognizes the client token
-    with pytest.raises(Retry, check=lambda problem: problem.code == "provider.not_listed_yet"):
+    with pytest.raises(RetryError, check=lambda problem: problem.code == "provider.not_listed_yet"):
         await provider.launch(harness.spec(token="another"), launch)
     harness.server.lag_s = 0.0
     assert await provider.launch(harness.spec(token="another"), launch) == first
@@ -270,9 +274,9 @@ async def test_a_launch_that_is_not_listed_yet_is_not_repeated(harness: Ec2World
 
 
 @pytest.mark.long
-async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(harness: Ec2World) -> None:
+async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(harness: Ec2Harness) -> None:
     deaf, launch = await harness.provider(endpoint_url=harness.server.losing_answers()), launch_id()
-    with raises_code(Retry, "retry", "InternalError"):
+    with raises_code(RetryError, "retry", "InternalError"):
         await deaf.launch(harness.spec(), launch)
     harness.server.has_client_tokens = False  # only the tag identifies the launch
     provider = await harness.provider()
@@ -281,7 +285,7 @@ async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(harness: Ec2Wo
 
 
 @pytest.mark.long
-async def test_without_client_tokens_one_of_two_concurrent_instances_is_terminated(harness: Ec2World) -> None:
+async def test_without_client_tokens_one_of_two_concurrent_instances_is_terminated(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     await harness.duplicate(launch)
@@ -297,7 +301,7 @@ async def test_without_client_tokens_one_of_two_concurrent_instances_is_terminat
 
 
 @pytest.mark.long
-async def test_instances_of_other_regions_are_listed_and_retired_too(harness: Ec2World) -> None:
+async def test_instances_of_other_regions_are_listed_and_retired_too(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(regions=(REGION, OTHER_REGION)), launch_id()
     handle = await provider.launch(harness.spec(region=OTHER_REGION), launch)
     assert handle.id.startswith(f"{OTHER_REGION}/i-")
@@ -308,7 +312,7 @@ async def test_instances_of_other_regions_are_listed_and_retired_too(harness: Ec
     assert await launches(harness, provider, wait_for=0) == []
 
 
-async def test_a_zone_is_accepted_and_an_unconfigured_region_is_refused(harness: Ec2World) -> None:
+async def test_a_zone_is_accepted_and_an_unconfigured_region_is_refused(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     instance = await provider.describe(await provider.launch(harness.spec(region=f"{REGION}b"), launch))
     assert instance.region == f"{REGION}b"
@@ -316,11 +320,11 @@ async def test_a_zone_is_accepted_and_an_unconfigured_region_is_refused(harness:
     (group,) = harness.server.client(REGION).describe_instances(InstanceIds=wanted)["Reservations"]
     assert group["Instances"][0]["Placement"]["AvailabilityZone"] == f"{REGION}b"
     for wrong in ("eu-central-1", "nowhere"):
-        with raises_code(Invalid, "provider.unknown_region", "regions"):
+        with raises_code(InvalidError, "provider.unknown_region", "regions"):
             await provider.launch(harness.spec(region=wrong), launch_id())
 
 
-async def test_a_launch_template_supplies_the_remaining_options(harness: Ec2World) -> None:
+async def test_a_launch_template_supplies_the_remaining_options(harness: Ec2Harness) -> None:
     data: Any = {"ImageId": IMAGE, "InstanceType": "m5.xlarge"}
     name = f"{harness.cluster}-template"
     created = harness.server.client(REGION).create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
@@ -330,19 +334,19 @@ async def test_a_launch_template_supplies_the_remaining_options(harness: Ec2Worl
         assert instance.type == "m5.large"
 
 
-async def test_a_pools_options_override_the_providers(harness: Ec2World) -> None:
+async def test_a_pools_options_override_the_providers(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(options={"image_id": "ami-760aaa0f"}), launch)
     (group,) = harness.server.client(REGION).describe_instances(InstanceIds=harness.ids(launch))["Reservations"]
     assert group["Instances"][0]["ImageId"] == "ami-760aaa0f"
-    with raises_code(Invalid, "provider.invalid_pool_options", "image_id"):
+    with raises_code(InvalidError, "provider.invalid_pool_options", "image_id"):
         await provider.launch(harness.spec(options={"image": "x"}), launch_id())
-    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.no_image"):
+    with pytest.raises(InvalidError, check=lambda problem: problem.code == "provider.no_image"):
         await (await harness.provider(machine={})).launch(harness.spec(), launch_id())
 
 
 @pytest.mark.long
-async def test_a_spot_instance_gets_a_notice_two_minutes_before_its_end(harness: Ec2World) -> None:
+async def test_a_spot_instance_gets_a_notice_two_minutes_before_its_end(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(is_spot=True), launch)
     assert (await provider.describe(handle)).is_spot
@@ -355,14 +359,14 @@ async def test_a_spot_instance_gets_a_notice_two_minutes_before_its_end(harness:
 
 
 @pytest.mark.long
-async def test_only_spot_instances_look_for_a_notice(harness: Ec2World) -> None:
+async def test_only_spot_instances_look_for_a_notice(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(), launch)
     assert "--preemption" not in (harness.machine(launch).directory / "user-data").read_text()
 
 
-async def test_an_instance_is_launched_with_hardened_settings(harness: Ec2World) -> None:
-    request = (await harness.provider())._request(harness.spec(is_spot=True), "01X")
+async def test_an_instance_is_launched_with_hardened_settings(harness: Ec2Harness) -> None:
+    request = run_request(harness.options(), harness.spec(is_spot=True), "01X")
     assert request["MetadataOptions"]["HttpTokens"] == "required"
     assert request["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert request["InstanceMarketOptions"]["SpotOptions"]["InstanceInterruptionBehavior"] == "terminate"
@@ -371,7 +375,7 @@ async def test_an_instance_is_launched_with_hardened_settings(harness: Ec2World)
 
 
 @pytest.mark.long
-async def test_a_list_reads_all_pages(harness: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_reads_all_pages(harness: Ec2Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maintainer.fleet.providers.ec2.provider._PAGE", 5)
     provider, wanted = await harness.provider(), sorted(launch_id() for _ in range(12))
     await asyncio.gather(*(provider.launch(harness.spec(), launch) for launch in wanted))
@@ -381,7 +385,7 @@ async def test_a_list_reads_all_pages(harness: Ec2World, monkeypatch: pytest.Mon
 
 
 @pytest.mark.long
-async def test_spot_prices_are_requested_once_in_five_minutes(harness: Ec2World) -> None:
+async def test_spot_prices_are_requested_once_in_five_minutes(harness: Ec2Harness) -> None:
     provider = await harness.provider()
     before = harness.server.calls.count("DescribeSpotPriceHistory")
     quotes = [await provider.quote(harness.spec(is_spot=True)) for _ in range(3)]
@@ -392,47 +396,47 @@ async def test_spot_prices_are_requested_once_in_five_minutes(harness: Ec2World)
 
 
 @pytest.mark.long
-async def test_a_preflight_check_starts_nothing(harness: Ec2World) -> None:
+async def test_a_preflight_check_starts_nothing(harness: Ec2Harness) -> None:
     provider = await harness.provider()
     answer = await provider.preflight(harness.spec())
     assert REGION in answer
     assert "t3.micro" in answer
     assert await provider.list(harness.cluster) == ()
-    for error in (Auth, Quota):
+    for error in (AuthError, QuotaError):
         failing = await harness.failing(error)
         assert isinstance(failing, Ec2)
         with pytest.raises(error):
             await failing.preflight(harness.spec())
 
 
-async def test_a_boot_script_that_is_too_long_is_refused(harness: Ec2World) -> None:
+async def test_a_boot_script_that_is_too_long_is_refused(harness: Ec2Harness) -> None:
     provider = await harness.provider(boot={"program": ("/bin/true", "x" * 16_384)})
-    with raises_code(Invalid, "provider.boot_script_too_long"):
+    with raises_code(InvalidError, "provider.boot_script_too_long"):
         await provider.launch(harness.spec(), launch_id())
     assert await provider.list(harness.cluster) == ()
 
 
 async def test_a_missing_endpoint_or_missing_credentials_are_reported(
-    harness: Ec2World, monkeypatch: pytest.MonkeyPatch
+    harness: Ec2Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with raises_code(Retry, "provider.no_answer", "no answer"):
+    with raises_code(RetryError, "provider.no_answer", "no answer"):
         await (await harness.provider(endpoint_url="http://127.0.0.1:1")).list(harness.cluster)
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(key)
-    with raises_code(Auth, "provider.no_credentials", "credentials"):
+    with raises_code(AuthError, "provider.no_credentials", "credentials"):
         await (await harness.provider()).list(harness.cluster)
-    with pytest.raises(Auth, match="unknown-profile"):
+    with pytest.raises(AuthError, match="unknown-profile"):
         await (await harness.provider(profile="unknown-profile")).list(harness.cluster)
 
 
 @pytest.mark.long
-async def test_calls_use_no_more_threads_than_allowed(harness: Ec2World) -> None:
+async def test_calls_use_no_more_threads_than_allowed(harness: Ec2Harness) -> None:
     provider = await harness.provider(calls_at_once=2)
     await asyncio.gather(*(provider.list(harness.cluster) for _ in range(12)))
     assert len(provider._calls._threads[REGION]._threads) <= 2
 
 
-async def test_cancelled_calls_end_immediately_and_their_instances_are_found_later(harness: Ec2World) -> None:
+async def test_cancelled_calls_end_immediately_and_their_instances_are_found_later(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
@@ -444,58 +448,58 @@ async def test_cancelled_calls_end_immediately_and_their_instances_are_found_lat
 @pytest.mark.parametrize(
     ("code", "status", "error"),
     [
-        ("InstanceLimitExceeded", 400, Quota),
-        ("MaxSpotInstanceCountExceeded", 400, Quota),
-        ("InsufficientFreeAddressesInSubnet", 400, Capacity),
-        ("SpotMaxPriceTooLow", 400, Capacity),
-        ("AuthFailure", 401, Auth),
-        ("InvalidClientTokenId", 403, Auth),
-        ("OptInRequired", 403, Auth),
-        ("InvalidAMIID.NotFound", 400, Invalid),
-        ("Unsupported", 400, Invalid),
-        ("MissingParameter", 400, Invalid),
-        ("Throttling", 400, Retry),
-        ("InternalError", 500, Retry),
-        ("Unavailable", 503, Retry),
-        ("UnfulfillableCapacity", 400, Capacity),
-        ("ReservationCapacityExceeded", 400, Capacity),
-        ("InsufficientCapacityOnHost", 400, Capacity),
-        ("UnavailableHostRequirements", 400, Capacity),
-        ("MaxScheduledInstanceCapacityExceeded", 400, Capacity),
-        ("EC2ThrottledException", 400, Retry),
-        ("ThrottlingException", 400, Retry),
-        ("RequestThrottledException", 400, Retry),
-        ("TooManyRequestsException", 400, Retry),
-        ("BandwidthLimitExceeded", 400, Retry),
-        ("ServerInternal", 500, Retry),
-        ("ConcurrentTagAccess", 400, Retry),
-        ("IDPCommunicationError", 400, Retry),
-        ("MaxIOPSLimitExceeded", 400, Quota),
-        ("VolumeIOPSLimit", 400, Quota),
-        ("ResourceCountExceeded", 400, Quota),
-        ("ServiceQuotaExceededException", 400, Quota),
-        ("SecurityGroupsPerInterfaceLimitExceeded", 400, Quota),
-        ("ExpiredTokenException", 403, Auth),
-        ("RequestExpired", 400, Auth),
-        ("MissingAuthenticationToken", 403, Auth),
-        ("InvalidIdentityToken", 400, Auth),
-        ("InvalidGrantException", 400, Auth),
-        ("IncompleteSignature", 400, Auth),
-        ("ForbiddenException", 403, Auth),
-        ("PendingVerification", 400, Auth),
-        ("Odd", 403, Auth),
-        ("InvalidClientToken", 400, Invalid),
-        ("OperationNotPermitted", 400, Invalid),
-        ("VPCIdNotSpecified", 400, Invalid),
-        ("EncryptedVolumesNotSupported", 400, Invalid),
-        ("InstanceCreditSpecification.NotSupported", 400, Invalid),
-        ("UnknownPrincipalType.Unsupported", 400, Invalid),
-        ("VolumeTypeNotAvailableInZone", 400, Invalid),
-        ("InvalidLaunchTemplateName.NotFoundException", 400, Invalid),
-        ("TagPolicyViolation", 400, Invalid),
-        ("IncorrectInstanceState", 400, Invalid),
-        ("Odd", 503, Retry),
-        ("Odd", 500, Unknown),
+        ("InstanceLimitExceeded", 400, QuotaError),
+        ("MaxSpotInstanceCountExceeded", 400, QuotaError),
+        ("InsufficientFreeAddressesInSubnet", 400, CapacityError),
+        ("SpotMaxPriceTooLow", 400, CapacityError),
+        ("AuthFailure", 401, AuthError),
+        ("InvalidClientTokenId", 403, AuthError),
+        ("OptInRequired", 403, AuthError),
+        ("InvalidAMIID.NotFound", 400, InvalidError),
+        ("Unsupported", 400, InvalidError),
+        ("MissingParameter", 400, InvalidError),
+        ("Throttling", 400, RetryError),
+        ("InternalError", 500, RetryError),
+        ("Unavailable", 503, RetryError),
+        ("UnfulfillableCapacity", 400, CapacityError),
+        ("ReservationCapacityExceeded", 400, CapacityError),
+        ("InsufficientCapacityOnHost", 400, CapacityError),
+        ("UnavailableHostRequirements", 400, CapacityError),
+        ("MaxScheduledInstanceCapacityExceeded", 400, CapacityError),
+        ("EC2ThrottledException", 400, RetryError),
+        ("ThrottlingException", 400, RetryError),
+        ("RequestThrottledException", 400, RetryError),
+        ("TooManyRequestsException", 400, RetryError),
+        ("BandwidthLimitExceeded", 400, RetryError),
+        ("ServerInternal", 500, RetryError),
+        ("ConcurrentTagAccess", 400, RetryError),
+        ("IDPCommunicationError", 400, RetryError),
+        ("MaxIOPSLimitExceeded", 400, QuotaError),
+        ("VolumeIOPSLimit", 400, QuotaError),
+        ("ResourceCountExceeded", 400, QuotaError),
+        ("ServiceQuotaExceededException", 400, QuotaError),
+        ("SecurityGroupsPerInterfaceLimitExceeded", 400, QuotaError),
+        ("ExpiredTokenException", 403, AuthError),
+        ("RequestExpired", 400, AuthError),
+        ("MissingAuthenticationToken", 403, AuthError),
+        ("InvalidIdentityToken", 400, AuthError),
+        ("InvalidGrantException", 400, AuthError),
+        ("IncompleteSignature", 400, AuthError),
+        ("ForbiddenException", 403, AuthError),
+        ("PendingVerification", 400, AuthError),
+        ("Odd", 403, AuthError),
+        ("InvalidClientToken", 400, InvalidError),
+        ("OperationNotPermitted", 400, InvalidError),
+        ("VPCIdNotSpecified", 400, InvalidError),
+        ("EncryptedVolumesNotSupported", 400, InvalidError),
+        ("InstanceCreditSpecification.NotSupported", 400, InvalidError),
+        ("UnknownPrincipalType.Unsupported", 400, InvalidError),
+        ("VolumeTypeNotAvailableInZone", 400, InvalidError),
+        ("InvalidLaunchTemplateName.NotFoundException", 400, InvalidError),
+        ("TagPolicyViolation", 400, InvalidError),
+        ("IncorrectInstanceState", 400, InvalidError),
+        ("Odd", 503, RetryError),
+        ("Odd", 500, UnknownError),
     ],
 )
 def test_each_error_of_ec2_has_a_provider_error(code: str, status: int, error: type[ProviderError]) -> None:
@@ -508,18 +512,18 @@ def test_each_error_of_ec2_has_a_provider_error(code: str, status: int, error: t
 @pytest.mark.parametrize(
     ("problem", "error"),
     [
-        (NoCredentialsError(), Auth),
-        (UnauthorizedSSOTokenError(), Auth),
-        (TokenRetrievalError(provider="sso", error_msg="expired"), Auth),
-        (CredentialRetrievalError(provider="custom-process", error_msg="expired"), Auth),
-        (InvalidConfigError(error_msg="a loop"), Auth),
-        (FileNotFoundError("no such program"), Auth),
-        (RuntimeError("the refreshed credentials are still expired"), Auth),
-        (ReadTimeoutError(endpoint_url="x"), Retry),
-        (ResponseParserError("html"), Retry),
-        (NoRegionError(), Invalid),
-        (ValueError("Invalid endpoint: x y"), Invalid),
-        (BotoCoreError(), Unknown),
+        (NoCredentialsError(), AuthError),
+        (UnauthorizedSSOTokenError(), AuthError),
+        (TokenRetrievalError(provider="sso", error_msg="expired"), AuthError),
+        (CredentialRetrievalError(provider="custom-process", error_msg="expired"), AuthError),
+        (InvalidConfigError(error_msg="a loop"), AuthError),
+        (FileNotFoundError("no such program"), AuthError),
+        (RuntimeError("the refreshed credentials are still expired"), AuthError),
+        (ReadTimeoutError(endpoint_url="x"), RetryError),
+        (ResponseParserError("html"), RetryError),
+        (NoRegionError(), InvalidError),
+        (ValueError("Invalid endpoint: x y"), InvalidError),
+        (BotoCoreError(), UnknownError),
     ],
 )
 def test_each_failure_before_ec2_has_a_provider_error(problem: Exception, error: type[ProviderError]) -> None:
@@ -531,12 +535,12 @@ def test_each_failure_before_ec2_has_a_provider_error(problem: Exception, error:
     ["/no/such/program", "/bin/false", "/bin/echo text", "/bin/echo {}", "/bin/sh -c 'echo ended >&2; exit 3'"],
 )
 async def test_a_credential_process_that_fails_is_an_auth_error(
-    harness: Ec2World, program: str, monkeypatch: pytest.MonkeyPatch
+    harness: Ec2Harness, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (harness.directory / "config").write_text(f"[profile renewed]\ncredential_process = {program}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(harness.directory / "config"))
     provider = await harness.provider(profile="renewed")
-    with pytest.raises(Auth, check=lambda problem: problem.code == "provider.no_credentials"):
+    with pytest.raises(AuthError, check=lambda problem: problem.code == "provider.no_credentials"):
         await provider.list(harness.cluster)
     harness.write_key("NEW")  # the shared file comes before the program
     assert await provider.list(harness.cluster) == ()
@@ -569,7 +573,7 @@ def test_a_spot_interruption_is_known_by_its_reason(code: str, transition: str, 
     assert instance.notice_at == notice_at
 
 
-async def test_a_hanging_region_delays_no_call_in_another(harness: Ec2World) -> None:
+async def test_a_hanging_region_delays_no_call_in_another(harness: Ec2Harness) -> None:
     provider = await harness.provider(regions=(REGION, OTHER_REGION), calls_at_once=1)
     harness.server.hanging_regions.add(OTHER_REGION)
     try:
@@ -583,13 +587,13 @@ async def test_a_hanging_region_delays_no_call_in_another(harness: Ec2World) -> 
     assert list(first) == [f"{OTHER_REGION}/"]
 
 
-async def test_a_region_that_answers_too_late_is_silent(harness: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_region_that_answers_too_late_is_silent(harness: Ec2Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maintainer.fleet.providers.ec2.provider.REGION_S", 0.0)
-    with pytest.raises(Retry, check=lambda problem: problem.code == "provider.no_answer"):
+    with pytest.raises(RetryError, check=lambda problem: problem.code == "provider.no_answer"):
         await (await harness.provider()).list(harness.cluster)
 
 
-async def test_an_instance_that_ec2_has_just_forgotten_is_not_an_error(harness: Ec2World) -> None:
+async def test_an_instance_that_ec2_has_just_forgotten_is_not_an_error(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(), launch)
     ended = await provider._calls.call(REGION, lambda ec2: _terminated(ec2, ("i-0123456789abcdef0",)))
@@ -619,16 +623,16 @@ def test_an_invalid_configuration_is_refused_with_valid_values() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "a*", "a?", "a b", "x" * 65])
-async def test_an_invalid_launch_id_is_refused(harness: Ec2World, wrong: str) -> None:
+async def test_an_invalid_launch_id_is_refused(harness: Ec2Harness, wrong: str) -> None:
     provider = await harness.provider()
-    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+    with pytest.raises(InvalidError, check=lambda problem: problem.code == "provider.invalid_launch_id"):
         await provider.launch(harness.spec(), wrong)
-    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+    with pytest.raises(InvalidError, check=lambda problem: problem.code == "provider.invalid_launch_id"):
         await provider.retire(wrong)
 
 
 @pytest.mark.long
-async def test_a_manually_stopped_instance_is_terminating(harness: Ec2World) -> None:
+async def test_a_manually_stopped_instance_is_terminating(harness: Ec2Harness) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     harness.machine(launch)
@@ -637,7 +641,7 @@ async def test_a_manually_stopped_instance_is_terminating(harness: Ec2World) -> 
     assert await provider.retire(launch) in (RetireResult.TERMINATING, RetireResult.GONE)
 
 
-async def test_incomplete_tags_are_ignored(harness: Ec2World) -> None:
+async def test_incomplete_tags_are_ignored(harness: Ec2Harness) -> None:
     provider, spec = await harness.provider(), harness.spec()
     handle = await provider.launch(replace(spec, tags=replace(spec.tags, pool="p" * 64)), launch_id())
     key: Any = [{"Key": "astraflow:run"}]

@@ -15,18 +15,18 @@ import pytest
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
+    AuthError,
+    CapacityError,
     Handle,
-    Invalid,
+    InvalidError,
     LaunchSpec,
     Provider,
     ProviderError,
-    Quota,
+    QuotaError,
     RetireResult,
-    Retry,
+    RetryError,
     State,
-    Unknown,
+    UnknownError,
 )
 from maintainer.fleet.providers.kubernetes import manifest, pods
 from maintainer.fleet.providers.kubernetes.api import refusal
@@ -42,16 +42,20 @@ pytestmark = pytest.mark.anyio
 SLEEPER = (sys.executable, "-S", "-E", str(Path(__file__).parents[3] / "fakes" / "sleeping_node.py"))
 
 FAULTS = {
-    Capacity: None,
-    Quota: Fault(method="POST", resource="pods", status=403, reason="Forbidden", message="exceeded quota: gpus"),
-    Auth: Fault(method="POST", resource="pods", status=403, reason="Forbidden", message="User cannot create pods"),
-    Invalid: Fault(method="POST", resource="pods", status=422, reason="Invalid", message="spec.x: Invalid value"),
-    Retry: Fault(method="POST", resource="pods", status=504, reason="Timeout", message="etcd is slow", is_after=True),
-    Unknown: Fault(method="POST", resource="pods", status=500, reason="InternalError", message="oh", is_after=True),
+    CapacityError: None,
+    QuotaError: Fault(method="POST", resource="pods", status=403, reason="Forbidden", message="exceeded quota: gpus"),
+    AuthError: Fault(method="POST", resource="pods", status=403, reason="Forbidden", message="User cannot create pods"),
+    InvalidError: Fault(method="POST", resource="pods", status=422, reason="Invalid", message="spec.x: Invalid value"),
+    RetryError: Fault(
+        method="POST", resource="pods", status=504, reason="Timeout", message="etcd is slow", is_after=True
+    ),
+    UnknownError: Fault(
+        method="POST", resource="pods", status=500, reason="InternalError", message="oh", is_after=True
+    ),
 }
 
 
-class ClusterWorld(ProviderHarness):
+class ClusterHarness(ProviderHarness):
     """Namespace of the fake cluster."""
 
     def __init__(self, cluster: FakeCluster) -> None:
@@ -76,7 +80,7 @@ class ClusterWorld(ProviderHarness):
             self.fake.lose(pod)
 
     async def failing(self, error: type[ProviderError]) -> Provider | None:
-        if error is Capacity:
+        if error is CapacityError:
             return await self.provider(schedule_wait_s=0.1, types={"small": {"node_selector": {"no": "such"}}})
         fault = FAULTS[error]
         assert fault is not None
@@ -138,9 +142,9 @@ class ClusterWorld(ProviderHarness):
 
 
 @pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[ClusterWorld]:
+async def harness(tmp_path: Path) -> AsyncIterator[ClusterHarness]:
     with FakeCluster(tmp_path / "cluster") as cluster:
-        harness = ClusterWorld(cluster)
+        harness = ClusterHarness(cluster)
         try:
             yield harness
         finally:
@@ -152,7 +156,7 @@ class TestKubernetes(ProviderSuite):
     """Runs the provider suite with sleeping pods."""
 
 
-async def test_the_token_is_in_a_secret_that_is_deleted_with_its_pod(harness: ClusterWorld) -> None:
+async def test_the_token_is_in_a_secret_that_is_deleted_with_its_pod(harness: ClusterHarness) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(), launch)
     (pod,) = harness.fake.pods(astraflow_launch=launch)
@@ -163,10 +167,10 @@ async def test_the_token_is_in_a_secret_that_is_deleted_with_its_pod(harness: Cl
     assert not [key for key in harness.fake.objects if key[0] == "secrets"]
 
 
-async def test_a_missing_secret_is_created_by_the_repeated_launch(harness: ClusterWorld) -> None:
+async def test_a_missing_secret_is_created_by_the_repeated_launch(harness: ClusterHarness) -> None:
     harness.fake.faults.append(Fault(method="POST", resource="secrets", status=503, reason="ServiceUnavailable"))
     provider, launch = await harness.provider(), launch_id()
-    with pytest.raises(Retry):
+    with pytest.raises(RetryError):
         await provider.launch(harness.spec(), launch)  # state after a crash: a pod without its secret
     (waiting,) = await listed(harness, provider)
     assert waiting.state is State.PENDING
@@ -175,17 +179,17 @@ async def test_a_missing_secret_is_created_by_the_repeated_launch(harness: Clust
 
 
 @pytest.mark.long
-async def test_a_pod_is_deleted_when_its_secret_cannot_be_created(harness: ClusterWorld) -> None:
+async def test_a_pod_is_deleted_when_its_secret_cannot_be_created(harness: ClusterHarness) -> None:
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "delete"]}
     harness.fake.roles["no-secrets"] = [rule]
     provider = await harness.provider(kubeconfig=str(harness.fake.write_kubeconfig("no-secrets")))
-    with raises_code(Auth, "auth", "secret"):
+    with raises_code(AuthError, "auth", "secret"):
         await provider.launch(harness.spec(), launch_id())
     assert harness.fake.pods() == []
 
 
 @pytest.mark.long
-async def test_a_list_of_many_pages_is_complete_also_when_one_expires(harness: ClusterWorld) -> None:
+async def test_a_list_of_many_pages_is_complete_also_when_one_expires(harness: ClusterHarness) -> None:
     provider, wanted = await harness.provider(page_size=2), sorted(launch_id() for _ in range(5))
     for launch in wanted:
         await provider.launch(harness.spec(), launch)
@@ -194,16 +198,16 @@ async def test_a_list_of_many_pages_is_complete_also_when_one_expires(harness: C
     assert sorted(instance.handle.launch_id for instance in await provider.list(harness.cluster)) == wanted
 
 
-async def test_an_incomplete_list_is_an_error(harness: ClusterWorld) -> None:
+async def test_an_incomplete_list_is_an_error(harness: ClusterHarness) -> None:
     provider = await harness.provider(page_size=1)
     for _ in range(3):
         await provider.launch(harness.spec(), launch_id())
     harness.fake.expire_lists = 100
-    with raises_code(Retry, "provider.list_expired"):
+    with raises_code(RetryError, "provider.list_expired"):
         await provider.list(harness.cluster)
 
 
-async def test_an_image_that_cannot_be_pulled_becomes_a_failed_launch(harness: ClusterWorld) -> None:
+async def test_an_image_that_cannot_be_pulled_becomes_a_failed_launch(harness: ClusterHarness) -> None:
     harness.fake.missing_images.add("registry.example/node")
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -214,7 +218,7 @@ async def test_an_image_that_cannot_be_pulled_becomes_a_failed_launch(harness: C
     await retire(harness, impatient, launch)
 
 
-async def test_an_unschedulable_pod_reports_the_cause_and_becomes_stuck(harness: ClusterWorld) -> None:
+async def test_an_unschedulable_pod_reports_the_cause_and_becomes_stuck(harness: ClusterHarness) -> None:
     harness.fake.machines = [Machine(name="small", allocatable={"nvidia.com/gpu": 1})]
     options = {"types": {"gpu": {"limits": {"nvidia.com/gpu": "1"}}}}
     provider = await harness.provider(**options)
@@ -223,26 +227,26 @@ async def test_an_unschedulable_pod_reports_the_cause_and_becomes_stuck(harness:
     second = await provider.launch(harness.spec(), launch_id())
     instance = await until(harness, provider, second, lambda instance: "0/1 nodes are available" in instance.message)
     assert instance.state is State.PENDING
-    assert instance.message.startswith("Capacity: ")
+    assert instance.message.startswith("CapacityError: ")
     impatient = await harness.provider(schedule_timeout_s=0, **options)
     assert (await impatient.describe(second)).state is State.STUCK
 
 
-async def test_kueue_admits_as_its_quota_allows(harness: ClusterWorld) -> None:
+async def test_kueue_admits_as_its_quota_allows(harness: ClusterHarness) -> None:
     harness.fake.queues["team"] = 1
     provider, launch = await harness.provider(queue="team"), launch_id()
     first = await provider.launch(harness.spec(), launch)
     await until(harness, provider, first, lambda instance: instance.state is State.RUNNING)
     second = await provider.launch(harness.spec(), launch_id())
     instance = await provider.describe(second)
-    assert (instance.state, instance.message.partition(":")[0]) == (State.PENDING, "Quota")
-    with pytest.raises(Quota):
+    assert (instance.state, instance.message.partition(":")[0]) == (State.PENDING, "QuotaError")
+    with pytest.raises(QuotaError):
         await (await harness.provider(queue="team", schedule_wait_s=0.05)).launch(harness.spec(), launch_id())
     await retire(harness, provider, launch)
     await until(harness, provider, second, lambda instance: instance.state is State.RUNNING)
 
 
-async def test_a_failed_node_is_gone_with_a_reason_and_its_pod_stays(harness: ClusterWorld) -> None:
+async def test_a_failed_node_is_gone_with_a_reason_and_its_pod_stays(harness: ClusterHarness) -> None:
     command = (sys.executable, "-S", "-c", "import sys; sys.exit(3)")
     provider = await harness.provider(command=command)
     handle = await provider.launch(harness.spec(), launch_id())
@@ -257,14 +261,14 @@ async def test_a_failed_node_is_gone_with_a_reason_and_its_pod_stays(harness: Cl
     assert harness.fake.pods() == []
 
 
-async def test_an_image_without_the_program_is_a_failed_launch(harness: ClusterWorld) -> None:
+async def test_an_image_without_the_program_is_a_failed_launch(harness: ClusterHarness) -> None:
     provider = await harness.provider(command=("/no/such/program",))
     handle = await provider.launch(harness.spec(), launch_id())
     instance = await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
     assert "StartError" in instance.message
 
 
-async def test_a_preempted_pod_reports_its_deadline(harness: ClusterWorld, tmp_path: Path) -> None:
+async def test_a_preempted_pod_reports_its_deadline(harness: ClusterHarness, tmp_path: Path) -> None:
     is_up = tmp_path / "up"
     lines = (
         "import pathlib, signal, time",
@@ -285,7 +289,7 @@ async def test_a_preempted_pod_reports_its_deadline(harness: ClusterWorld, tmp_p
     assert (await provider.describe(handle)).state is State.GONE
 
 
-async def test_a_pods_manifest_follows_from_type_region_spot_and_pool(harness: ClusterWorld) -> None:
+async def test_a_pods_manifest_follows_from_type_region_spot_and_pool(harness: ClusterHarness) -> None:
     provider = await harness.provider(
         types={"gpu": {"limits": {"nvidia.com/gpu": "8"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}},
         regions={"eu": {"topology.kubernetes.io/region": "eu-west-1"}},
@@ -310,19 +314,19 @@ async def test_a_pods_manifest_follows_from_type_region_spot_and_pool(harness: C
 @pytest.mark.parametrize(
     "options", [{"images": "x"}, {"node_selector": {"bad key!": "x"}}, {"limits": {"cpu": "lots"}}, {"queue": "a b"}]
 )
-async def test_invalid_options_of_a_pool_are_refused(harness: ClusterWorld, options: dict[str, Any]) -> None:
-    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_pool_options"):
+async def test_invalid_options_of_a_pool_are_refused(harness: ClusterHarness, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, check=lambda problem: problem.code == "provider.invalid_pool_options"):
         await (await harness.provider()).launch(harness.spec(options=options), launch_id())
     assert harness.fake.seen == []
 
 
 @pytest.mark.parametrize("wrong", ["", "../up", "a_b", "-a", "x" * 51])
-async def test_an_invalid_launch_id_is_refused(harness: ClusterWorld, wrong: str) -> None:
-    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+async def test_an_invalid_launch_id_is_refused(harness: ClusterHarness, wrong: str) -> None:
+    with pytest.raises(InvalidError, check=lambda problem: problem.code == "provider.invalid_launch_id"):
         await (await harness.provider()).launch(harness.spec(), wrong)
 
 
-async def test_names_that_are_invalid_as_labels_still_become_tags(harness: ClusterWorld) -> None:
+async def test_names_that_are_invalid_as_labels_still_become_tags(harness: ClusterHarness) -> None:
     provider, spec = await harness.provider(), harness.spec()
     named = replace(spec, tags=replace(spec.tags, pool="eu:gpu/" + "x" * 100, run="run:1/2"))
     await provider.launch(named, launch_id())
@@ -330,54 +334,64 @@ async def test_names_that_are_invalid_as_labels_still_become_tags(harness: Clust
     assert instance.tags == named.tags
 
 
-async def test_pods_of_others_are_not_listed(harness: ClusterWorld) -> None:
+async def test_pods_of_others_are_not_listed(harness: ClusterHarness) -> None:
     launch = launch_id()
     with harness.fake.lock:
         stranger = {"metadata": {"name": pod_name(launch)}, "spec": {}, "status": {"phase": "Succeeded"}}
         harness.fake.put("pods", "default", stranger)
     provider = await harness.provider()
-    with raises_code(Invalid, "provider.name_in_use"):
+    with raises_code(InvalidError, "provider.name_in_use"):
         await provider.launch(harness.spec(), launch)
     assert await provider.list(harness.cluster) == ()
     assert await provider.retire(launch) is RetireResult.GONE
     assert stranger in harness.fake.pods()
 
 
-async def test_an_unreachable_api_server_is_a_temporary_failure(harness: ClusterWorld, tmp_path: Path) -> None:
+async def test_an_unreachable_api_server_is_a_temporary_failure(harness: ClusterHarness, tmp_path: Path) -> None:
     config = json.loads(harness.fake.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
     away = tmp_path / "away"
     away.write_text(json.dumps(config))
-    with pytest.raises(Retry, check=lambda problem: problem.code == "provider.unreachable"):
+    with pytest.raises(RetryError, check=lambda problem: problem.code == "provider.unreachable"):
         await (await harness.provider(kubeconfig=str(away))).list(harness.cluster)
 
 
-async def test_missing_credentials_are_an_auth_error(harness: ClusterWorld, tmp_path: Path) -> None:
-    with pytest.raises(Auth):
+async def test_missing_credentials_are_an_auth_error(harness: ClusterHarness, tmp_path: Path) -> None:
+    with pytest.raises(AuthError):
         await (await harness.provider(kubeconfig=str(tmp_path / "none"))).list(harness.cluster)
-    with pytest.raises(Auth):
+    with pytest.raises(AuthError):
         await (await harness.provider(kubeconfig=str(harness.fake.write_kubeconfig("stranger")))).list(harness.cluster)
 
 
 @pytest.mark.parametrize(
     ("status", "reason", "message", "kind"),
     [
-        (403, "Forbidden", 'pods "x" is forbidden: exceeded quota: gpu, requested: 8', Quota),
-        (403, "Forbidden", "maximum cpu usage per Pod is 4, but limit is 8", Quota),
-        (403, "Forbidden", "User cannot create resource pods", Auth),
-        (403, "Forbidden", 'pods is forbidden: User "system:serviceaccount:a:b" cannot create resource "pods"', Auth),
-        (403, "", "", Auth),
-        (403, "Forbidden", 'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot', Invalid),
-        (403, "Forbidden", 'admission webhook "policy.example" denied the request: no owner label', Invalid),
-        (403, "Forbidden", 'pods "x" is forbidden: no PriorityClass with name low was found', Invalid),
-        (403, "Forbidden", "unable to create new content in namespace a because it is being terminated", Invalid),
-        (401, "Unauthorized", "", Auth),
-        (404, "NotFound", 'namespaces "runs" not found', Invalid),
-        (422, "Invalid", "spec.containers[0].image: Required value", Invalid),
-        (409, "Conflict", "Operation cannot be fulfilled on resourcequotas", Retry),
-        (429, "TooManyRequests", "", Retry),
-        (500, "ServerTimeout", "", Retry),
-        (500, "InternalError", "failed calling webhook", Unknown),
+        (403, "Forbidden", 'pods "x" is forbidden: exceeded quota: gpu, requested: 8', QuotaError),
+        (403, "Forbidden", "maximum cpu usage per Pod is 4, but limit is 8", QuotaError),
+        (403, "Forbidden", "User cannot create resource pods", AuthError),
+        (
+            403,
+            "Forbidden",
+            'pods is forbidden: User "system:serviceaccount:a:b" cannot create resource "pods"',
+            AuthError,
+        ),
+        (403, "", "", AuthError),
+        (
+            403,
+            "Forbidden",
+            'pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot',
+            InvalidError,
+        ),
+        (403, "Forbidden", 'admission webhook "policy.example" denied the request: no owner label', InvalidError),
+        (403, "Forbidden", 'pods "x" is forbidden: no PriorityClass with name low was found', InvalidError),
+        (403, "Forbidden", "unable to create new content in namespace a because it is being terminated", InvalidError),
+        (401, "Unauthorized", "", AuthError),
+        (404, "NotFound", 'namespaces "runs" not found', InvalidError),
+        (422, "Invalid", "spec.containers[0].image: Required value", InvalidError),
+        (409, "Conflict", "Operation cannot be fulfilled on resourcequotas", RetryError),
+        (429, "TooManyRequests", "", RetryError),
+        (500, "ServerTimeout", "", RetryError),
+        (500, "InternalError", "failed calling webhook", UnknownError),
     ],
 )
 def test_each_refusal_has_a_provider_error(status: int, reason: str, message: str, kind: type[ProviderError]) -> None:

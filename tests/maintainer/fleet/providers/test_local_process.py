@@ -16,14 +16,14 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Capacity,
+    CapacityError,
     FaultInjectable,
     Handle,
-    Invalid,
+    InvalidError,
     LaunchSpec,
     Provider,
     ProviderError,
-    Quota,
+    QuotaError,
     RetireResult,
     State,
 )
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 SLEEPER = (sys.executable, "-S", "-E", str(Path(__file__).parents[3] / "fakes" / "sleeping_node.py"))
 
 
-class LocalWorld(ProviderHarness):
+class LocalHarness(ProviderHarness):
     """Provider harness with machines in a folder."""
 
     def __init__(self, directory: Path) -> None:
@@ -54,9 +54,9 @@ class LocalWorld(ProviderHarness):
         return provider, await provider.launch(self.spec(is_spot=True), launch_id())
 
     async def failing(self, error: type[ProviderError]) -> Provider | None:
-        if error is Capacity:
+        if error is CapacityError:
             return await self.provider(refused_share=1.0)
-        return await self.provider(max_instances=0) if error is Quota else None
+        return await self.provider(max_instances=0) if error is QuotaError else None
 
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
@@ -78,8 +78,8 @@ class LocalWorld(ProviderHarness):
 
 
 @pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[LocalWorld]:
-    harness = LocalWorld(tmp_path / "machines")
+async def harness(tmp_path: Path) -> AsyncIterator[LocalHarness]:
+    harness = LocalHarness(tmp_path / "machines")
     try:
         yield harness
     finally:
@@ -90,7 +90,7 @@ class TestLocalProcess(ProviderSuite):
     """Runs the provider suite with sleeping processes."""
 
 
-async def test_a_slow_launch_is_pending_until_its_delay_is_over(harness: LocalWorld) -> None:
+async def test_a_slow_launch_is_pending_until_its_delay_is_over(harness: LocalHarness) -> None:
     provider = await harness.provider(launch_delay_s=0.5)
     before = time.monotonic()
     handle = await provider.launch(harness.spec(), launch_id())
@@ -99,14 +99,14 @@ async def test_a_slow_launch_is_pending_until_its_delay_is_over(harness: LocalWo
     assert time.monotonic() - before >= 0.5
 
 
-async def test_a_failed_launch_is_gone_with_a_reason(harness: LocalWorld) -> None:
+async def test_a_failed_launch_is_gone_with_a_reason(harness: LocalHarness) -> None:
     provider = await harness.provider(boot_failure_share=1.0)
     handle = await provider.launch(harness.spec(), launch_id())
     instance = await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
     assert "boot" in instance.message
 
 
-async def test_a_killed_instance_is_gone_without_a_message(harness: LocalWorld) -> None:
+async def test_a_killed_instance_is_gone_without_a_message(harness: LocalHarness) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
@@ -116,7 +116,7 @@ async def test_a_killed_instance_is_gone_without_a_message(harness: LocalWorld) 
     assert (await provider.describe(handle)).state is State.GONE
 
 
-async def test_a_lost_instance_ends_immediately_with_all_its_processes(harness: LocalWorld) -> None:
+async def test_a_lost_instance_ends_immediately_with_all_its_processes(harness: LocalHarness) -> None:
     provider, launch = await harness.provider(), launch_id()
     assert isinstance(provider, FaultInjectable)
     handle = await provider.launch(harness.spec(), launch)
@@ -131,7 +131,7 @@ async def test_a_lost_instance_ends_immediately_with_all_its_processes(harness: 
 
 
 @pytest.mark.long
-async def test_a_spot_instance_gets_a_notice_and_is_then_preempted(harness: LocalWorld) -> None:
+async def test_a_spot_instance_gets_a_notice_and_is_then_preempted(harness: LocalHarness) -> None:
     provider, launch = await harness.provider(spot_mean_life_s=3.0, notice_s=60.0), launch_id()
     handle = await provider.launch(harness.spec(is_spot=True), launch)
     instance = await until(harness, provider, handle, lambda instance: instance.notice_at is not None)
@@ -140,7 +140,7 @@ async def test_a_spot_instance_gets_a_notice_and_is_then_preempted(harness: Loca
     await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
 
 
-async def test_only_spot_instances_are_preempted(harness: LocalWorld) -> None:
+async def test_only_spot_instances_are_preempted(harness: LocalHarness) -> None:
     provider = await harness.provider(spot_mean_life_s=0.01)
     handle = await provider.launch(harness.spec(), launch_id())
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
@@ -149,7 +149,7 @@ async def test_only_spot_instances_are_preempted(harness: LocalWorld) -> None:
     assert (await provider.describe(handle)).state is State.RUNNING
 
 
-async def test_a_throttled_instance_pauses_and_ends_on_request(harness: LocalWorld) -> None:
+async def test_a_throttled_instance_pauses_and_ends_on_request(harness: LocalHarness) -> None:
     provider, launch = await harness.provider(slow_share=1.0, slow_speed=0.2), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
@@ -161,7 +161,9 @@ async def test_a_throttled_instance_pauses_and_ends_on_request(harness: LocalWor
     await retire(harness, provider, launch)
 
 
-async def test_a_node_that_ignores_its_end_is_killed_after_the_grace_time(harness: LocalWorld, tmp_path: Path) -> None:
+async def test_a_node_that_ignores_its_end_is_killed_after_the_grace_time(
+    harness: LocalHarness, tmp_path: Path
+) -> None:
     deaf = tmp_path / "deaf.py"
     deaf.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")
     provider, launch = await harness.provider(grace_s=0.2, program=(sys.executable, "-S", str(deaf))), launch_id()
@@ -171,7 +173,7 @@ async def test_a_node_that_ignores_its_end_is_killed_after_the_grace_time(harnes
     await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
 
 
-async def test_a_claimed_folder_is_started_by_the_repeated_launch(harness: LocalWorld) -> None:
+async def test_a_claimed_folder_is_started_by_the_repeated_launch(harness: LocalHarness) -> None:
     provider, launch, spec = await harness.provider(), launch_id(), harness.spec()
     assert isinstance(provider, LocalProcess)
     provider._folders.make(launch, provider._order(spec, launch))  # simulates a crash before the start
@@ -181,14 +183,14 @@ async def test_a_claimed_folder_is_started_by_the_repeated_launch(harness: Local
 
 
 @pytest.mark.long
-async def test_simulated_faults_follow_from_the_seed(harness: LocalWorld) -> None:
+async def test_simulated_faults_follow_from_the_seed(harness: LocalHarness) -> None:
     async def refused(seed: int) -> list[bool]:
         provider, outcomes = await harness.provider(refused_share=0.5, seed=seed), []
         for ordinal in range(12):
             try:
                 await provider.launch(harness.spec(), f"seeded-{ordinal}")
                 outcomes.append(False)
-            except Capacity:
+            except CapacityError:
                 outcomes.append(True)
         await harness.end()
         for folder in harness.directory.iterdir():
@@ -202,12 +204,12 @@ async def test_simulated_faults_follow_from_the_seed(harness: LocalWorld) -> Non
 
 
 @pytest.mark.parametrize("wrong", ["", "../up", ".hidden", "a/b", "x" * 65])
-async def test_an_invalid_launch_id_is_refused(harness: LocalWorld, wrong: str) -> None:
-    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+async def test_an_invalid_launch_id_is_refused(harness: LocalHarness, wrong: str) -> None:
+    with pytest.raises(InvalidError, check=lambda problem: problem.code == "provider.invalid_launch_id"):
         await (await harness.provider()).launch(harness.spec(), wrong)
 
 
-async def test_faults_are_labelled_as_simulated(harness: LocalWorld) -> None:
+async def test_faults_are_labelled_as_simulated(harness: LocalHarness) -> None:
     plain = LocalProcess(LocalProcessOptions(), clock=SystemClock(), directory=harness.directory)
     faulty = LocalProcess(
         LocalProcessOptions(launch_delay_s=3, spot_mean_life_s=60), clock=SystemClock(), directory=harness.directory

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from maintainer.fleet.providers.base import Handle, Instance, Invalid, Retry, State, Unknown, unread_places
+from maintainer.fleet.providers.base import (
+    Handle,
+    Instance,
+    InvalidError,
+    RetryError,
+    State,
+    UnknownError,
+    unread_places,
+)
 from maintainer.fleet.providers.places import SETTLED_S, LaunchPlaces
 
 
@@ -29,7 +37,7 @@ def test_a_launch_in_a_place_that_was_not_read_is_not_forgotten(tmp_path: Path) 
     places = LaunchPlaces(tmp_path)
     places.remember("01A", "eu")
     places.remember("01A", "us")  # a repeated launch with another default region
-    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.place_removed"):
+    with pytest.raises(InvalidError, check=lambda problem: problem.code == "provider.place_removed"):
         places.end("01A", {"eu"})
     assert places.of("01A") == {"eu", "us"}
     places.end("01A", {"eu", "us"})
@@ -37,13 +45,13 @@ def test_a_launch_in_a_place_that_was_not_read_is_not_forgotten(tmp_path: Path) 
 
 
 def test_a_list_is_partial_without_silent_and_removed_places(tmp_path: Path) -> None:
-    places, silent = LaunchPlaces(tmp_path), Retry("no answer")
+    places, silent = LaunchPlaces(tmp_path), RetryError("no answer")
     places.remember("01A", "eu")
     assert places.listed({"eu": [instance("01A")], "us": []}) == (instance("01A"),)
     partial_list = places.listed({"us": silent, "asia": [instance("01B")]}, handles="{}/")
     assert partial_list == (instance("01B"),)
     assert unread_places(partial_list).keys() == {"us/", "01A"}
-    with pytest.raises(Retry):
+    with pytest.raises(RetryError):
         places.listed({"eu": silent, "us": silent})
 
 
@@ -54,12 +62,12 @@ def test_launches_that_ended_by_themselves_are_forgotten_after_an_hour(tmp_path:
     for path in tmp_path.glob("places/*/*"):
         if path.name != "01NEW":
             os.utime(path, (path.stat().st_mtime - SETTLED_S - 1.0,) * 2)
-    places.listed({"eu": [instance("01LISTED")], "us": Retry("no answer")})
+    places.listed({"eu": [instance("01LISTED")], "us": RetryError("no answer")})
     known = [launch_id for launch_id in ("01OLD", "01LISTED", "01SILENT", "01NEW") if places.of(launch_id)]
     assert known == ["01LISTED", "01SILENT", "01NEW"]
 
 
 def test_an_unusable_directory_stops_a_launch(tmp_path: Path) -> None:
     (tmp_path / "places").touch()
-    with pytest.raises(Unknown, check=lambda problem: problem.code == "provider.folder_unusable"):
+    with pytest.raises(UnknownError, check=lambda problem: problem.code == "provider.folder_unusable"):
         LaunchPlaces(tmp_path).remember("01A", "eu")

@@ -15,17 +15,17 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
+    AuthError,
+    CapacityError,
     Handle,
-    Invalid,
+    InvalidError,
     LaunchSpec,
     Provider,
     ProviderError,
-    Quota,
-    Retry,
+    QuotaError,
+    RetryError,
     State,
-    Unknown,
+    UnknownError,
 )
 from maintainer.fleet.providers.skypilot import tasks
 from maintainer.fleet.providers.skypilot.api import refusal
@@ -50,16 +50,16 @@ pytestmark = pytest.mark.anyio
 SLEEPER = (sys.executable, "-S", "-E", str(Path(__file__).parents[3] / "fakes" / "sleeping_node.py"))
 
 ERRORS: dict[type[ProviderError], tuple[str, str]] = {
-    Quota: ("ResourcesUnavailableError", "Failed to provision: VcpuLimitExceeded: you have requested more vCPU"),
-    Capacity: ("ResourcesUnavailableError", "Failed to acquire resources in all zones in us-east-1"),
-    Auth: ("NoCloudAccessError", "Cloud access is not set up. Run: \x1b[1msky check\x1b[0m"),
-    Invalid: ("InvalidSkyPilotConfigError", "Invalid resources YAML: 'nosuch' does not match"),
-    Retry: ("RequestInterruptedError", "interrupted by an API server restart"),
-    Unknown: ("RuntimeError", "something broke"),
+    QuotaError: ("ResourcesUnavailableError", "Failed to provision: VcpuLimitExceeded: you have requested more vCPU"),
+    CapacityError: ("ResourcesUnavailableError", "Failed to acquire resources in all zones in us-east-1"),
+    AuthError: ("NoCloudAccessError", "Cloud access is not set up. Run: \x1b[1msky check\x1b[0m"),
+    InvalidError: ("InvalidSkyPilotConfigError", "Invalid resources YAML: 'nosuch' does not match"),
+    RetryError: ("RequestInterruptedError", "interrupted by an API server restart"),
+    UnknownError: ("RuntimeError", "something broke"),
 }
 
 
-class SkyWorld(ProviderHarness):
+class SkyHarness(ProviderHarness):
     """User of the simulated API server."""
 
     def __init__(self, fake: FakeSkyPilot) -> None:
@@ -137,9 +137,9 @@ class SkyWorld(ProviderHarness):
 
 
 @pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[SkyWorld]:
+async def harness(tmp_path: Path) -> AsyncIterator[SkyHarness]:
     with FakeSkyPilot(tmp_path / "sky") as fake:
-        harness = SkyWorld(fake)
+        harness = SkyHarness(fake)
         try:
             yield harness
         finally:
@@ -152,7 +152,7 @@ class TestSkyPilot(ProviderSuite):
     """Runs the provider suite with sleeping clusters."""
 
 
-async def test_a_launch_without_a_cluster_is_listed_and_can_be_retired(harness: SkyWorld) -> None:
+async def test_a_launch_without_a_cluster_is_listed_and_can_be_retired(harness: SkyHarness) -> None:
     harness.fake.queue_s = 60.0  # no worker accepts the request, so SkyPilot has no such cluster
     provider, launch = await harness.provider(answer_wait_s=0), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -165,12 +165,12 @@ async def test_a_launch_without_a_cluster_is_listed_and_can_be_retired(harness: 
     assert harness.fake.clusters == {}, "the launch continued after it was retired"
 
 
-async def test_remains_of_a_failed_launch_are_stuck_until_they_are_retired(harness: SkyWorld) -> None:
+async def test_remains_of_a_failed_launch_are_stuck_until_they_are_retired(harness: SkyHarness) -> None:
     """https://github.com/skypilot-org/skypilot/pull/2990: a failed teardown before a failover leaked the machine."""
     error = {"type": "ResourcesUnavailableError", "message": "failed over, could not tear down", "leaks": True}
     harness.fake.launch_errors.append(error)
     provider, launch = await harness.provider(), launch_id()
-    with pytest.raises(Capacity):
+    with pytest.raises(CapacityError):
         await provider.launch(harness.spec(), launch)
     (left,) = await listed(harness, provider)
     assert left.state is State.STUCK
@@ -179,7 +179,7 @@ async def test_remains_of_a_failed_launch_are_stuck_until_they_are_retired(harne
     assert not harness.fake.is_leaked(cluster_name(launch))
 
 
-async def test_a_failed_teardown_is_retried_and_the_cluster_stays_listed(harness: SkyWorld) -> None:
+async def test_a_failed_teardown_is_retried_and_the_cluster_stays_listed(harness: SkyHarness) -> None:
     """https://github.com/skypilot-org/skypilot/pull/4443: an unconfirmed teardown stays recorded."""
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -188,7 +188,7 @@ async def test_a_failed_teardown_is_retried_and_the_cluster_stays_listed(harness
     harness.fake.down_errors += [error] * 2
     deadline = time.monotonic() + GIVE_UP_S
     while harness.fake.down_errors:
-        with raises_code(Unknown, "unknown", error["message"]):
+        with raises_code(UnknownError, "unknown", error["message"]):
             await provider.retire(launch)
         assert harness.fake.is_leaked(cluster_name(launch))
         assert time.monotonic() < deadline
@@ -198,7 +198,7 @@ async def test_a_failed_teardown_is_retried_and_the_cluster_stays_listed(harness
 
 
 @pytest.mark.long
-async def test_a_cluster_terminated_in_the_console_blocks_nothing(harness: SkyWorld) -> None:
+async def test_a_cluster_terminated_in_the_console_blocks_nothing(harness: SkyHarness) -> None:
     """https://github.com/skypilot-org/skypilot/issues/632."""
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -210,7 +210,7 @@ async def test_a_cluster_terminated_in_the_console_blocks_nothing(harness: SkyWo
     await until(harness, provider, again, lambda instance: instance.state is State.RUNNING)
 
 
-async def test_a_second_job_on_a_cluster_starts_no_second_node(harness: SkyWorld) -> None:
+async def test_a_second_job_on_a_cluster_starts_no_second_node(harness: SkyHarness) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
@@ -224,7 +224,7 @@ async def test_a_second_job_on_a_cluster_starts_no_second_node(harness: SkyWorld
     assert [job.poll() for job in cluster.jobs] == [None, 0]
 
 
-async def test_skypilot_terminates_a_cluster_whose_node_has_ended(harness: SkyWorld) -> None:
+async def test_skypilot_terminates_a_cluster_whose_node_has_ended(harness: SkyHarness) -> None:
     provider = await harness.provider(program=(sys.executable, "-S", "-c", "raise SystemExit(0)"))
     handle = await provider.launch(harness.spec(), launch_id())
     await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
@@ -232,7 +232,7 @@ async def test_skypilot_terminates_a_cluster_whose_node_has_ended(harness: SkyWo
     assert '\\"down\\": true' in launch_body
 
 
-async def test_a_launch_that_fails_late_is_gone_with_a_reason(harness: SkyWorld) -> None:
+async def test_a_launch_that_fails_late_is_gone_with_a_reason(harness: SkyHarness) -> None:
     error = {"type": "ResourcesUnavailableError", "message": "no H100 in any zone"}
     harness.fake.launch_errors.append(error)
     provider, launch = await harness.provider(answer_wait_s=0), launch_id()
@@ -245,10 +245,10 @@ async def test_a_launch_that_fails_late_is_gone_with_a_reason(harness: SkyWorld)
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-async def test_a_launch_whose_answer_was_lost_is_one_cluster(harness: SkyWorld, is_done: bool) -> None:
+async def test_a_launch_whose_answer_was_lost_is_one_cluster(harness: SkyHarness, is_done: bool) -> None:
     harness.fake.http_faults.append(("/launch", 503, is_done))
     provider, launch = await harness.provider(), launch_id()
-    with pytest.raises(Retry):
+    with pytest.raises(RetryError):
         await provider.launch(harness.spec(), launch)
     handle = await provider.launch(harness.spec(), launch)
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
@@ -256,7 +256,7 @@ async def test_a_launch_whose_answer_was_lost_is_one_cluster(harness: SkyWorld, 
 
 
 @pytest.mark.long
-async def test_a_stopped_cluster_still_costs_and_is_stuck(harness: SkyWorld) -> None:
+async def test_a_stopped_cluster_still_costs_and_is_stuck(harness: SkyHarness) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
@@ -266,16 +266,16 @@ async def test_a_stopped_cluster_still_costs_and_is_stuck(harness: SkyWorld) -> 
 
 
 async def test_the_service_token_is_read_from_the_environment(
-    harness: SkyWorld, monkeypatch: pytest.MonkeyPatch
+    harness: SkyHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.fake.token = "service-account"
-    with pytest.raises(Auth):
+    with pytest.raises(AuthError):
         await (await harness.provider()).list(harness.cluster)
     monkeypatch.setenv("SKYPILOT_SERVICE_ACCOUNT_TOKEN", "service-account")
     assert await (await harness.provider()).list(harness.cluster) == ()
 
 
-async def test_a_task_follows_from_type_region_spot_and_pool(harness: SkyWorld) -> None:
+async def test_a_task_follows_from_type_region_spot_and_pool(harness: SkyHarness) -> None:
     provider = await harness.provider(
         types={"gpu": {"infra": "aws", "accelerators": "H100:8"}}, regions={"eu": "gcp/eu"}
     )
@@ -290,15 +290,15 @@ async def test_a_task_follows_from_type_region_spot_and_pool(harness: SkyWorld) 
     assert CANARY not in str({**task, "secrets": None})
 
 
-async def test_an_unreachable_server_is_a_temporary_failure(harness: SkyWorld) -> None:
-    with pytest.raises(Retry) as caught:
+async def test_an_unreachable_server_is_a_temporary_failure(harness: SkyHarness) -> None:
+    with pytest.raises(RetryError) as caught:
         await (await harness.provider(endpoint="http://127.0.0.1:9")).list(harness.cluster)
     assert caught.value.code == "provider.unreachable"
 
 
 @pytest.mark.parametrize("wrong", ["", "../up", "a_b", "-a", "x" * 51, "a;b"])
-async def test_an_invalid_launch_id_is_refused(harness: SkyWorld, wrong: str) -> None:
-    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+async def test_an_invalid_launch_id_is_refused(harness: SkyHarness, wrong: str) -> None:
+    with pytest.raises(InvalidError, check=lambda problem: problem.code == "provider.invalid_launch_id"):
         await (await harness.provider()).launch(harness.spec(), wrong)
 
 

@@ -16,18 +16,18 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
+    AuthError,
+    CapacityError,
     Handle,
-    Invalid,
+    InvalidError,
     LaunchSpec,
     Provider,
     ProviderError,
-    Quota,
+    QuotaError,
     RetireResult,
-    Retry,
+    RetryError,
     State,
-    Unknown,
+    UnknownError,
     unread_places,
 )
 from maintainer.fleet.providers.slurm import jobs
@@ -51,17 +51,17 @@ pytestmark = pytest.mark.anyio
 SLEEPER = (sys.executable, "-S", "-E", str(Path(__file__).parents[3] / "fakes" / "sleeping_node.py"))
 
 REFUSALS: dict[type[ProviderError], str] = {
-    Quota: "sbatch: error: AssocMaxSubmitJobLimit\n"
+    QuotaError: "sbatch: error: AssocMaxSubmitJobLimit\n"
     "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, ...)",
-    Capacity: "sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)",
-    Auth: "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
-    Invalid: "sbatch: error: Batch job submission failed: Requested node configuration is not available",
-    Retry: "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
-    Unknown: "sbatch: error: Batch job submission failed: Unexpected message received",
+    CapacityError: "sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)",
+    AuthError: "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+    InvalidError: "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+    RetryError: "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+    UnknownError: "sbatch: error: Batch job submission failed: Unexpected message received",
 }
 
 
-class SlurmWorld(ProviderHarness):
+class SlurmHarness(ProviderHarness):
     """Simulated cluster in a folder."""
 
     def __init__(self, directory: Path) -> None:
@@ -83,7 +83,7 @@ class SlurmWorld(ProviderHarness):
         slurm_commands.lose(self.fake, self.job(launch_id))
 
     async def failing(self, error: type[ProviderError]) -> Provider | None:
-        fault = {"command": "sbatch", "stderr": REFUSALS[error], "is_after": error in (Retry, Unknown)}
+        fault = {"command": "sbatch", "stderr": REFUSALS[error], "is_after": error in (RetryError, UnknownError)}
         self.fake.configure(faults=[fault])
         return await self.provider()
 
@@ -115,8 +115,8 @@ class SlurmWorld(ProviderHarness):
 
 
 @pytest.fixture
-async def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlurmWorld]:
-    harness = SlurmWorld(tmp_path)
+async def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlurmHarness]:
+    harness = SlurmHarness(tmp_path)
     monkeypatch.setenv("PATH", f"{harness.commands}{os.pathsep}{os.environ['PATH']}")
     try:
         yield harness
@@ -134,7 +134,7 @@ class TestSlurmLifecycle(LifecycleSuite):
 
 
 async def test_the_jobs_environment_has_the_token_and_no_other_secret(
-    harness: SlurmWorld, monkeypatch: pytest.MonkeyPatch
+    harness: SlurmHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_TOKEN", "the run's own")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for nodes")
@@ -146,7 +146,7 @@ async def test_the_jobs_environment_has_the_token_and_no_other_secret(
 
 
 async def test_jobs_in_another_cluster_are_not_gone(
-    harness: SlurmWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: SlurmHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider, launch, own = await harness.provider(), launch_id(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -157,14 +157,14 @@ async def test_jobs_in_another_cluster_are_not_gone(
         elsewhere = await harness.provider()
         assert list(unread_places(await elsewhere.list(harness.cluster))) == [launch]
         for call in (elsewhere.retire(launch), elsewhere.describe(handle)):
-            with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.place_removed"):
+            with pytest.raises(InvalidError, check=lambda problem: problem.code == "provider.place_removed"):
                 await call
         assert await elsewhere.retire(own) is RetireResult.GONE
     assert await launches(harness, provider) == [launch]
 
 
 @pytest.mark.long
-async def test_sbatch_arguments_follow_from_type_region_spot_and_pool(harness: SlurmWorld) -> None:
+async def test_sbatch_arguments_follow_from_type_region_spot_and_pool(harness: SlurmHarness) -> None:
     provider = await harness.provider(
         types={"gpu": {"gres": "gpu:h100:8", "cpus_per_task": 16, "mem": "64G"}}, regions={"eu": "spot"}
     )
@@ -178,7 +178,7 @@ async def test_sbatch_arguments_follow_from_type_region_spot_and_pool(harness: S
 
 
 @pytest.mark.long
-async def test_a_second_job_of_one_name_waits_and_is_cancelled(harness: SlurmWorld, tmp_path: Path) -> None:
+async def test_a_second_job_of_one_name_waits_and_is_cancelled(harness: SlurmHarness, tmp_path: Path) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
@@ -194,21 +194,21 @@ async def test_a_second_job_of_one_name_waits_and_is_cancelled(harness: SlurmWor
 
 
 @pytest.mark.long
-async def test_a_queued_job_reports_what_it_waits_for(harness: SlurmWorld) -> None:
+async def test_a_queued_job_reports_what_it_waits_for(harness: SlurmHarness) -> None:
     harness.fake.configure(slots=0, reason="QOSMaxJobsPerUserLimit")
     provider = await harness.provider()
     handle = await provider.launch(harness.spec(), launch_id())
     instance = await until(harness, provider, handle, lambda instance: bool(instance.message))
-    assert (instance.state, instance.message) == (State.PENDING, "Quota: QOSMaxJobsPerUserLimit")
+    assert (instance.state, instance.message) == (State.PENDING, "QuotaError: QOSMaxJobsPerUserLimit")
     harness.fake.configure(slots=4)
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
 
 
 @pytest.mark.parametrize(
-    ("reason", "kind"), [("Resources", Capacity), ("AssocGrpGRES", Quota), ("QOSNotAllowed", Auth)]
+    ("reason", "kind"), [("Resources", CapacityError), ("AssocGrpGRES", QuotaError), ("QOSNotAllowed", AuthError)]
 )
 async def test_a_launch_that_may_not_wait_is_cancelled(
-    harness: SlurmWorld, reason: str, kind: type[ProviderError]
+    harness: SlurmHarness, reason: str, kind: type[ProviderError]
 ) -> None:
     harness.fake.configure(slots=0, reason=reason)
     provider, launch = await harness.provider(schedule_wait_s=0.3), launch_id()
@@ -218,7 +218,7 @@ async def test_a_launch_that_may_not_wait_is_cancelled(
     assert harness.job(launch)["state"] == "CANCELLED"
 
 
-async def test_a_job_that_can_never_start_is_stuck(harness: SlurmWorld) -> None:
+async def test_a_job_that_can_never_start_is_stuck(harness: SlurmHarness) -> None:
     harness.fake.configure(slots=0, reason="AssocMaxWallDurationPerJobLimit")
     provider = await harness.provider()
     handle = await provider.launch(harness.spec(), launch_id())
@@ -227,7 +227,7 @@ async def test_a_job_that_can_never_start_is_stuck(harness: SlurmWorld) -> None:
 
 
 @pytest.mark.parametrize("has_comments", [True, False])
-async def test_a_finished_job_is_read_from_the_accounting(harness: SlurmWorld, has_comments: bool) -> None:
+async def test_a_finished_job_is_read_from_the_accounting(harness: SlurmHarness, has_comments: bool) -> None:
     provider, launch = (
         await harness.provider(program=(sys.executable, "-S", "-c", "import sys; sys.exit(3)")),
         launch_id(),
@@ -244,9 +244,9 @@ async def test_a_finished_job_is_read_from_the_accounting(harness: SlurmWorld, h
     assert len(harness.fake.jobs()) == 1
 
 
-async def test_without_accounting_a_finished_job_is_gone(harness: SlurmWorld) -> None:
+async def test_without_accounting_a_finished_job_is_gone(harness: SlurmHarness) -> None:
     harness.fake.configure(accounting=False, min_job_age_s=0)
-    with raises_code(Invalid, "invalid", "accounting"):
+    with raises_code(InvalidError, "invalid", "accounting"):
         await (await harness.provider()).launch(harness.spec(), launch_id())
     provider, launch = await harness.provider(has_accounting=False), launch_id()
     handle = await provider.launch(harness.spec(), launch)
@@ -256,7 +256,7 @@ async def test_without_accounting_a_finished_job_is_gone(harness: SlurmWorld) ->
 
 
 @pytest.mark.long
-async def test_a_node_that_ignores_its_end_is_killed_after_killwait(harness: SlurmWorld) -> None:
+async def test_a_node_that_ignores_its_end_is_killed_after_killwait(harness: SlurmHarness) -> None:
     harness.fake.configure(kill_wait_s=0.2)
     deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
     provider, launch = await harness.provider(program=(sys.executable, "-S", "-c", deaf)), launch_id()
@@ -266,21 +266,21 @@ async def test_a_node_that_ignores_its_end_is_killed_after_killwait(harness: Slu
     await until(harness, provider, handle, lambda instance: instance.state is State.GONE)
 
 
-async def test_tags_too_long_for_a_comment_are_refused(harness: SlurmWorld) -> None:
+async def test_tags_too_long_for_a_comment_are_refused(harness: SlurmHarness) -> None:
     spec = harness.spec()
-    with raises_code(Invalid, "provider.tags_too_long"):
+    with raises_code(InvalidError, "provider.tags_too_long"):
         await (await harness.provider()).launch(replace(spec, tags=replace(spec.tags, run="r" * 1200)), launch_id())
     assert harness.fake.jobs() == []
 
 
-async def test_a_hanging_command_is_ended(harness: SlurmWorld) -> None:
+async def test_a_hanging_command_is_ended(harness: SlurmHarness) -> None:
     slow = harness.commands / "squeue"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
-    with raises_code(Retry, "provider.no_answer", "no answer"):
+    with raises_code(RetryError, "provider.no_answer", "no answer"):
         await (await harness.provider(timeout_s=0.2)).list(harness.cluster)
 
 
-async def test_a_launch_that_is_cancelled_ends_its_command(harness: SlurmWorld, tmp_path: Path) -> None:
+async def test_a_launch_that_is_cancelled_ends_its_command(harness: SlurmHarness, tmp_path: Path) -> None:
     slow = harness.commands / "squeue"
     slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
     task = asyncio.create_task((await harness.provider()).list(harness.cluster))
@@ -292,9 +292,9 @@ async def test_a_launch_that_is_cancelled_ends_its_command(harness: SlurmWorld, 
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-async def test_a_missing_slurm_command_is_reported(harness: SlurmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_slurm_command_is_reported(harness: SlurmHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with raises_code(Invalid, "provider.command_missing"):
+    with raises_code(InvalidError, "provider.command_missing"):
         await (await harness.provider()).list(harness.cluster)
 
 
@@ -335,6 +335,6 @@ def test_doctests_hold() -> None:
     assert doctest.testmod(jobs).failed == 0
 
 
-def calls(harness: SlurmWorld) -> list[list[str]]:
+def calls(harness: SlurmHarness) -> list[list[str]]:
     """Returns the command lines in order."""
     return [json.loads(line) for line in (harness.fake.directory / "calls.jsonl").read_text().splitlines()]

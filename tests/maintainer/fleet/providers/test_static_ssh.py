@@ -20,16 +20,16 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
-    Invalid,
+    AuthError,
+    CapacityError,
+    InvalidError,
     LaunchSpec,
     Provider,
     ProviderError,
     RetireResult,
-    Retry,
+    RetryError,
     State,
-    Unknown,
+    UnknownError,
     unread_places,
 )
 from maintainer.fleet.providers.static_ssh.provider import StaticSsh, StaticSshOptions
@@ -77,7 +77,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield Lab(one=host, other=other_host, key_file=directory / "key", known_hosts=directory / "known_hosts")
 
 
-class SshWorld(ProviderHarness):
+class SshHarness(ProviderHarness):
     """Provider harness with a folder of machines on each of the two hosts."""
 
     def __init__(self, lab: Lab, directory: Path, *, capacity: int = 8) -> None:
@@ -122,17 +122,17 @@ class SshWorld(ProviderHarness):
         await asyncio.sleep(0.1)
 
     async def failing(self, error: type[ProviderError]) -> Provider | None:
-        if error is Auth:
+        if error is AuthError:
             stranger = self.lab.key_file.with_name("stranger")
             asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(stranger))
             return await self.provider(key_files=(stranger,))
-        if error is Retry:
+        if error is RetryError:
             hosts = {"one": {"address": "127.0.0.1", "port": 1}}
             return await self.provider(hosts=hosts)
-        if error is Capacity:
+        if error is CapacityError:
             hosts = {"one": {"address": "127.0.0.1", "port": self.lab.one.port, "capacity": 0}}
             return await self.provider(hosts=hosts)
-        if error is Unknown:
+        if error is UnknownError:
             return await self.provider(directory="/proc/not-writable")
         return None
 
@@ -208,8 +208,8 @@ class SshWorld(ProviderHarness):
 
 
 @pytest.fixture
-async def harness(lab: Lab, tmp_path: Path) -> AsyncIterator[SshWorld]:
-    harness = SshWorld(lab, tmp_path / "own")
+async def harness(lab: Lab, tmp_path: Path) -> AsyncIterator[SshHarness]:
+    harness = SshHarness(lab, tmp_path / "own")
     try:
         yield harness
     finally:
@@ -226,7 +226,7 @@ class TestStaticSshLifecycle(LifecycleSuite):
 
 
 @pytest.mark.long
-async def test_a_node_gets_its_token_by_environment_and_survives_the_connection(harness: SshWorld) -> None:
+async def test_a_node_gets_its_token_by_environment_and_survives_the_connection(harness: SshHarness) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     await until(harness, provider, handle, lambda instance: instance.state is State.RUNNING)
@@ -238,7 +238,7 @@ async def test_a_node_gets_its_token_by_environment_and_survives_the_connection(
 
 
 @pytest.mark.long
-async def test_hosts_are_filled_up_to_their_capacity(harness: SshWorld, lab: Lab) -> None:
+async def test_hosts_are_filled_up_to_their_capacity(harness: SshHarness, lab: Lab) -> None:
     hosts = {
         "one": {"address": "127.0.0.1", "port": lab.one.port, "capacity": 1},
         "other": {"address": "127.0.0.1", "port": lab.other.port, "capacity": 2},
@@ -247,7 +247,7 @@ async def test_hosts_are_filled_up_to_their_capacity(harness: SshWorld, lab: Lab
     handles = await asyncio.gather(*(provider.launch(harness.spec(), launch_id()) for _ in range(3)))
     assert sorted(handle.id.partition(":")[0] for handle in handles) == ["one", "other", "other"]
     late = launch_id()
-    with pytest.raises(Capacity) as caught:
+    with pytest.raises(CapacityError) as caught:
         await provider.launch(harness.spec(), late)
     assert caught.value.code == "provider.no_free_slot"
     await retire(harness, provider, handles[0].launch_id)
@@ -255,45 +255,45 @@ async def test_hosts_are_filled_up_to_their_capacity(harness: SshWorld, lab: Lab
 
 
 @pytest.mark.long
-async def test_a_pool_chooses_hosts_by_type_and_region(harness: SshWorld) -> None:
+async def test_a_pool_chooses_hosts_by_type_and_region(harness: SshHarness) -> None:
     provider = await harness.provider()
     handles = [await provider.launch(harness.spec(type="large", region="here"), launch_id()) for _ in range(3)]
     assert {handle.id.partition(":")[0] for handle in handles} == {"other"}
-    with raises_code(Invalid, "provider.no_matching_host", "'there'"):
+    with raises_code(InvalidError, "provider.no_matching_host", "'there'"):
         await provider.launch(harness.spec(region="there"), launch_id())
 
 
-async def test_spot_and_pool_options_are_refused(harness: SshWorld) -> None:
+async def test_spot_and_pool_options_are_refused(harness: SshHarness) -> None:
     provider = await harness.provider()
-    with pytest.raises(Invalid, match="is_spot"):
+    with pytest.raises(InvalidError, match="is_spot"):
         await provider.launch(harness.spec(is_spot=True), launch_id())
-    with raises_code(Invalid, "provider.invalid_pool_options", "colour"):
+    with raises_code(InvalidError, "provider.invalid_pool_options", "colour"):
         await provider.launch(harness.spec(options={"colour": "red"}), launch_id())
 
 
 @pytest.mark.long
-async def test_a_host_with_an_unknown_key_is_refused(harness: SshWorld, lab: Lab, tmp_path: Path) -> None:
+async def test_a_host_with_an_unknown_key_is_refused(harness: SshHarness, lab: Lab, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text(lab.one.known_host().replace(str(lab.one.port), "22"))
     provider = await harness.provider(known_hosts=known)
-    with pytest.raises(Auth) as caught:
+    with pytest.raises(AuthError) as caught:
         await provider.launch(harness.spec(), launch_id())
     assert caught.value.code == "provider.unknown_host_key"
     assert harness.places("*") == []
 
 
-async def test_a_host_with_another_key_is_refused(harness: SshWorld, lab: Lab, tmp_path: Path) -> None:
+async def test_a_host_with_another_key_is_refused(harness: SshHarness, lab: Lab, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     swapped = lab.other.known_host().replace(str(lab.other.port), str(lab.one.port))
     known.write_text(swapped)
     provider = await harness.provider(known_hosts=known, only=("one",))
-    with raises_code(Auth, "provider.unknown_host_key"):
+    with raises_code(AuthError, "provider.unknown_host_key"):
         await provider.launch(harness.spec(), launch_id())
     assert harness.places("*") == []
 
 
 async def test_while_a_host_is_unreachable_others_take_launches_and_the_list_is_partial(
-    harness: SshWorld, lab: Lab
+    harness: SshHarness, lab: Lab
 ) -> None:
     hosts = {
         "one": {"address": "127.0.0.1", "port": lab.one.port, "capacity": 8},
@@ -305,14 +305,14 @@ async def test_while_a_host_is_unreachable_others_take_launches_and_the_list_is_
     instances = await provider.list(harness.cluster)
     assert sorted(instance.handle.launch_id for instance in instances) == wanted
     assert list(unread_places(instances)) == ["away:"]
-    with raises_code(Retry, "provider.host_unreachable"):
+    with raises_code(RetryError, "provider.host_unreachable"):
         await provider.retire(launch_id())  # it may run on the unreachable host
     await retire(harness, provider, wanted[0])  # found on a reachable host
     assert await launches(harness, await harness.provider(), wait_for=2) == wanted[1:]
 
 
 @pytest.mark.long
-async def test_a_second_claim_is_withdrawn_and_the_first_is_used(harness: SshWorld) -> None:
+async def test_a_second_claim_is_withdrawn_and_the_first_is_used(harness: SshHarness) -> None:
     first, second = await harness.provider(only=("one",)), await harness.provider(only=("other",))
     launch, spec = launch_id(), harness.spec()
     claims = [
@@ -329,7 +329,7 @@ async def test_a_second_claim_is_withdrawn_and_the_first_is_used(harness: SshWor
 
 
 @pytest.mark.long
-async def test_a_started_claim_is_not_withdrawn(harness: SshWorld) -> None:
+async def test_a_started_claim_is_not_withdrawn(harness: SshHarness) -> None:
     provider, launch, spec = await harness.provider(only=("one",)), launch_id(), harness.spec()
     await provider.launch(spec, launch)
     await harness.duplicate(launch)
@@ -338,7 +338,7 @@ async def test_a_started_claim_is_not_withdrawn(harness: SshWorld) -> None:
 
 
 @pytest.mark.long
-async def test_a_claim_is_started_by_the_repeated_launch(harness: SshWorld) -> None:
+async def test_a_claim_is_started_by_the_repeated_launch(harness: SshHarness) -> None:
     provider, launch, spec = await harness.provider(), launch_id(), harness.spec()
     claim = await provider._claim(["one"], launch, provider._order(spec, launch))  # simulates a crash before the start
     assert claim is not None
@@ -350,7 +350,7 @@ async def test_a_claim_is_started_by_the_repeated_launch(harness: SshWorld) -> N
 
 
 @pytest.mark.long
-async def test_a_node_reads_preemption_notices_from_its_folder(harness: SshWorld) -> None:
+async def test_a_node_reads_preemption_notices_from_its_folder(harness: SshHarness) -> None:
     provider, launch = await harness.provider(), launch_id()
     await provider.launch(harness.spec(), launch)
     (folder,) = harness.places(launch)
@@ -361,7 +361,7 @@ async def test_a_node_reads_preemption_notices_from_its_folder(harness: SshWorld
     assert argv[: len(SLEEPER) + 2] == [*SLEEPER, "join", "127.0.0.1:1"]
 
 
-async def test_a_broken_connection_is_opened_again(harness: SshWorld) -> None:
+async def test_a_broken_connection_is_opened_again(harness: SshHarness) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     for link in provider._links.values():
@@ -370,32 +370,32 @@ async def test_a_broken_connection_is_opened_again(harness: SshWorld) -> None:
     assert (await provider.describe(handle)).state is not State.GONE
 
 
-async def test_a_host_without_python_is_reported(harness: SshWorld) -> None:
+async def test_a_host_without_python_is_reported(harness: SshHarness) -> None:
     provider = await harness.provider(python="missing-python")
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidError) as caught:
         await provider.launch(harness.spec(), launch_id())
     assert caught.value.code == "provider.python_missing"
 
 
 @pytest.mark.long
-async def test_a_folder_writable_by_others_is_refused(harness: SshWorld) -> None:
+async def test_a_folder_writable_by_others_is_refused(harness: SshHarness) -> None:
     for home in harness.homes():
         home.mkdir()
         home.chmod(0o777)
-    with raises_code(Unknown, "provider.host_error"):
+    with raises_code(UnknownError, "provider.host_error"):
         await (await harness.provider()).launch(harness.spec(), launch_id())
     for home in harness.homes():
         home.chmod(0o700)
 
 
 @pytest.mark.parametrize("wrong", ["", "../up", "; touch x", "$(touch x)", "a b", "x" * 65])
-async def test_an_invalid_launch_id_is_refused(harness: SshWorld, wrong: str) -> None:
-    with raises_code(Invalid, "provider.invalid_request"):
+async def test_an_invalid_launch_id_is_refused(harness: SshHarness, wrong: str) -> None:
+    with raises_code(InvalidError, "provider.invalid_request"):
         await (await harness.provider()).launch(harness.spec(), wrong)
 
 
 @pytest.mark.long
-async def test_the_remote_command_contains_nothing_of_the_request(harness: SshWorld, lab: Lab) -> None:
+async def test_the_remote_command_contains_nothing_of_the_request(harness: SshHarness, lab: Lab) -> None:
     provider, launch = await harness.provider(), launch_id()
     spec = harness.spec()
     await provider.launch(spec, launch)
@@ -406,18 +406,18 @@ async def test_the_remote_command_contains_nothing_of_the_request(harness: SshWo
     assert not [word for word in (launch, spec.tags.pool + ":", CANARY) if word in link._command]
 
 
-async def test_a_preflight_check_calls_the_hosts_and_starts_nothing(harness: SshWorld) -> None:
+async def test_a_preflight_check_calls_the_hosts_and_starts_nothing(harness: SshHarness) -> None:
     provider = await harness.provider()
     assert "2 hosts answer" in await provider.preflight(harness.spec())
     assert await provider.list(harness.cluster) == ()
-    failing = await harness.failing(Auth)
+    failing = await harness.failing(AuthError)
     assert isinstance(failing, StaticSsh)
-    with pytest.raises(Auth):
+    with pytest.raises(AuthError):
         await failing.preflight(harness.spec())
 
 
 @pytest.mark.long
-async def test_a_second_retire_ends_a_node_that_ignores_the_first(harness: SshWorld, tmp_path: Path) -> None:
+async def test_a_second_retire_ends_a_node_that_ignores_the_first(harness: SshHarness, tmp_path: Path) -> None:
     deaf = tmp_path / "deaf.py"
     deaf.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")
     provider, launch = await harness.provider(grace_s=0.2, program=(SLEEPER[0], "-S", str(deaf))), launch_id()
