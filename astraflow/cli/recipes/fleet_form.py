@@ -8,21 +8,18 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field, TypeAdapter
-from pydantic.fields import FieldInfo
+from pydantic import TypeAdapter
 
 from astraflow.cli.fleet.config import fleet_values, remote_pools
 from astraflow.contract.errors import DeadlineExceeded, InvalidInput
 from astraflow.contract.launching import PoolEstimate, ProviderCheck
 from astraflow.recipe.config import Recipe
 from astraflow.runtime.config.toml import Values
+from astraflow.runtime.imports import require_package
 
 TIMEOUT_S = 50.0
 """Covers two rounds of provider calls and the start of the process."""
@@ -31,8 +28,6 @@ TABLES = ("pools", "budget", "envelope", "times")
 """Tables that a form may change; providers stay as in the recipe."""
 
 _CHECKS = TypeAdapter(tuple[ProviderCheck, ...])
-
-_TYPES: Mapping[str, Any] = {"integer": int, "number": float, "string": str, "boolean": bool, "null": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +44,7 @@ class FleetForm:
     values: Values | None = None
     """Complete settings with defaults filled in; None with problems."""
     schema: Values | None = None
-
-    def info(self, path: Sequence[str]) -> FieldInfo | None:
-        """Returns type, bounds and description of the setting at a path in the table; None for an unknown path."""
-        schema = _schema_at(self.schema or {}, self.schema or {}, path)
-        return _as_field(schema) if schema is not None else None
+    """JSON schema of the settings; None without a fleet."""
 
 
 def fleet_form(recipe: Recipe, *, calls_providers: bool) -> FleetForm:
@@ -61,6 +52,7 @@ def fleet_form(recipe: Recipe, *, calls_providers: bool) -> FleetForm:
 
     Raises: InvalidInput when the program of the fleet service fails, DeadlineExceeded.
     """
+    require_package("sqlmodel", extra="fleet", to="check the fleet settings")
     values = fleet_values(recipe, run="preflight")
     inspection = _inspected(values, calls_providers=calls_providers)
     if inspection["problems"]:
@@ -135,34 +127,3 @@ def _pools(recipe: Recipe) -> dict[str, Values]:
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _schema_at(root: Values, schema: Values, path: Sequence[str]) -> Values | None:
-    """Returns the part of a JSON schema at a path; None for an unknown path."""
-    for key in path:
-        schema = _resolved(root, schema)
-        inside = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
-        if not isinstance(inside, dict):
-            return None
-        schema = inside
-    return {**_resolved(root, schema), **{key: schema[key] for key in ("description", "default") if key in schema}}
-
-
-def _resolved(root: Values, schema: Values) -> Values:
-    reference = schema.get("$ref")
-    resolved: Values = root["$defs"][reference.rpartition("/")[2]] if reference else schema
-    return resolved
-
-
-def _as_field(schema: Values) -> FieldInfo:
-    """Converts a JSON schema to a pydantic field."""
-    choices = [part for part in schema.get("anyOf", [schema]) if part.get("type") in _TYPES]
-    types = [_TYPES[part["type"]] for part in choices]
-    annotation: Any = reduce(or_, types) if len(types) > 1 else types[0] if types else str
-    if "enum" in schema:
-        annotation = Literal[tuple(schema["enum"])]
-    bounded = next((part for part in choices if part.get("type") != "null"), schema)
-    rules = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-    bounds = {rule: bounded[name] for rule, name in rules.items() if name in bounded}
-    description = schema.get("description", "")
-    return FieldInfo.from_annotation(Annotated[annotation, Field(description=description, **bounds)])  # type: ignore[arg-type]  # its type is known only at run time

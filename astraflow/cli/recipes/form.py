@@ -4,28 +4,20 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-
-from astraflow.cli.recipes.cards import obstacles, simulated_kinds, this_machine
+from astraflow.cli.recipes.cards import LOOPBACK, checks, obstacles, simulated_kinds, this_machine
 from astraflow.cli.recipes.declared import check_declared_recipe
 from astraflow.cli.recipes.fleet_form import FleetForm, fleet_form
-from astraflow.cli.recipes.machine_checks import LOOPBACK, checks
 from astraflow.cli.recipes.override_limits import Limits, SettingClasses, refusals
-from astraflow.cli.recipes.setting_facts import bounds, field_info, kind_of, literals, options_type, walk
-from astraflow.cli.recipes.setting_titles import is_basic, owner_of, title_of
+from astraflow.cli.recipes.settings import form_field, list_field, plugin_schema, recipe_schema, schema_at
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.launching import FormCheck, FormField, FormProblem, RecipeForm, RecipePreflight
 from astraflow.recipe.config import Recipe
 from astraflow.recipe.loading import Check, load_recipe, snapshot
 from astraflow.recipe.plugins import plugin_lists, plugin_specs
-from astraflow.runtime.config.setting_permissions import SettableBy
-from astraflow.runtime.config.toml import toml_text
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.config.toml import Values
 
 
 def recipe_form(
@@ -151,22 +143,20 @@ def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
         values["fleet"] = fleet.values
     classes = SettingClasses(recipe, values, imports_heavy=False)
     specs = list(plugin_specs(recipe))
-    registries = {path: registry for path, registry, _ in specs}
-    options = {path: options_type(registry, spec) for path, registry, spec in specs}
+    kinds = {(*path, "kind"): registry.kinds() for path, registry, _ in specs}
+    schemas = {path: plugin_schema(registry, spec) for path, registry, spec in specs}
     for path, _, spec in specs:
         table = _table_at(values, path)
         if table is not None:
-            _add_defaults(table, options[path], spec)
+            _add_defaults(table, schemas[path], spec)
+    schemas = {(): recipe_schema(), ("fleet",): fleet.schema, **schemas}
     for path, value in _leaves(values):
-        info = field_info(path, options) if path[0] != "fleet" else fleet.info(path[1:])
-        if path[-1] == "kind":
-            choices = tuple(registries[path[:-1]].kinds()) if path[:-1] in registries else ()
-        else:
-            choices = literals(info)
-        field = _field(path, value, info, choices, settable_by=classes.class_of(path))
+        above = next(path[:depth] for depth in range(len(path) - 1, -1, -1) if path[:depth] in schemas)
+        schema = schema_at(schemas[above] or {}, path[len(above) :])
+        field = form_field(path, value, schema, settable_by=classes.class_of(path), kinds=kinds.get(path, ()))
         if field is not None:
             yield field
-    yield from (_list_field(*plugin_list) for plugin_list in plugin_lists(recipe))
+    yield from (list_field(*plugin_list) for plugin_list in plugin_lists(recipe))
 
 
 def _table_at(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
@@ -177,57 +167,12 @@ def _table_at(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] |
     return table if isinstance(table, dict) else None
 
 
-def _add_defaults(table: dict[str, Any], options: type[BaseModel] | None, spec: Mapping[str, Any]) -> None:
+def _add_defaults(table: dict[str, Any], schema: Values | None, spec: Mapping[str, Any]) -> None:
     """Adds the missing options of a plugin to its table: their defaults, None without one."""
-    for name, info in options.model_fields.items() if options is not None else ():
+    for name, option in (schema or {}).get("properties", {}).items():
         if name not in spec:
-            default = info.get_default(call_default_factory=True)
-            default = default.value if isinstance(default, Enum) else default
+            default = option.get("default")
             table[name] = default if isinstance(default, bool | int | float | str) else None
-
-
-def _list_field(path: tuple[str, ...], registry: Registry[Any], specs: Sequence[Mapping[str, Any]]) -> FormField:
-    """Returns the field of a list of plugins, with their kinds in order."""
-    info = walk(Recipe, path)
-    return FormField(
-        key=".".join(path),
-        title=title_of(".".join(path)),
-        owner=owner_of(".".join(path)),
-        kind="plugins",
-        value=", ".join(str(spec.get("kind")) for spec in specs),
-        description=" ".join((info.description or "").split()) if info else "",
-        minimum=None,
-        maximum=None,
-        choices=tuple(registry.kinds()),
-        is_optional=True,
-        is_basic=is_basic(".".join(path)),
-        settable_by=SettableBy.AGENT.value,
-        entries=tuple(toml_text(dict(spec)) for spec in specs),
-    )
-
-
-def _field(
-    path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: tuple[str, ...], *, settable_by: SettableBy
-) -> FormField | None:
-    kind = kind_of(value, info) or ("text" if choices else None)
-    if kind is None:
-        return None
-    key = ".".join(path)
-    minimum, maximum = bounds(info)
-    return FormField(
-        key=key,
-        title=title_of(key, info.title if info else None),
-        owner=owner_of(key),
-        kind=kind,
-        value=value,
-        description=" ".join((info.description or "").split()) if info else "",
-        minimum=minimum,
-        maximum=maximum,
-        choices=choices,
-        is_optional=value is None or (info is not None and type(None) in get_args(info.annotation)),
-        is_basic=is_basic(key),
-        settable_by=settable_by.value,
-    )
 
 
 def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -5,8 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.cli.recipes.downloads import Need, needs
-from astraflow.cli.recipes.gpu_placement import GpuUse, gpu_uses, needs_gpu, setup_of, trainer_use
-from astraflow.cli.recipes.limits import engine_context, longest_row, problems
+from astraflow.cli.recipes.placement import (
+    GpuUse,
+    engine_context,
+    gpu_uses,
+    longest_row,
+    needs_gpu,
+    problems,
+    setup_of,
+    trainer_use,
+)
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.shapes import ModelShape, model_shape
 from astraflow.raas.engines.memory import MAX_RANK, SERVERS, ServerMemory, server_memory

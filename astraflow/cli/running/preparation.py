@@ -1,6 +1,6 @@
 """Models before training: whether their files are here, and a short supervised warm start, run once and cached."""
 
-from astraflow.cli.recipes.machine_checks import SIMULATED_KIND
+from astraflow.cli.recipes.cards import SIMULATED_KIND
 from astraflow.cli.running.supervisor import PROGRESS
 from astraflow.models import models
 from astraflow.models.base import OnProgress, WarmStartProgress

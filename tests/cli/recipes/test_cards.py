@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.cli.recipes import cards as module
-from astraflow.cli.recipes.cards import Machine, needs_of, obstacles, recipe_cards
-from astraflow.cli.recipes.machine_checks import SECOND_ENGINE_BYTES
+from astraflow.cli.recipes.cards import SECOND_ENGINE_BYTES, Machine, needs_of, obstacles, recipe_cards
 from astraflow.contract.launching import RecipeObstacle
 from astraflow.models.shapes import model_shape
 from astraflow.raas.engines.server.installation.host import Gpu
