@@ -10,29 +10,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from astraflow.cli.checks.calibrate_command import calibrate
-from astraflow.cli.checks.commands import check, doctor
+from astraflow.cli.checks.commands import calibrate, check, doctor
 from astraflow.cli.engines.commands import engines
 from astraflow.cli.evaluation.commands import evaluate
-from astraflow.cli.fetch_command import fetch
 from astraflow.cli.fleet.commands import fleet
-from astraflow.cli.inspection.commands import report, view
-from astraflow.cli.inspection.plugin_commands import plugins
-from astraflow.cli.inspection.set_aside_command import set_aside
-from astraflow.cli.inspection.tracking_command import track
+from astraflow.cli.inspection.commands import plugins, report, set_aside, track, view
 from astraflow.cli.inspection.trajectories_command import trajectories
-from astraflow.cli.maintainer.commands import maintainer
-from astraflow.cli.maintainer.mcp_command import mcp
-from astraflow.cli.models.commands import chat, export
-from astraflow.cli.page.audit_commands import audit, login_link
-from astraflow.cli.page.runs_commands import runs
-from astraflow.cli.recipes.commands import recipes
-from astraflow.cli.recipes.new_command import new
+from astraflow.cli.maintainer.commands import maintainer, mcp
+from astraflow.cli.models.commands import chat, export, fetch
+from astraflow.cli.page.commands import audit, login_link, runs
+from astraflow.cli.recipes.commands import new, recipes
 from astraflow.cli.running.commands import demo, prepare, run
 from astraflow.cli.services.commands import join, serve
 from astraflow.cli.services.health import health
-from astraflow.cli.services.key_commands import keys
-from astraflow.cli.services.tokens import token
+from astraflow.cli.services.tokens import keys, token
 from astraflow.cli.simulate import simulate
 from astraflow.contract.errors import AstraFlowError, DeadlineExceeded
 

@@ -1,5 +1,6 @@
 """Endpoints of a run: given as options, or found among the active runs of this machine."""
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from astraflow.cli.options import TOKEN, read_token
 from astraflow.cli.run_directory import folder_of
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.folders.run_folders import RunFolder, active_runs
-from astraflow.wire.channel import ClientTls, authority_client_tls
+from astraflow.wire.channel import ClientTls, ServiceChannel, authority_client_tls, dial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,23 +22,31 @@ class RunEndpoint:
     advertised: str = ""
     """Name under which other machines reach it; empty if unknown."""
 
+    def dial(self) -> AbstractAsyncContextManager[ServiceChannel]:
+        """Connects to the service for the block."""
+        return dial(self.address, token=self.token, tls=self.tls)
 
-def find_run(address: str, token: str, token_file: Path | None) -> RunEndpoint:
+
+def find_run(address: str, token: str, token_file: Path | None, client_tls: ClientTls | None = None) -> RunEndpoint:
     """Returns the run at `address` with the given token; missing values come from the latest active run here.
 
+    client_tls: given TLS settings, which replace those of the active run.
     Raises: InvalidInput when no run is active on this machine, `address` names a folder or run instead of a service, or
     no token is known for it.
     """
     _check_address(address)
     token = token or read_token(token_file)
     if address and token:
-        return RunEndpoint(address=address, token=token)  # a given token implies given TLS options
+        return RunEndpoint(address=address, token=token, tls=client_tls)  # a given token implies given TLS options
     for directory in active_runs():
         facts = directory.facts
         if facts.dataflow and address in ("", facts.dataflow):
-            tls = authority_client_tls(Authority.load(directory.authority)) if facts.is_tls else None
-            advertised = facts.enroll.rpartition(":")[0]
-            return RunEndpoint(address=facts.dataflow, token=token or directory.token, tls=tls, advertised=advertised)
+            return RunEndpoint(
+                address=facts.dataflow,
+                token=token or directory.token,
+                tls=client_tls or _tls_of(directory),
+                advertised=facts.enroll.rpartition(":")[0],
+            )
     if address:
         raise InvalidInput(
             f"cannot call {address!r}: no token is known for it; ADDRESS is HOST:PORT of an active run: give its "
@@ -48,6 +57,35 @@ def find_run(address: str, token: str, token_file: Path | None) -> RunEndpoint:
         "cannot find a run: none is active on this machine; start one (astraflow demo), or give its ADDRESS and token",
         code="cli.no_active_run",
     )
+
+
+def find_fleet(address: str, token: str, token_file: Path | None, client_tls: ClientTls | None = None) -> RunEndpoint:
+    """Returns the fleet service at `address`, or the fleet service of the latest active run on this machine.
+
+    Raises: InvalidInput when no such run is active, or no token is known for `address`.
+    """
+    token = token or read_token(token_file)
+    if address and token:
+        return RunEndpoint(address=address, token=token, tls=client_tls)
+    for directory in active_runs():
+        facts = directory.facts
+        if facts.fleet and address in ("", facts.fleet):
+            tls = client_tls or _tls_of(directory)
+            return RunEndpoint(address=facts.fleet, token=token or directory.token, tls=tls)
+    if address:
+        raise InvalidInput(
+            f"cannot call {address!r}: no token is known for it; give --token-file, or set {TOKEN} to the run token",
+            code="cli.no_token",
+        )
+    raise InvalidInput(
+        "cannot find a fleet service: no active run on this machine has one; start one (astraflow run RECIPE --fleet), "
+        "or give --address HOST:PORT and its token",
+        code="cli.no_active_run",
+    )
+
+
+def _tls_of(directory: RunFolder) -> ClientTls | None:
+    return authority_client_tls(Authority.load(directory.authority)) if directory.facts.is_tls else None
 
 
 def _check_address(address: str) -> None:

@@ -243,7 +243,7 @@ def test_the_demo_selects_the_recipe_and_the_fleet_by_its_options(
 ) -> None:
     began: list[tuple[str, bool]] = []
 
-    def run_locally(recipe: Any, options: Any, **_: Any) -> int:
+    def run_locally(recipe: Any, options: Any, *_: Any, **__: Any) -> int:
         began.append((recipe.name, options.has_fleet))
         return 0
 

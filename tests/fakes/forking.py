@@ -34,7 +34,7 @@ IMPORTS = (
     "alembic.command",
     "astraflow.cli.running.local_run",
     "astraflow.cli.main",
-    "astraflow.cli.running.preparation",
+    "astraflow.cli.running.programs",
     "astraflow.cli.recipes.form",
     "astraflow.cli.services.roles",
     "astraflow.cli.services.commands",

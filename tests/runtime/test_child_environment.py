@@ -48,7 +48,7 @@ STARTS = {
     "astraflow/cli/page/page_programs.py": "the same command line",
     "astraflow/cli/recipes/fleet_form.py": "the same command line",
     "astraflow/cli/run_directory.py": "git",
-    "astraflow/cli/services/roles.py": "the same process, as another command of ours",
+    "astraflow/cli/services/control_processes.py": "the same process, as another command of ours",
     "astraflow/environments/container_engine.py": "client of a container engine; containers get no variable",
     "astraflow/environments/terminal/supervisor.py": "tests of a task, in their sandbox or container",
     "astraflow/runtime/processes/child.py": "environment of the caller",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astraflow.cli.checks.tables import print_results
 from astraflow.contract.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -17,6 +16,14 @@ if TYPE_CHECKING:
     from astraflow.contract.rollouts.tasks import Prompt
     from astraflow.environments.base import Observation
     from astraflow.environments.episodes import Expert
+
+from typing import TYPE_CHECKING
+
+from astraflow.contract.plugins import CheckResult, Outcome
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the plugin.")]
 Options = Annotated[
@@ -165,3 +172,41 @@ def _prompts(dataset: str) -> "list[Prompt]":
 def _answer_of(prompt: "Prompt") -> str:
     answer = prompt.fields.get("answer")
     return answer if isinstance(answer, str) else ""
+
+
+_FILE_COLUMNS = 160
+"""Width of the table in a file or pipe."""
+
+
+def print_results(results: list[CheckResult], *, part: str) -> None:
+    """Prints the table. Raises: typer.Exit with code 1 when a check failed."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_FILE_COLUMNS)
+    console.print(result_table(results, part=part))
+    counts = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
+    console.print(", ".join(f"{count} {outcome.value}" for outcome, count in counts.items()))
+    if counts[Outcome.FAILED]:
+        raise typer.Exit(1)
+
+
+def result_table(results: list[CheckResult], *, part: str) -> "Table":
+    """Returns a table with one row for each checked promise of the part."""
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {Outcome.PASSED: "green", Outcome.FAILED: "red", Outcome.UNSUPPORTED: "yellow"}
+    table = Table(box=None)
+    table.add_column("", no_wrap=True)
+    table.add_column(f"the {part}", no_wrap=True)
+    is_timed = any(result.seconds for result in results)
+    if is_timed:
+        table.add_column("seconds", justify="right")
+    table.add_column("detail", overflow="fold")
+    for result in results:
+        mark = Text(result.outcome.value, style=styles[result.outcome])
+        seconds = [f"{result.seconds:.2f}"] if is_timed else []
+        table.add_row(mark, Text(result.promise), *seconds, Text(result.detail))
+    return table

@@ -1,22 +1,21 @@
 """`astraflow evaluate`: scores a version of a run, a hosted endpoint, or a model folder on tasks of a recipe."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from astraflow.cli.option_groups import CallGroup, with_groups
 from astraflow.cli.options import (
     Address,
-    Authority,
     Overrides,
     RecipeArgument,
-    TlsCa,
-    TlsClientCertificate,
-    TlsClientKey,
-    Token,
-    TokenFile,
     check_recipe,
 )
+
+if TYPE_CHECKING:
+    from astraflow.cli.evaluation.baselines import BaselineRequest
 
 evaluate = typer.Typer(
     help="Score a version of a run, a hosted endpoint, or a model folder.", no_args_is_help=True, add_completion=False
@@ -34,8 +33,40 @@ Episodes = Annotated[
 EpisodeTimeout = Annotated[float, typer.Option(min=0.001, help="Time limit of an episode, in seconds.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringGroup:
+    """Options of a score without a run."""
+
+    samples: Samples = 0
+    limit: Limit = 0
+    seed: Seed = None
+    episode_timeout: EpisodeTimeout = 900.0
+    overrides: Overrides = field(default_factory=list)
+    episodes: Episodes = None
+    as_json: AsJson = False
+
+    def request(self, recipe: str, name: str, *, concurrency: int) -> "BaselineRequest":
+        """Returns the request for the tasks `name` of a recipe. Raises: InvalidInput for an unknown recipe."""
+        from astraflow.cli.evaluation.baselines import BaselineRequest
+
+        return BaselineRequest(
+            recipe=check_recipe(recipe),
+            overrides=tuple(self.overrides),
+            name=name,
+            samples=self.samples,
+            prompts=self.limit,
+            seed=self.seed,
+            concurrency=concurrency,
+            timeout_s=self.episode_timeout,
+            episodes=self.episodes,
+            as_json=self.as_json,
+        )
+
+
 @evaluate.command()
+@with_groups
 def version(
+    access: CallGroup,
     name: Annotated[str, typer.Argument(help="Name of an evaluation of the run's recipe.")],
     address: Address = "",
     version: Annotated[
@@ -46,24 +77,18 @@ def version(
     ] = [],  # noqa: B006 (typer copies it)
     reason: Annotated[str, typer.Option(help="Reason, for the journal.")] = "requested on the command line",
     as_json: AsJson = False,
-    token: Token = "",
-    token_file: TokenFile = None,
-    authority: Authority = None,
-    tls_ca: TlsCa = None,
-    tls_client_certificate: TlsClientCertificate = None,
-    tls_client_key: TlsClientKey = None,
 ) -> None:
     """Evaluate a version of a run while training continues. Ctrl-C ends the waiting, not the evaluation."""
     from astraflow.cli.evaluation.rounds import request_and_follow
-    from astraflow.cli.run_endpoints import client_tls, find_run
 
-    endpoint = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or endpoint.tls
-    raise typer.Exit(request_and_follow(endpoint, name, version, tls=tls, reason=reason, as_json=as_json))
+    endpoint = access.find_run(address)
+    raise typer.Exit(request_and_follow(endpoint, name, version, reason=reason, as_json=as_json))
 
 
 @evaluate.command()
+@with_groups
 def folder(
+    scoring: ScoringGroup,
     recipe: RecipeArgument,
     name: Tasks,
     folders: Annotated[
@@ -80,38 +105,21 @@ def folder(
             "only simulates.",
         ),
     ] = "",
-    samples: Samples = 0,
-    limit: Limit = 0,
-    seed: Seed = None,
     concurrency: Concurrency = 32,
-    episode_timeout: EpisodeTimeout = 900.0,
-    overrides: Overrides = [],  # noqa: B006 (typer copies it)
-    episodes: Episodes = None,
-    as_json: AsJson = False,
 ) -> None:
     """Score a model folder on the tasks of a recipe, without a run. Ctrl-C prints the scores so far.
 
     For example: astraflow evaluate folder reverse progress ./model
     """
-    from astraflow.cli.evaluation.baselines import BaselineRequest, score_folders
+    from astraflow.cli.evaluation.baselines import score_folders
 
-    request = BaselineRequest(
-        recipe=check_recipe(recipe),
-        overrides=tuple(overrides),
-        name=name,
-        samples=samples,
-        prompts=limit,
-        seed=seed,
-        concurrency=concurrency,
-        timeout_s=episode_timeout,
-        episodes=episodes,
-        as_json=as_json,
-    )
-    raise typer.Exit(score_folders(request, folders, engine=engine))
+    raise typer.Exit(score_folders(scoring.request(recipe, name, concurrency=concurrency), folders, engine=engine))
 
 
 @evaluate.command()
+@with_groups
 def endpoint(
+    scoring: ScoringGroup,
     recipe: RecipeArgument,
     name: Tasks,
     url: Annotated[str, typer.Argument(help="Address up to the version, such as https://api.example.com/v1.")],
@@ -139,20 +147,13 @@ def endpoint(
     omit: Annotated[
         list[str], typer.Option(metavar="FIELD", help="Field that the endpoint refuses, such as temperature.")
     ] = [],  # noqa: B006 (typer copies it)
-    samples: Samples = 0,
-    limit: Limit = 0,
-    seed: Seed = None,
     concurrency: Concurrency = 16,
-    episode_timeout: EpisodeTimeout = 900.0,
-    overrides: Overrides = [],  # noqa: B006 (typer copies it)
-    episodes: Episodes = None,
-    as_json: AsJson = False,
 ) -> None:
     """Score a hosted endpoint on the tasks of a recipe, without a run. Ctrl-C prints the scores so far.
 
     For example: astraflow evaluate endpoint reverse progress http://127.0.0.1:8000/v1 --model NAME
     """
-    from astraflow.cli.evaluation.baselines import BaselineRequest, read_key, score_endpoint
+    from astraflow.cli.evaluation.baselines import read_key, score_endpoint
 
     options: dict[str, Any] = {
         "base_url": url,
@@ -165,17 +166,5 @@ def endpoint(
         "max_calls": max_calls,
         "max_tokens": max_tokens,
     }
-    request = BaselineRequest(
-        recipe=check_recipe(recipe),
-        overrides=tuple(overrides),
-        name=name,
-        samples=samples,
-        prompts=limit,
-        seed=seed,
-        concurrency=concurrency,
-        timeout_s=episode_timeout,
-        episodes=episodes,
-        as_json=as_json,
-    )
     key = read_key(api_key_file, api_key_variable)
-    raise typer.Exit(score_endpoint(request, options, model, key=key))
+    raise typer.Exit(score_endpoint(scoring.request(recipe, name, concurrency=concurrency), options, model, key=key))

@@ -20,14 +20,11 @@ from astraflow.contract.reports.evaluations import EvaluationReport, EvaluationS
 from astraflow.runtime import logs
 from astraflow.runtime.retries import retry
 from astraflow.runtime.service import run_process, run_until
-from astraflow.wire.channel import ClientTls, dial
 
 POLL_INTERVAL_S = 0.5
 
 
-def request_and_follow(
-    endpoint: RunEndpoint, name: str, versions: Sequence[str], *, tls: ClientTls | None, reason: str, as_json: bool
-) -> int:
+def request_and_follow(endpoint: RunEndpoint, name: str, versions: Sequence[str], *, reason: str, as_json: bool) -> int:
     """Requests a round, waits for its end and prints it; returns the exit code, 0 for a round with scores.
 
     Raises: InvalidInput, Conflict, and errors of the connection to the run.
@@ -37,7 +34,7 @@ def request_and_follow(
     ended: list[EvaluationReport] = []
 
     async def work() -> None:
-        async with dial(endpoint.address, token=endpoint.token, tls=tls) as link:
+        async with endpoint.dial() as link:
             client = ControlPlaneClient(link)
             chosen_versions = await _parse_versions(client, versions)
             requested = await client.evaluate(FlowId(name), chosen_versions, actor=getpass.getuser(), reason=reason)

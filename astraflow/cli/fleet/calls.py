@@ -4,12 +4,9 @@ import asyncio
 import getpass
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
-from astraflow.access.authority import Authority
-from astraflow.cli.options import TOKEN, read_token
-from astraflow.cli.run_endpoints import RunEndpoint, client_tls
+from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet.decisions import Decision
@@ -18,51 +15,15 @@ from astraflow.contract.fleet.plans import Actor, AppliedPlan, PlanId, PlanReque
 from astraflow.contract.fleet.pools import KillScope
 from astraflow.contract.fleet.preflight import PreflightResult
 from astraflow.contract.ids import PoolId
-from astraflow.runtime.folders.run_folders import active_runs
-from astraflow.wire.channel import authority_client_tls, dial
 
 T = TypeVar("T")
-
-
-def find_fleet(
-    address: str,
-    token: str,
-    token_file: Path | None,
-    authority: Path | None,
-    tls_ca: Path | None,
-    tls_client_certificate: Path | None,
-    tls_client_key: Path | None,
-) -> RunEndpoint:
-    """Returns the fleet service at `address`, or the fleet service of the latest active run on this machine.
-
-    Raises: InvalidInput when no such run is active, or no token is known for `address`.
-    """
-    token = token or read_token(token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority)
-    if address and token:
-        return RunEndpoint(address=address, token=token, tls=tls)
-    for directory in active_runs():
-        facts = directory.facts
-        if facts.fleet and address in ("", facts.fleet):
-            run_tls = authority_client_tls(Authority.load(directory.authority)) if facts.is_tls else None
-            return RunEndpoint(address=facts.fleet, token=token or directory.token, tls=tls or run_tls)
-    if address:
-        raise InvalidInput(
-            f"cannot call {address!r}: no token is known for it; give --token-file, or set {TOKEN} to the run token",
-            code="cli.no_token",
-        )
-    raise InvalidInput(
-        "cannot find a fleet service: no active run on this machine has one; start one (astraflow run RECIPE --fleet), "
-        "or give --address HOST:PORT and its token",
-        code="cli.no_active_run",
-    )
 
 
 def ask(endpoint: RunEndpoint, call: Callable[[FleetPlaneClient], Awaitable[T]]) -> T:
     """Makes one call. Raises: the errors of the client."""
 
     async def connect_and_call() -> T:
-        async with dial(endpoint.address, token=endpoint.token, tls=endpoint.tls) as link:
+        async with endpoint.dial() as link:
             return await call(FleetPlaneClient(link))
 
     return asyncio.run(connect_and_call())

@@ -1,40 +1,44 @@
-"""Commands that show a live run (`report`) or an ended run (`view`)."""
+"""Commands that show a run or follow it: `report`, `view`, `plugins`, `set-aside`, `track`."""
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from astraflow.cli.option_groups import CallGroup, with_groups
 from astraflow.cli.options import (
     Address,
-    Authority,
     Port,
-    TlsCa,
-    TlsClientCertificate,
-    TlsClientKey,
-    Token,
-    TokenFile,
 )
 
+if TYPE_CHECKING:
+    from astraflow.archive.set_aside import SetAsideFile
 
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from astraflow.cli.run_endpoints import RunEndpoint
+    from astraflow.contract.reports.report import Report
+    from astraflow.tracking.exporter import Exporter
+
+
+@with_groups
 def report(
+    access: CallGroup,
     address: Address = "",
     once: Annotated[bool, typer.Option("--once", help="Print the current report and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each report.")] = False,
-    token: Token = "",
-    token_file: TokenFile = None,
-    authority: Authority = None,
-    tls_ca: TlsCa = None,
-    tls_client_certificate: TlsClientCertificate = None,
-    tls_client_key: TlsClientKey = None,
 ) -> None:
     """Watch an active run in the terminal. `astraflow view RUN` shows an ended one."""
     from astraflow.cli.inspection.report_viewer import view
-    from astraflow.cli.run_endpoints import client_tls, find_run
 
-    endpoint = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or endpoint.tls
-    raise typer.Exit(view(endpoint, tls=tls, once=once, as_json=as_json))
+    endpoint = access.find_run(address)
+    raise typer.Exit(view(endpoint, once=once, as_json=as_json))
 
 
 def view(
@@ -46,3 +50,197 @@ def view(
     from astraflow.cli.run_directory import find_run_folder
 
     raise typer.Exit(view_archived_run(find_run_folder(run_dir), port=port, print_message=typer.echo))
+
+
+Flow = Annotated[str, typer.Option(help="Change the selector or the filters of this flow.")]
+Policy = Annotated[str, typer.Option(help="Change the sampler of this policy's stream.")]
+Selector = Annotated[str, typer.Option(metavar="JSON", help="""Selector of a flow, such as '{"kind": "greso"}'.""")]
+Filters = Annotated[
+    str, typer.Option(metavar="JSON", help="""All filters of a flow in order, such as '[{"kind": "informative"}]'.""")
+]
+Sampler = Annotated[
+    str, typer.Option(metavar="JSON", help="""Sampler of a policy, such as '{"kind": "replay", "ratio": 0.3}'.""")
+]
+File = Annotated[
+    str, typer.Option(metavar="FILE", help="Python file on the host of dataflow that registers the new plugins.")
+]
+Reason = Annotated[
+    str, typer.Option(help="Reason, recorded in the run's events with your name; required for a change.")
+]
+
+
+@with_groups
+def plugins(
+    access: CallGroup,
+    address: Address = "",
+    flow: Flow = "",
+    policy: Policy = "",
+    selector: Selector = "",
+    filters: Filters = "",
+    sampler: Sampler = "",
+    file: File = "",
+    reason: Reason = "",
+) -> None:
+    """Show the data algorithms of a run, or change them from the next version on, without a restart."""
+    from astraflow.cli.inspection.plugins import change_plugins, read_change, show_plugins
+
+    change = read_change(
+        flow=flow, policy=policy, selector=selector, filters=filters, sampler=sampler, file=file, reason=reason
+    )
+    endpoint = access.find_run(address)
+    if change is None:
+        show_plugins(endpoint)
+    else:
+        change_plugins(endpoint, change)
+
+
+_KEPT = ("weights/*/*.damaged", "dataflow/*.unreadable.sqlite")
+"""Damaged files that the weight store and dataflow's archive keep beside the others."""
+
+
+def set_aside(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="Folder or name of a run, active or ended.")],
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Write the data there as JSON lines, one file each.")
+    ] = None,
+    names: Annotated[list[str], typer.Option("--name", metavar="NAME", help="Only this file; may be repeated.")] = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """List the batches of a run that ended their trainer and the stored records that could not be read; export them.
+
+    The first line of an exported file has a summary; each other line is a row of the batch, or a record.
+    """
+    from astraflow.archive.set_aside import SET_ASIDE_PATH, SetAsideFiles, export
+    from astraflow.cli.run_directory import find_run_folder
+    from astraflow.contract.errors import InvalidInput
+
+    run = find_run_folder(run_dir).path
+    folder = run / SET_ASIDE_PATH
+    files = [file for file in SetAsideFiles(folder).files() if not names or file.name in names]
+    unknown = set(names) - {file.name for file in files}
+    if unknown:
+        raise InvalidInput(
+            f"cannot find {min(unknown)!r}: {str(folder)!r} has no such file; list the names without --name",
+            code="set_aside.unknown",
+        )
+    kept = [] if names or to is not None else sorted(path for pattern in _KEPT for path in run.glob(pattern))
+    if not files and not kept:
+        typer.echo("nothing was set aside")
+    for path in kept:
+        typer.echo(f"{path.relative_to(run)}: damaged, {path.stat().st_size} bytes, no longer used")
+    for file in files:
+        typer.echo(_line(file) if to is None else f"exported {export(file, to)}")
+
+
+def _line(file: "SetAsideFile") -> str:
+    """Returns one file as text."""
+    at = datetime.fromtimestamp(file.at, UTC)
+    return f"{file.name}: {at:%Y-%m-%d %H:%M:%S} UTC, {file.summary or f'unreadable, {file.size_bytes} bytes'}"
+
+
+PROGRESS = "exported.json"
+"""File in the tracker's folder with the last exported step of each policy."""
+
+
+@with_groups
+def track(
+    access: CallGroup,
+    tracker: Annotated[str, typer.Argument(metavar="TRACKER", help="tensorboard, wandb, trackio or mlflow.")],
+    address: Address = "",
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Export an ended run, given by its folder or name, and exit."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for local files of the tracker.")] = Path("tracking"),
+    options: Annotated[
+        list[str],
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Option of the tracker, such as project=math; may be repeated."
+        ),
+    ] = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """Export the training metrics of a run to an experiment tracker, live or after its end.
+
+    Follows the run until it is complete or the command is stopped; started again, it continues where it stopped.
+    """
+    from astraflow.runtime import logs
+    from astraflow.runtime.service import run_process
+
+    logs.configure(level="WARNING")
+    if run_dir is not None:
+        code = run_process(lambda _: asyncio.to_thread(_export_ended_run, run_dir, tracker, options, out))
+    else:
+        endpoint = access.find_run(address)
+        code = run_process(lambda stop: _follow(endpoint, tracker, options, out, stop))
+    raise typer.Exit(code)
+
+
+def _export_ended_run(run_dir: Path, tracker: str, options: list[str], out: Path) -> None:
+    from astraflow.cli.run_directory import find_run_folder
+    from astraflow.client.offline_run import offline_reports
+
+    folder = find_run_folder(run_dir)
+    run = folder.facts.run
+    with _exporter(run, tracker, options, out) as exporter:
+        exporter.export(
+            offline_reports(
+                folder.path, on_skipped=lambda problem: typer.echo(f"skipped a report: {problem}", err=True)
+            )
+        )
+
+
+async def _follow(endpoint: "RunEndpoint", tracker: str, options: list[str], out: Path, stop: asyncio.Event) -> None:
+    from astraflow.client.control_plane import ControlPlaneClient
+    from astraflow.runtime.service import run_until
+
+    async with endpoint.dial() as link:
+        run = (await ControlPlaneClient(link).report()).run  # fails at once for a wrong address or token
+    with _exporter(run, tracker, options, out) as exporter:
+        await run_until(stop, exporter.follow(_all_reports(endpoint)), drain=_no_drain)
+
+
+async def _all_reports(endpoint: "RunEndpoint") -> AsyncIterator["Report"]:
+    """Yields the recorded reports of the run, then each new one, across restarts of the dataflow service."""
+    from astraflow.cli.inspection.report_viewer import reports
+    from astraflow.client.control_plane import ControlPlaneClient
+    from astraflow.contract.errors import AstraFlowError
+
+    async with endpoint.dial() as link:
+        for resolution_s in (60, 1):
+            async for report in ControlPlaneClient(link).iterate_history(limit=10**6, resolution_s=resolution_s):
+                yield report
+    async with aclosing(reports(endpoint)) as stream:
+        is_available = True
+        async for item in stream:
+            if not isinstance(item, AstraFlowError):
+                is_available = True
+                yield item
+            elif is_available:
+                is_available = False
+                typer.echo(f"the run is unavailable, waiting for it: {item}", err=True)
+
+
+@contextmanager
+def _exporter(run: str, tracker: str, options: list[str], out: Path) -> Iterator["Exporter"]:
+    from astraflow.runtime.config.toml import parse_override
+    from astraflow.tracking import trackers
+    from astraflow.tracking.base import TrackedRun
+    from astraflow.tracking.exporter import Exporter
+
+    spec: dict[str, Any] = {"kind": tracker}
+    for option in options:
+        spec.update(parse_override(option))
+    folder = out / tracker
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", run)
+    target = trackers.build(spec, TrackedRun(name=name, folder=folder, id=name))
+    try:
+        exporter = Exporter(target, folder / f"{name}.{PROGRESS}")
+        typer.echo(f"exporting {run} to {target.location}")
+        yield exporter
+        typer.echo(f"exported {exporter.steps} steps to {target.location}")
+    finally:
+        target.close()
+
+
+async def _no_drain() -> None:
+    """Does nothing: the record of exported steps is complete at any time."""

@@ -19,20 +19,19 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot, PluginSpec
 from astraflow.contract.reports.report import Report
-from astraflow.wire.channel import ClientTls, dial
 
 T = TypeVar("T")
 
 
-def show_plugins(endpoint: RunEndpoint, *, tls: ClientTls | None) -> None:
+def show_plugins(endpoint: RunEndpoint) -> None:
     """Prints the active plugins and those planned for the next version."""
-    report = asyncio.run(_call(endpoint, tls, ControlPlaneClient.report))
+    report = asyncio.run(_call(endpoint, ControlPlaneClient.report))
     Console(highlight=False, soft_wrap=True).print(plugin_slot_table(report))
 
 
-def change_plugins(endpoint: RunEndpoint, change: PluginChange, *, tls: ClientTls | None) -> None:
+def change_plugins(endpoint: RunEndpoint, change: PluginChange) -> None:
     """Changes plugins of a run and prints its answer. Raises: InvalidInput, UnknownPolicy."""
-    answer = asyncio.run(_call(endpoint, tls, lambda client: client.change_plugins(change)))
+    answer = asyncio.run(_call(endpoint, lambda client: client.change_plugins(change)))
     Console(highlight=False, soft_wrap=True).print(Text(answer))
 
 
@@ -70,8 +69,8 @@ def plugin_slot_table(report: Report) -> Table:
     return table
 
 
-async def _call(endpoint: RunEndpoint, tls: ClientTls | None, call: Callable[[ControlPlaneClient], Awaitable[T]]) -> T:
-    async with dial(endpoint.address, token=endpoint.token, tls=tls) as link:
+async def _call(endpoint: RunEndpoint, call: Callable[[ControlPlaneClient], Awaitable[T]]) -> T:
+    async with endpoint.dial() as link:
         return await call(ControlPlaneClient(link))
 
 

@@ -1,6 +1,7 @@
 """Report of a run in the terminal as tables, live or once, or as JSON."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from pydantic import TypeAdapter
@@ -10,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from astraflow.cli.evaluation.rounds import round_table
-from astraflow.cli.inspection.report_stream import reports
 from astraflow.cli.inspection.screen import number, share, size
 from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
@@ -18,24 +18,24 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.records import render
 from astraflow.contract.reports.report import Event, NodeState, Report
 from astraflow.runtime import logs
+from astraflow.runtime.retries import TRANSIENT
 from astraflow.runtime.service import run_process, run_until
-from astraflow.wire.channel import ClientTls, dial
 
 
-def view(endpoint: RunEndpoint, *, tls: ClientTls | None, once: bool, as_json: bool) -> int:
+def view(endpoint: RunEndpoint, *, once: bool, as_json: bool) -> int:
     """Shows the reports of the run until stopped, or one report; returns the exit code."""
     logs.configure(level="ERROR")
     console = Console(highlight=False)
 
     async def main(stop: asyncio.Event) -> None:
-        async with dial(endpoint.address, token=endpoint.token, tls=tls) as link:
+        async with endpoint.dial() as link:
             report = await ControlPlaneClient(link).report()  # fails at once for a wrong address or token
         if once:
             _print(console, report, as_json=as_json)
         elif as_json or not console.is_terminal:
-            await run_until(stop, _follow_plainly(endpoint, tls, console, as_json=as_json), drain=_no_drain)
+            await run_until(stop, _follow_plainly(endpoint, console, as_json=as_json), drain=_no_drain)
         else:
-            await run_until(stop, _follow_live(endpoint, tls, console), drain=_no_drain)
+            await run_until(stop, _follow_live(endpoint, console), drain=_no_drain)
 
     return run_process(main)
 
@@ -59,16 +59,16 @@ def report_tables(report: Report) -> Group:
     )
 
 
-async def _follow_live(endpoint: RunEndpoint, tls: ClientTls | None, console: Console) -> None:
+async def _follow_live(endpoint: RunEndpoint, console: Console) -> None:
     with Live(console=console, auto_refresh=False) as live:
-        async with aclosing(reports(endpoint.address, token=endpoint.token, tls=tls)) as following:
+        async with aclosing(reports(endpoint)) as following:
             async for report in following:
                 content = _unreachable_line(report) if isinstance(report, AstraFlowError) else report_tables(report)
                 live.update(content, refresh=True)
 
 
-async def _follow_plainly(endpoint: RunEndpoint, tls: ClientTls | None, console: Console, *, as_json: bool) -> None:
-    async with aclosing(reports(endpoint.address, token=endpoint.token, tls=tls)) as following:
+async def _follow_plainly(endpoint: RunEndpoint, console: Console, *, as_json: bool) -> None:
+    async with aclosing(reports(endpoint)) as following:
         async for report in following:
             if not isinstance(report, AstraFlowError):
                 _print(console, report, as_json=as_json)
@@ -146,3 +146,22 @@ def _nodes(report: Report) -> Table:
                 size(node.counters.get("weight_bytes_delta", 0)),
             )
     return table
+
+
+RETRY_S = 0.5
+
+
+async def reports(endpoint: RunEndpoint) -> AsyncGenerator[Report | AstraFlowError, None]:
+    """Yields the reports of the run, one per second, without end; the error while it is unavailable.
+
+    Raises: NotAuthenticated, ProtocolMismatch, InvalidInput.
+    """
+    async with endpoint.dial() as link:
+        client = ControlPlaneClient(link)
+        while True:
+            try:
+                async for report in client.watch_report():
+                    yield report
+            except TRANSIENT as problem:
+                yield problem
+            await asyncio.sleep(RETRY_S)

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astraflow.cli.options import Address, Authority, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+from astraflow.cli.option_groups import CallGroup, with_groups
+from astraflow.cli.options import Address
 
 if TYPE_CHECKING:
     from astraflow.cli.run_endpoints import RunEndpoint
     from astraflow.contract.reports.queries import TrajectoryPage, TrajectoryQuery
     from astraflow.weights.store.storage.base import Folder
-    from astraflow.wire.channel import ClientTls
 
 
+@with_groups
 def trajectories(
+    access: CallGroup,
     to: Annotated[str, typer.Argument(metavar="TO", help="s3://BUCKET/PREFIX, or a folder. Each run has its own.")],
     address: Address = "",
     run_dir: Annotated[
@@ -33,12 +35,6 @@ def trajectories(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the state of exports to buckets.")] = Path(
         "tracking"
     ),
-    token: Token = "",
-    token_file: TokenFile = None,
-    authority: Authority = None,
-    tls_ca: TlsCa = None,
-    tls_client_certificate: TlsClientCertificate = None,
-    tls_client_key: TlsClientKey = None,
 ) -> None:
     """Export the sampled trajectories of a run to a bucket or a folder, live or after its end.
 
@@ -57,11 +53,8 @@ def trajectories(
         if run_dir is not None:
             code = run_process(lambda _: _export_ended_run(run_dir, folder, to))
         else:
-            from astraflow.cli.run_endpoints import client_tls, find_run
-
-            endpoint = find_run(address, token, token_file)
-            tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or endpoint.tls
-            code = run_process(lambda stop: _follow(endpoint, tls, folder, to, every_s, stop))
+            endpoint = access.find_run(address)
+            code = run_process(lambda stop: _follow(endpoint, folder, to, every_s, stop))
     raise typer.Exit(code)
 
 
@@ -93,17 +86,14 @@ async def _export_ended_run(run_dir: Path, folder: "Folder", to: str) -> None:
     typer.echo(f"exported {export.count} trajectories of {run} to {to}")
 
 
-async def _follow(
-    endpoint: "RunEndpoint", tls: "ClientTls | None", folder: "Folder", to: str, every_s: float, stop: asyncio.Event
-) -> None:
-    from astraflow.cli.inspection.report_stream import reports
+async def _follow(endpoint: "RunEndpoint", folder: "Folder", to: str, every_s: float, stop: asyncio.Event) -> None:
+    from astraflow.cli.inspection.report_viewer import reports
     from astraflow.client.control_plane import ControlPlaneClient
     from astraflow.runtime.clock import SystemClock
     from astraflow.runtime.service import run_until
     from astraflow.tracking.trajectory_export import TrajectoryExport
-    from astraflow.wire.channel import dial
 
-    async with dial(endpoint.address, token=endpoint.token, tls=tls) as link:
+    async with endpoint.dial() as link:
         client = ControlPlaneClient(link)
         run = (await client.report()).run  # fails at once for a wrong address or token
         typer.echo(f"exporting the trajectories of {run} to {to}")
@@ -112,7 +102,7 @@ async def _follow(
         async def do_nothing() -> None:
             """Does nothing: the exported files are complete at any time."""
 
-        async with aclosing(reports(endpoint.address, token=endpoint.token, tls=tls)) as stream:
+        async with aclosing(reports(endpoint)) as stream:
             following = export.follow(stream, every_s=every_s, clock=SystemClock(), on_problem=_print_problem)
             await run_until(stop, following, drain=do_nothing)
     typer.echo(f"exported {export.count} trajectories to {to}")

@@ -3,12 +3,15 @@
 import getpass
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from astraflow.cli.options import Authority, Directory, TokenFile, read_token
+from astraflow.cli.option_groups import with_groups
+from astraflow.cli.options import Advertise, Authority, Directory, TlsCertificate, TlsKey, TokenFile, read_token
+from astraflow.contract.errors import InvalidInput
 
 if TYPE_CHECKING:
     from astraflow.cli.run_endpoints import PlaneEndpoints
@@ -36,60 +39,85 @@ Key = Annotated[str, typer.Option(help="Idempotency key of an earlier attempt; a
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetServiceGroup:
+    """Options of commands that call the fleet service."""
+
+    fleet: Fleet = ""
+    token_file: TokenFile = None
+    authority: Authority = None
+
+    def planes(self, dataflow: str = "") -> "PlaneEndpoints":
+        """Returns the services of the run. Raises: InvalidInput when they are unknown."""
+        from astraflow.cli.run_endpoints import find_planes
+
+        return find_planes(dataflow, self.fleet, read_token(self.token_file), self.authority)
+
+    def call(self, request: "Callable[[FleetPlaneClient], Awaitable[T]]") -> T:
+        """Makes one call. Raises: the errors of the client."""
+        import asyncio
+
+        from astraflow.client.fleet_plane import connect_fleet
+
+        planes = self.planes()
+
+        async def connected() -> T:
+            async with connect_fleet(planes.fleet, planes.token, authority=planes.authority) as plane:
+                return await request(plane)
+
+        return asyncio.run(connected())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunServicesGroup(FleetServiceGroup):
+    """Options of commands that call dataflow and the fleet service."""
+
+    dataflow: Dataflow = ""
+
+    def both(self) -> "PlaneEndpoints":
+        """Returns the services of the run. Raises: InvalidInput when they are unknown."""
+        return self.planes(self.dataflow)
+
+
 @maintainer.command()
-def run(
-    config: Config = None,
-    dataflow: Dataflow = "",
-    fleet: Fleet = "",
-    directory: Directory = Path("maintainer-state"),
-    token_file: TokenFile = None,
-    authority: Authority = None,
-) -> None:
+@with_groups
+def run(service: RunServicesGroup, config: Config = None, directory: Directory = Path("maintainer-state")) -> None:
     """Run the maintainer until it is stopped."""
-    from astraflow.cli.services.roles import run_maintainer
+    from astraflow.cli.services.control_processes import run_maintainer
 
-    run_maintainer("run", _planes(dataflow, fleet, token_file, authority), config=config, directory=directory)
+    run_maintainer("run", service.both(), directory=directory, options={"config": config})
 
 
 @maintainer.command()
-def once(
-    config: Config = None,
-    dataflow: Dataflow = "",
-    fleet: Fleet = "",
-    directory: Directory = Path("maintainer-state"),
-    token_file: TokenFile = None,
-    authority: Authority = None,
-) -> None:
+@with_groups
+def once(service: RunServicesGroup, config: Config = None, directory: Directory = Path("maintainer-state")) -> None:
     """Wake the maintainer once, without a signal, and show its status."""
-    from astraflow.cli.services.roles import run_maintainer
+    from astraflow.cli.services.control_processes import run_maintainer
 
-    run_maintainer("once", _planes(dataflow, fleet, token_file, authority), config=config, directory=directory)
+    run_maintainer("once", service.both(), directory=directory, options={"config": config})
 
 
 @maintainer.command()
+@with_groups
 def prompt(
+    service: RunServicesGroup,
     config: Config = None,
-    dataflow: Dataflow = "",
-    fleet: Fleet = "",
-    token_file: TokenFile = None,
-    authority: Authority = None,
     is_offline: Annotated[
         bool, typer.Option("--offline", help="Without a run: only the system prompt and the tools.")
     ] = False,
 ) -> None:
     """Show the exact prompt for the model. Makes no call to a model."""
-    from astraflow.cli.services.roles import run_maintainer
+    from astraflow.cli.services.control_processes import run_maintainer
 
-    planes = None if is_offline else _planes(dataflow, fleet, token_file, authority)
-    run_maintainer("prompt", planes, config=config)
+    run_maintainer("prompt", None if is_offline else service.both(), options={"config": config})
 
 
 @maintainer.command()
 def replay(file: Annotated[Path, typer.Argument(help="Path of a transcript.jsonl.")]) -> None:
     """Check every plan of a transcript with the current guard; show differing verdicts and exit with code 1."""
-    from astraflow.cli.services.roles import replay_maintainer
+    from astraflow.cli.services.control_processes import run_maintainer
 
-    replay_maintainer(file)
+    run_maintainer("replay", None, str(file))
 
 
 @maintainer.command(name="eval")
@@ -123,47 +151,46 @@ def evaluate(
     ),
 ) -> None:
     """Score a model against the rule in simulated runs with the real guard. A hosted model needs its API key."""
-    from astraflow.cli.services.roles import run_maintainer
+    from astraflow.cli.services.control_processes import run_maintainer
 
     options = {
-        "--model": model,
-        "--kind": kind,
-        "--base-url": base_url,
-        "--prices": prices,
-        "--output": output,
-        "--seeds": seeds,
-        "--encounters": encounters,
-        "--usd-max": usd_max,
-        "--minutes-max": minutes_max,
+        "config": config,
+        "model": model,
+        "kind": kind,
+        "base-url": base_url,
+        "prices": prices,
+        "output": output,
+        "seeds": seeds,
+        "encounters": encounters,
+        "usd-max": usd_max,
+        "minutes-max": minutes_max,
+        "case": case,
+        "simulated": is_simulated,
+        "tuning": is_tuning,
     }
-    arguments = [part for name, value in options.items() if value not in (None, "") for part in (name, str(value))]
-    arguments += [part for name in case for part in ("--case", name)]
-    arguments += ["--simulated"] if is_simulated else []
-    arguments += ["--tuning"] if is_tuning else []
-    run_maintainer("eval", None, config=config, arguments=arguments)
+    run_maintainer("eval", options=options)
 
 
 @maintainer.command()
-def status(fleet: Fleet = "", token_file: TokenFile = None, authority: Authority = None) -> None:
+@with_groups
+def status(service: FleetServiceGroup) -> None:
     """Show the status of the maintainer and its waiting proposals."""
     from astraflow.cli.maintainer.settings import show_maintainer
 
     async def request(plane: "FleetPlaneClient") -> None:
         show_maintainer(await plane.maintainer(), await plane.proposals())
 
-    _call(request, fleet, token_file, authority)
+    service.call(request)
 
 
 @maintainer.command()
+@with_groups
 def mode(
+    service: FleetServiceGroup,
     mode: Annotated[str, typer.Argument(help="off, shadow, propose or auto.")],
     reason: Annotated[str, typer.Option(help="Reason, recorded in the audit log with your name.")] = "by hand",
-    fleet: Fleet = "",
-    token_file: TokenFile = None,
-    authority: Authority = None,
 ) -> None:
     """Set the mode of the maintainer."""
-    from astraflow.contract.errors import InvalidInput
     from astraflow.contract.fleet.maintainer import MaintainerMode
     from astraflow.contract.fleet.plans import Actor, Role
 
@@ -181,16 +208,15 @@ def mode(
         )
         typer.echo(decision.message)
 
-    _call(request, fleet, token_file, authority)
+    service.call(request)
 
 
 @maintainer.command()
+@with_groups
 def proposals(
+    service: FleetServiceGroup,
     is_all: Annotated[bool, typer.Option("--all", help="Include decided proposals: the latest hundred.")] = False,
     as_json: Json = False,
-    fleet: Fleet = "",
-    token_file: TokenFile = None,
-    authority: Authority = None,
 ) -> None:
     """List the proposals that wait for approval: effect, findings of the guard and expiry."""
     from astraflow.cli.fleet.tables import show
@@ -199,18 +225,17 @@ def proposals(
     async def request(plane: "FleetPlaneClient") -> None:
         show(await plane.proposals(only_waiting=not is_all), proposal_list, as_json=as_json)
 
-    _call(request, fleet, token_file, authority)
+    service.call(request)
 
 
 @maintainer.command()
+@with_groups
 def approve(
+    service: FleetServiceGroup,
     plan: Plan,
     reason: Annotated[str, typer.Option(help="Reason, recorded in the audit log with your name.")] = "",
     key: Key = "",
     as_json: Json = False,
-    fleet: Fleet = "",
-    token_file: TokenFile = None,
-    authority: Authority = None,
 ) -> None:
     """Approve a proposal and apply it, if the guard still allows it."""
     from astraflow.cli.fleet.tables import applied_line, show
@@ -221,18 +246,17 @@ def approve(
         applied = await approvals.approve(plane, PlanId(plan), key=key, reason=reason)
         show(applied, applied_line, as_json=as_json)
 
-    _call(request, fleet, token_file, authority)
+    service.call(request)
 
 
 @maintainer.command()
+@with_groups
 def reject(
+    service: FleetServiceGroup,
     plan: Plan,
     reason: Annotated[str, typer.Option(help="Reason, recorded in the audit log with your name.")],
     key: Key = "",
     as_json: Json = False,
-    fleet: Fleet = "",
-    token_file: TokenFile = None,
-    authority: Authority = None,
 ) -> None:
     """Reject a proposal; it can no longer be applied."""
     from astraflow.cli.fleet.tables import decision_line, show
@@ -243,26 +267,66 @@ def reject(
         decision = await approvals.reject(plane, PlanId(plan), key=key, reason=reason)
         show(decision, decision_line, as_json=as_json)
 
-    _call(request, fleet, token_file, authority)
+    service.call(request)
 
 
-def _planes(dataflow: str, fleet: str, token_file: Path | None, authority: Path | None) -> "PlaneEndpoints":
-    from astraflow.cli.run_endpoints import find_planes
-
-    return find_planes(dataflow, fleet, read_token(token_file), authority)
+DEFAULT_HTTP = "127.0.0.1:4750"
 
 
-def _call(
-    request: "Callable[[FleetPlaneClient], Awaitable[T]]", fleet: str, token_file: Path | None, authority: Path | None
-) -> T:
-    import asyncio
+@with_groups
+def mcp(
+    service: RunServicesGroup,
+    is_http: Annotated[bool, typer.Option("--http", help="Serve HTTP with a token instead of stdio.")] = False,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on, with --http.")] = DEFAULT_HTTP,
+    is_read_only: Annotated[bool, typer.Option("--read-only", help="Only tools that read.")] = False,
+    is_non_destructive: Annotated[
+        bool, typer.Option("--no-destructive", help="Refuse plans that remove nodes.")
+    ] = False,
+    shows_names: Annotated[
+        bool, typer.Option("--show-names", help="Show names of pools, types and regions instead of tokens.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="Name of the agent in the audit log.")] = "mcp",
+    directory: Annotated[
+        Path | None,
+        typer.Option(help="Folder for transcripts and the token; default: the folder of the run on this machine."),
+    ] = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    behind_proxy: Annotated[
+        str, typer.Option(metavar="URL", help="Public https:// address of a reverse proxy that terminates TLS.")
+    ] = "",
+    advertise: Advertise = [],  # noqa: B006 (typer copies it)
+    shows_settings: Annotated[
+        bool, typer.Option("--settings", help="Print a settings file for Claude Code (.claude/settings.json) and exit.")
+    ] = False,
+    shows_command: Annotated[
+        bool,
+        typer.Option(
+            "--command",
+            help="Print a command file for Claude Code (.claude/commands/astraflow-oncall.md) and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Serve the fleet tools to an agent such as Claude Code: claude mcp add astraflow -- astraflow mcp."""
+    from astraflow.cli.services.control_processes import run_maintainer
 
-    from astraflow.client.fleet_plane import connect_fleet
-
-    planes = _planes("", fleet, token_file, authority)
-
-    async def connected() -> T:
-        async with connect_fleet(planes.fleet, planes.token, authority=planes.authority) as plane:
-            return await request(plane)
-
-    return asyncio.run(connected())
+    if shows_settings and shows_command:
+        raise InvalidInput(
+            "cannot print two files: --settings and --command each print one; give only one of them",
+            code="cli.conflicting_options",
+        )
+    if shows_settings or shows_command:
+        run_maintainer("claude", None, "settings" if shows_settings else "command")
+    planes = service.both()
+    options = {
+        "name": name,
+        "http": listen if is_http else None,
+        "read-only": is_read_only,
+        "no-destructive": is_non_destructive,
+        "show-names": shows_names,
+        "tls-certificate": tls_certificate,
+        "tls-key": tls_key,
+        "behind-proxy": behind_proxy,
+        "advertise": advertise,
+    }
+    run_maintainer("mcp", planes, directory=directory or planes.maintainer_directory, options=options)

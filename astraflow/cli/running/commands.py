@@ -1,12 +1,15 @@
 """Commands that run a whole recipe on this machine: `demo` and `run`; `prepare` prepares the models of a recipe."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Overrides, RecipeArgument, Tls, check_recipe
+from astraflow.cli.option_groups import Listening, with_groups
+from astraflow.cli.options import Overrides, RecipeArgument, check_recipe
 
 _STARTED_AT = time.monotonic()
 """Approximate start of the command."""
@@ -88,28 +91,6 @@ Conversations = Annotated[
         min=0, max=20, help="Print this many conversations of the first step, and of the last, when the run has ended."
     ),
 ]
-Host = Annotated[
-    str,
-    typer.Option(help="Address of this machine for nodes on other machines, which cannot join at a loopback address."),
-]
-
-FirstPort = Annotated[
-    int,
-    typer.Option(
-        "--ports",
-        metavar="FIRST",
-        min=0,
-        max=65532,
-        help="First of four ports on --host, in this order: joining nodes, dataflow, weights, fleet; 0 selects free "
-        "ones, different at each start.",
-    ),
-]
-Advertised = Annotated[
-    str,
-    typer.Option(
-        "--advertise", metavar="NAME", help="Name or address under which other machines reach --host, if it differs."
-    ),
-]
 OwnTrainers = Annotated[
     list[str],
     typer.Option(
@@ -121,21 +102,66 @@ OwnTrainers = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGroup:
+    """Options of `run` and `demo`."""
+
+    overrides: Overrides = field(default_factory=list)
+    headless: Headless = False
+    limit_s: LimitS = None
+    steps: Steps = None
+    nodes: Nodes = None
+    json: Json = None
+    no_web: NoWeb = False
+    no_browser: NoBrowser = False
+    port: WebPort = 0
+    run_dir: RunDir = None
+    fleet: Fleet = False
+    maintainer: Maintainer = None
+    engine: EngineKind = ""
+    yes: Yes = False
+
+    def start(
+        self,
+        recipe: str,
+        *,
+        listening: Listening,
+        settings: Sequence[str] = (),
+        conversations: int = 0,
+        own_trainers: Sequence[str] = (),
+    ) -> int:
+        """Runs a recipe until its end; returns the exit code. settings: overrides before those of the command line."""
+        from astraflow.cli.running.local_run import LocalRunOptions, run_locally
+        from astraflow.recipe.loading import Check, load_recipe
+
+        if self.engine:
+            from astraflow.cli.engines.environments import ensure_installed
+
+            ensure_installed(self.engine, has_consent=self.yes)
+        shortcuts = {"stop.steps": self.steps, "nodes.count": self.nodes}
+        chosen = [f"nodes.engine.kind={self.engine}"] if self.engine else []
+        chosen += [*settings, *self.overrides]
+        chosen += [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
+        options = LocalRunOptions(
+            is_headless=self.headless,
+            has_web=not self.no_web,
+            opens_browser=not (self.no_browser or self.headless),
+            has_fleet=self.fleet,
+            maintainer_kind=self.maintainer or "",
+            conversations=conversations,
+            own_trainers=tuple(own_trainers),
+            limit_s=self.limit_s,
+            began_at=_STARTED_AT,
+        )
+        loaded = load_recipe(check_recipe(recipe), chosen, check=Check.LIGHT)
+        return run_locally(
+            loaded, options, listening, directory=self.run_dir, web_port=self.port, summary_file=self.json
+        )
+
+
+@with_groups
 def demo(
-    overrides: Overrides = [],  # noqa: B006 (typer copies it)
-    headless: Headless = False,
-    limit_s: LimitS = None,
-    steps: Steps = None,
-    nodes: Nodes = None,
-    json: Json = None,
-    no_web: NoWeb = False,
-    no_browser: NoBrowser = False,
-    port: WebPort = 0,
-    run_dir: RunDir = None,
-    fleet: Fleet = False,
-    maintainer: Maintainer = None,
-    engine: EngineKind = "",
-    yes: Yes = False,
+    chosen: RunGroup,
     pools: Annotated[
         bool,
         typer.Option(
@@ -145,27 +171,12 @@ def demo(
     ] = False,
 ) -> None:
     """Train a tiny model to reverse four letters and watch it learn. With --pools, watch a simulated fleet instead."""
-    has_server = engine in ("sglang", "vllm") and not pools
-    settings = server_settings(engine, has_consent=yes) if has_server else ()
-    if limit_s is None and headless:
-        limit_s = DEMO_LIMIT_WITH_SERVER_S if has_server else DEMO_LIMIT_S
-    run(
-        DEMO_OF_POOLS if pools else DEMO,
-        [*settings, *overrides],
-        headless,
-        limit_s,
-        steps,
-        nodes,
-        json,
-        no_web,
-        no_browser,
-        port,
-        run_dir,
-        fleet=fleet or pools,
-        maintainer=maintainer,
-        engine=engine,
-        yes=yes,
-    )
+    has_server = chosen.engine in ("sglang", "vllm") and not pools
+    settings = server_settings(chosen.engine, has_consent=chosen.yes) if has_server else ()
+    if chosen.limit_s is None and chosen.headless:
+        chosen = replace(chosen, limit_s=DEMO_LIMIT_WITH_SERVER_S if has_server else DEMO_LIMIT_S)
+    chosen = replace(chosen, fleet=chosen.fleet or pools)
+    raise typer.Exit(chosen.start(DEMO_OF_POOLS if pools else DEMO, listening=Listening(), settings=settings))
 
 
 def server_settings(engine: str, *, has_consent: bool) -> tuple[str, ...]:
@@ -178,70 +189,21 @@ def server_settings(engine: str, *, has_consent: bool) -> tuple[str, ...]:
     return (*SERVER_SETTINGS, *(CPU_SETTINGS[engine] if is_cpu else (GPU_SETTING,)))
 
 
+@with_groups
 def run(
+    chosen: RunGroup,
+    listening: Listening,
     recipe: RecipeArgument,
-    overrides: Overrides = [],  # noqa: B006 (typer copies it)
-    headless: Headless = False,
-    limit_s: LimitS = None,
-    steps: Steps = None,
-    nodes: Nodes = None,
-    json: Json = None,
-    no_web: NoWeb = False,
-    no_browser: NoBrowser = False,
-    port: WebPort = 0,
-    run_dir: RunDir = None,
-    host: Host = "127.0.0.1",
-    advertise: Advertised = "",
-    ports: FirstPort = 0,
-    tls: Tls = None,
-    fleet: Fleet = False,
-    maintainer: Maintainer = None,
-    engine: EngineKind = "",
-    yes: Yes = False,
     conversations: Conversations = 0,
     own_trainers: OwnTrainers = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """Run a recipe on this machine: all services, nodes, trainers and the page."""
-    from astraflow.cli.running.local_run import LocalRunOptions, run_locally
-    from astraflow.recipe.loading import Check, load_recipe
-
-    if engine:
-        from astraflow.cli.engines.environments import ensure_installed
-
-        ensure_installed(engine, has_consent=yes)
-    shortcuts = {"stop.steps": steps, "nodes.count": nodes}
-    chosen = [*overrides, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
-    if engine:
-        chosen.insert(0, f"nodes.engine.kind={engine}")
-    options = LocalRunOptions(
-        is_headless=headless,
-        has_web=not no_web,
-        opens_browser=not (no_browser or headless),
-        has_fleet=fleet,
-        maintainer_kind=maintainer or "",
-        conversations=conversations,
-        own_trainers=tuple(own_trainers),
-        limit_s=limit_s,
-        began_at=_STARTED_AT,
-    )
-    raise typer.Exit(
-        run_locally(
-            load_recipe(check_recipe(recipe), chosen, check=Check.LIGHT),
-            options,
-            directory=run_dir,
-            host=host,
-            advertise=advertise,
-            tls=tls,
-            first_port=ports,
-            web_port=port,
-            summary_file=json,
-        )
-    )
+    raise typer.Exit(chosen.start(recipe, listening=listening, conversations=conversations, own_trainers=own_trainers))
 
 
 def prepare(recipe: RecipeArgument, overrides: Overrides = []) -> None:  # noqa: B006 (typer copies it)
     """Prepare the models that a recipe starts from, unless they are cached. `run` includes this step."""
-    from astraflow.cli.running.preparation import prepare_models
+    from astraflow.cli.running.programs import prepare_models
     from astraflow.recipe.loading import Check, load_recipe
 
     # The light check imports no heavy plugins: simulated models need no torch, others import it when prepared.

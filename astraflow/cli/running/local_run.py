@@ -18,13 +18,14 @@ from astraflow.access.authority import Authority
 from astraflow.cli.fleet.config import fleet_values, remote_pools
 from astraflow.cli.inspection.archive_viewer import LINK
 from astraflow.cli.inspection.conversations import print_conversations
-from astraflow.cli.inspection.report_stream import reports
+from astraflow.cli.inspection.report_viewer import reports
 from astraflow.cli.inspection.screen import Screen, summary_table, waiting_line
 from astraflow.cli.inspection.tally import Summary, Tally
 from astraflow.cli.maintainer.settings import maintainer_values
+from astraflow.cli.option_groups import Listening
 from astraflow.cli.run_directory import RunDirectory, storage_error
-from astraflow.cli.running.preparation import check_models
-from astraflow.cli.running.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, trainer_name
+from astraflow.cli.run_endpoints import RunEndpoint
+from astraflow.cli.running.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, check_models, trainer_name
 from astraflow.cli.running.service_addresses import ServiceAddresses, choose_addresses, keda_address, traces_destination
 from astraflow.cli.running.supervisor import ProcessEvent, Program, RoleFailed, Supervisor
 from astraflow.contract.errors import AstraFlowError, InvalidInput
@@ -188,7 +189,8 @@ class LocalRun:
         fails in a headless run, whose user does not see it."""
         reason = ""
         tls = authority_client_tls(Authority.load(self._directory.authority)) if self._addresses.is_tls else None
-        async with aclosing(reports(self._addresses.dataflow, token=self._directory.token, tls=tls)) as following:
+        endpoint = RunEndpoint(address=self._addresses.dataflow, token=self._directory.token, tls=tls)
+        async with aclosing(reports(endpoint)) as following:
             async for report in following:
                 if isinstance(report, AstraFlowError):
                     self._screen.status(f"dataflow is unavailable: {report}")
@@ -302,22 +304,56 @@ def waits_for_joined_nodes(report: Report, *, own: Sequence[Program]) -> bool:
 def run_locally(
     recipe: Recipe,
     options: LocalRunOptions,
+    listening: Listening,
     *,
     directory: Path | None,
-    host: str,
-    advertise: str,
-    tls: bool | None,
-    first_port: int,
     web_port: int,
     summary_file: Path | None,
 ) -> int:
     """Runs a recipe to its end on this machine and prints the summary; returns the exit code.
 
-    advertise: name under which other machines reach `host`; empty for `host` itself.
-    tls: True for mutual TLS between services; None for TLS beyond loopback only.
-    first_port: first port of the services; 0 for free ones.
     Raises: InvalidInput for a port or folder that cannot be used and for a missing model, StorageFull.
     """
+    _check(recipe, options)
+    make_files_private()
+    logs.configure(level="ERROR")  # the processes log to files; this terminal shows only the screen
+    console = Console(stderr=False, highlight=False)
+    addresses = choose_addresses(
+        listening.host,
+        advertise=listening.advertise,
+        tls=listening.tls,
+        web_port=web_port,
+        metrics=str(recipe.dataflow.get("metrics", "")),
+        first_port=listening.ports,
+    )
+    outcome: list[Summary] = []
+    with RunDirectory.opened(directory, name=recipe.name, seed=recipe.seed, recipe=snapshot(recipe)) as opened:
+        _write_settings(opened, recipe, addresses, options)
+
+        async def main(stop: asyncio.Event) -> None:
+            with Screen(console) as screen:
+                screen.print_message(f"Run {opened.facts.run}; its folder: {opened.path}")
+                if options.has_fleet and is_loopback(listening.host) and (pools := remote_pools(recipe)):
+                    screen.print_message(
+                        f"Nodes of the pools {', '.join(pools)} cannot reach this machine at {addresses.dataflow}, a "
+                        "loopback address; set --host to an address that they reach",
+                        style="yellow",
+                    )
+                outcome.append(await LocalRun(recipe, opened, addresses, screen, options).run(stop))
+
+        code = run_process(main)
+    if not outcome:
+        return code or EXIT_FAILED
+    (summary,) = outcome
+    _print_summary(console, summary, opened, conversations=options.conversations)
+    if summary_file is not None:
+        _write_summary(summary_file, summary, opened)
+    is_success = not options.is_headless and summary.balanced and not summary.failed
+    return 0 if is_success else summary.exit_code
+
+
+def _check(recipe: Recipe, options: LocalRunOptions) -> None:
+    """Checks that the options fit together and to the recipe, whose models are here. Raises: InvalidInput."""
     if options.maintainer_kind and not options.has_fleet:
         raise InvalidInput(
             "cannot start a maintainer: it scales pools through the fleet service; add --fleet",
@@ -330,42 +366,14 @@ def run_locally(
             code="cli.unknown_policy",
         )
     check_models(recipe)
-    make_files_private()
-    logs.configure(level="ERROR")  # the processes log to files; this terminal shows only the screen
-    console = Console(stderr=False, highlight=False)
-    metrics = str(recipe.dataflow.get("metrics", ""))
-    addresses = choose_addresses(
-        host, advertise=advertise, tls=tls, web_port=web_port, metrics=metrics, first_port=first_port
-    )
-    unreachable_pools = remote_pools(recipe) if options.has_fleet else ()
-    outcome: list[Summary] = []
-    with RunDirectory.opened(directory, name=recipe.name, seed=recipe.seed, recipe=snapshot(recipe)) as opened:
-        _write_settings(opened, recipe, addresses, options)
 
-        async def main(stop: asyncio.Event) -> None:
-            with Screen(console) as screen:
-                screen.print_message(f"Run {opened.facts.run}; its folder: {opened.path}")
-                if unreachable_pools and is_loopback(host):
-                    screen.print_message(
-                        f"Nodes of the pools {', '.join(unreachable_pools)} cannot reach this machine at "
-                        f"{addresses.dataflow}, a loopback address; set --host to an address that they reach",
-                        style="yellow",
-                    )
-                outcome.append(await LocalRun(recipe, opened, addresses, screen, options).run(stop))
 
-        code = run_process(main)
-    if not outcome:
-        return code or EXIT_FAILED
-    summary = outcome[0]
+def _print_summary(console: Console, summary: Summary, directory: RunDirectory, *, conversations: int) -> None:
     if summary.steps or not summary.failed:
-        print_conversations(console, opened.path, count=options.conversations)
+        print_conversations(console, directory.path, count=conversations)
         console.print(summary_table(summary))
     if summary.failed:
         Console(stderr=True, highlight=False).print(Text(f"error: {summary.reason}"), soft_wrap=True)
-    if summary_file is not None:
-        _write_summary(summary_file, summary, opened)
-    is_success = not options.is_headless and summary.balanced and not summary.failed
-    return 0 if is_success else summary.exit_code
 
 
 def _write_settings(

@@ -3,11 +3,13 @@
 import os
 import shlex
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from astraflow.cli.option_groups import with_groups
 from astraflow.cli.options import (
     Advertise,
     Authority,
@@ -63,7 +65,27 @@ RecipeName = Annotated[str, typer.Option(help="Name of the recipe, for display."
 RunDirectory = Annotated[Path | None, typer.Option(help="Run directory, if it is on this machine.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageGroup:
+    """Options of `astraflow serve web` with the names of those of `python -m web`; None for its default."""
+
+    behind_proxy: BehindProxy = None
+    name: PublicName = None
+    tls_certificate: PageCertificate = None
+    tls_key: PageKey = None
+    provider: OpenIdProvider = None
+    join_host: JoinHost = None
+    join_name: JoinName = None
+    reads_a_minute: ReadsAMinute = None
+    changes_a_minute: ChangesAMinute = None
+    exports_a_minute: ExportsAMinute = None
+    anonymous_requests_a_minute: AnonymousRequestsAMinute = None
+    sockets_a_user: SocketsAUser = None
+
+
+@with_groups
 def web(
+    page: PageGroup,
     dataflow: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Dataflow service to follow; default: the runs of this machine."),
@@ -75,20 +97,8 @@ def web(
     port: Port = 0,
     recipe: RecipeName = "",
     run_dir: RunDirectory = None,
-    behind_proxy: BehindProxy = None,
-    name: PublicName = None,
-    tls_certificate: PageCertificate = None,
-    tls_key: PageKey = None,
-    provider: OpenIdProvider = None,
     recipes: RecipeFolders = [],  # noqa: B006 (typer copies it)
     data: DataLocations = [],  # noqa: B006 (the same)
-    join_host: JoinHost = None,
-    join_name: JoinName = None,
-    reads_a_minute: ReadsAMinute = None,
-    changes_a_minute: ChangesAMinute = None,
-    exports_a_minute: ExportsAMinute = None,
-    anonymous_requests_a_minute: AnonymousRequestsAMinute = None,
-    sockets_a_user: SocketsAUser = None,
     token_file: TokenFile = None,
     authority: Authority = None,
     ca_hash: CaHash = "",
@@ -98,46 +108,30 @@ def web(
 
     The page authenticates to the fleet service with the run token, or with the token in ASTRAFLOW_FLEET_TOKEN.
     """
-    from astraflow.cli.services.roles import run_web
+    from astraflow.cli.services.control_processes import run_web
     from astraflow.runtime.folders.run_folders import home
     from astraflow.runtime.service import FOLLOW_PARENT
 
-    options = {
-        "fleet": fleet,
-        "run-dir": str(run_dir) if run_dir else None,
-        "behind-proxy": behind_proxy,
-        "name": name,
-        "tls-certificate": tls_certificate,
-        "tls-key": tls_key,
-        "provider": provider,
-        "join-host": join_host,
-        "join-name": join_name,
-        "authority": str(authority) if authority else None,
-        "ca-hash": read_ca_hash(ca_hash) or None,
-        "credential-folder": str(credential_folder) if credential_folder else None,
-        "reads-a-minute": _number_text(reads_a_minute),
-        "changes-a-minute": _number_text(changes_a_minute),
-        "exports-a-minute": _number_text(exports_a_minute),
-        "anonymous-requests-a-minute": _number_text(anonymous_requests_a_minute),
-        "sockets-a-user": _number_text(sockets_a_user),
-    }
-    flags = ["--all-runs"] if all_runs or not dataflow else []
-    flags += [part for folder in recipes for part in ("--recipes", str(folder.absolute()))]
-    flags += [part for location in data for part in ("--data", location)]
     # A terminal gets the link itself, and a run prints a line of its own. Standard output has only the line `ready`.
     if not sys.stdout.isatty() and FOLLOW_PARENT not in os.environ:
         location = f" {shlex.quote(str(directory))}" if directory else ""
         typer.echo(f"`astraflow login-link{location}` prints a login link once the page is ready", err=True)
-    run_web(
-        dataflow=dataflow,
-        directory=directory or home() / "web",
-        host=host,
-        port=port,
-        recipe=recipe,
-        token=read_token(token_file),
-        options=options,
-        flags=flags,
-    )
+    options = {
+        "dataflow": dataflow,
+        "all-runs": all_runs or not dataflow,
+        "fleet": fleet,
+        "host": host,
+        "port": port,
+        "recipe": recipe,
+        "run-dir": run_dir,
+        "recipes": [folder.absolute() for folder in recipes],
+        "data": data,
+        "authority": authority,
+        "ca-hash": read_ca_hash(ca_hash),
+        "credential-folder": credential_folder,
+        **{name.replace("_", "-"): value for name, value in asdict(page).items()},
+    }
+    run_web(directory or home() / "web", options, token=read_token(token_file))
 
 
 def fleet(
@@ -158,20 +152,18 @@ def fleet(
     advertise: Advertise = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """Run the fleet service: starts and terminates instances for a run through providers, checked by a guard."""
-    from astraflow.cli.services.roles import run_fleet
+    from astraflow.cli.services.control_processes import run_fleet
 
-    run_fleet(
-        config,
-        dataflow=dataflow,
-        join_address=join_address,
-        directory=directory,
-        host=host,
-        port=port,
-        token=read_token(token_file),
-        authority=authority,
-        tls=tls,
-        advertise=advertise,
-    )
+    options = {
+        "config": config,
+        "dataflow": dataflow,
+        "join-address": join_address,
+        "host": host,
+        "port": port,
+        "authority": authority,
+        "advertise": advertise,
+    }
+    run_fleet(directory, options, tls=tls, token=read_token(token_file))
 
 
 def maintainer(
@@ -186,11 +178,7 @@ def maintainer(
 ) -> None:
     """Run the maintainer: scales pools with an LLM, within the guard of the fleet service."""
     from astraflow.cli.run_endpoints import find_planes
-    from astraflow.cli.services.roles import run_maintainer
+    from astraflow.cli.services.control_processes import run_maintainer
 
     planes = find_planes(dataflow, fleet, read_token(token_file), authority)
-    run_maintainer("run", planes, config=config, directory=directory)
-
-
-def _number_text(number: int | None) -> str | None:
-    return None if number is None else str(number)
+    run_maintainer("run", planes, directory=directory, options={"config": config})

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astraflow.cli.options import Authority, TlsCa, TlsClientCertificate, TlsClientKey, TokenFile, read_token
+from astraflow.cli.option_groups import ClientGroup, with_groups
 
 if TYPE_CHECKING:
     from astraflow.wire.channel import ServiceChannel
@@ -14,26 +14,22 @@ ROLES = ("dataflow", "weights", "fleet", "web")
 TIMEOUT_S = 10.0
 
 
+@with_groups
 def health(
+    access: ClientGroup,
     role: Annotated[str, typer.Argument(metavar="|".join(ROLES), help="Role of the service.")],
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="HOST:PORT; for web https://HOST:PORT.")],
-    token_file: TokenFile = None,
-    authority: Authority = None,
-    tls_ca: TlsCa = None,
-    tls_client_certificate: TlsClientCertificate = None,
-    tls_client_key: TlsClientKey = None,
 ) -> None:
     """Check that a service answers; exit with code 0 if it does."""
     import asyncio
 
-    from astraflow.cli.run_endpoints import client_tls
     from astraflow.contract.errors import InvalidInput
     from astraflow.wire.channel import dial
 
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority)
+    tls = access.tls()
 
     async def check() -> None:
-        async with dial(address, token=read_token(token_file), tls=tls) as link:
+        async with dial(address, token=access.read_token(), tls=tls) as link:
             await _check_service(role, link)
 
     if role not in ROLES:

@@ -1,8 +1,7 @@
 """Runs one role in this process until it is stopped. Each function imports the modules of its role."""
 
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 from astraflow.access.authority import Authority
 from astraflow.cli.options import METRICS_TOKEN
 from astraflow.cli.run_directory import storage_error
-from astraflow.cli.run_endpoints import PlaneEndpoints
-from astraflow.cli.services.page_certificate import page_certificate
 from astraflow.client.credential_file import CredentialFile
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.raas.config import RaasConfig
@@ -22,7 +19,7 @@ from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime import logs
 from astraflow.runtime.config.toml import toml_value
 from astraflow.runtime.http.hosts import is_loopback
-from astraflow.runtime.imports import needs_extra, require_package
+from astraflow.runtime.imports import needs_extra
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.service import exit_code, make_private_folder, print_error, run_process
 from astraflow.runtime.tracing import TracingConfig, configure, effective_config
@@ -216,94 +213,6 @@ def _plugin_spec(registry: Registry[Any], text: str) -> dict[str, Any]:
     spec = value if isinstance(value, dict) else {"kind": text}
     registry.check(spec)
     return spec
-
-
-def run_web(
-    *,
-    dataflow: str,
-    directory: Path,
-    host: str,
-    port: int,
-    recipe: str,
-    token: str,
-    options: Mapping[str, str | None],
-    flags: Sequence[str] = (),
-) -> int:
-    """Replaces this process with the web process, which uses AstraFlow only over the network.
-
-    Beyond loopback the page gets a certificate of the run's `authority`, unless another certificate or a proxy is
-    given. options: further options of `python -m web`; values of None are left out.
-    """
-    require_package("fastapi", extra="web", to="serve the page")
-    _private_folder(directory)
-    has_own = options.get("tls-certificate") or options.get("tls-key") or options.get("behind-proxy")
-    if (authority := options.get("authority")) and not has_own and not is_loopback(host):
-        names = [name] if (name := options.get("name")) else []
-        file = str(page_certificate(Authority.load(Path(authority)), directory, host=host, names=names))
-        options = {**options, "tls-certificate": file, "tls-key": file}
-    arguments = ["--dataflow", dataflow, "--directory", str(directory), "--host", host, "--port", str(port)]
-    arguments += [part for name, value in options.items() if value is not None for part in (f"--{name}", value)]
-    environment = {**os.environ, "ASTRAFLOW_TOKEN": token}
-    command = [sys.executable, "-m", "web", *arguments, *flags, *(["--recipe", recipe] if recipe else [])]
-    os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
-
-
-def run_fleet(
-    config: Path,
-    *,
-    dataflow: str,
-    join_address: str,
-    directory: Path,
-    host: str,
-    port: int,
-    token: str,
-    authority: Path | None,
-    tls: bool | None,
-    advertise: Sequence[str],
-) -> None:
-    """Replaces this process with the fleet service, which uses AstraFlow only over the network."""
-    require_package("sqlmodel", extra="fleet", to="serve the fleet")
-    _private_folder(directory)
-    arguments = ["--config", str(config), "--dataflow", dataflow, "--directory", str(directory)]
-    arguments += ["--host", host, "--port", str(port)]
-    arguments += ["--join-address", join_address] if join_address else []
-    arguments += ["--authority", str(authority)] if authority else []
-    arguments += [] if tls is None else ["--tls" if tls else "--no-tls"]
-    for name in advertise:
-        arguments += ["--advertise", name]
-    command = [sys.executable, "-m", "maintainer.fleet", *arguments]
-    os.execve(sys.executable, command, {**os.environ, "ASTRAFLOW_TOKEN": token})  # noqa: S606 (a list of arguments, no shell)
-
-
-def run_maintainer(
-    command: str,
-    planes: PlaneEndpoints | None,
-    *,
-    config: Path | None = None,
-    directory: Path | None = None,
-    arguments: Sequence[str] = (),
-) -> None:
-    """Replaces this process with the maintainer, which uses AstraFlow only over the network.
-
-    command: of the maintainer. arguments: further arguments of the command.
-    """
-    require_package("sqlmodel", extra="maintainer", to="run the maintainer")
-    arguments = [command, *arguments, *(["--config", str(config)] if config else [])]
-    arguments += ["--directory", str(_private_folder(directory))] if directory else []
-    environment = dict(os.environ)
-    if planes is not None:
-        arguments += ["--dataflow", planes.dataflow, "--fleet", planes.fleet]
-        arguments += ["--authority", str(planes.authority)] if planes.authority else []
-        environment["ASTRAFLOW_TOKEN"] = planes.token
-    argv = [sys.executable, "-m", "maintainer", *arguments]
-    os.execve(sys.executable, argv, environment)  # noqa: S606 (a list of arguments, no shell)
-
-
-def replay_maintainer(file: Path) -> None:
-    """Replaces this process with the replay of a transcript."""
-    require_package("sqlmodel", extra="maintainer", to="run the maintainer")
-    command = [sys.executable, "-m", "maintainer", "replay", str(file)]
-    os.execve(sys.executable, command, dict(os.environ))  # noqa: S606 (the same)
 
 
 def announce(address: str) -> None:

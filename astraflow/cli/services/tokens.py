@@ -1,4 +1,4 @@
-"""`astraflow token`: creates, lists and revokes the tokens with which nodes, trainers and services join a run."""
+"""`astraflow token`: tokens with which nodes, trainers and services join a run; `astraflow keys`: keys of a run."""
 
 import asyncio
 import getpass
@@ -12,19 +12,23 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from astraflow.cli.options import Address, Authority, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+from astraflow.cli.option_groups import CallGroup, with_groups
+from astraflow.cli.options import Address
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.nodes import JoinToken, KnownJoinToken
 
 if TYPE_CHECKING:
     from astraflow.client.control_plane import ControlPlaneClient
 
+
 T = TypeVar("T")
 
 OWNER_ONLY = "600"
 
 
+@with_groups
 def token(
+    access: CallGroup,
     address: Address = "",
     pool: Annotated[str, typer.Option(help="For a node: its pool; with --role: the only pool it may change.")] = "",
     policy: Annotated[str, typer.Option(help="For a trainer: its policy.")] = "",
@@ -48,25 +52,16 @@ def token(
     ] = "",
     list_: Annotated[bool, typer.Option("--list", help="List the unexpired join tokens instead.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")] = False,
-    token: Token = "",
-    token_file: TokenFile = None,
-    authority: Authority = None,
-    tls_ca: TlsCa = None,
-    tls_client_certificate: TlsClientCertificate = None,
-    tls_client_key: TlsClientKey = None,
 ) -> None:
     """Create a join token, valid once and for 15 minutes by default. Prints the command that joins with it."""
-    from astraflow.cli.run_endpoints import client_tls, find_run
     from astraflow.client.control_plane import ControlPlaneClient
-    from astraflow.wire.channel import dial
 
-    endpoint = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or endpoint.tls
+    endpoint = access.find_run(address)
     actor = getpass.getuser()
 
     def request(call: Callable[["ControlPlaneClient"], Awaitable[T]]) -> T:
         async def connect_and_call() -> T:
-            async with dial(endpoint.address, token=endpoint.token, tls=tls) as link:
+            async with endpoint.dial() as link:
                 return await call(ControlPlaneClient(link))
 
         return asyncio.run(connect_and_call())
@@ -199,3 +194,46 @@ def _write(file: Path, secret: str, permissions: int) -> None:
             f"cannot write the token to {str(file)!r}: {problem.strerror}; choose another --out",
             code="storage.unusable",
         ) from None
+
+
+WORLD_READABLE = 0o644
+WORLD_TRAVERSABLE = 0o755
+
+
+def keys(
+    directory: Annotated[
+        Path, typer.Argument(help="Folder for the keys, owned by the user of the services; existing keys stay.")
+    ],
+    run: Annotated[str, typer.Option(help="Name of the run, for the certificate of its authority.")] = "run",
+    public: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write the public files there: ca.pem, ca.hash, weights.pub."),
+    ] = None,
+) -> None:
+    """Create the certificate authority and the signing key of a run, for services that are started separately."""
+    from astraflow.access.authority import CERTIFICATE, Authority
+    from astraflow.cli.run_directory import SIGNING_KEY, WEIGHTS_KEY, make_signing_key, storage_error, write_private
+    from astraflow.contract.ids import Name
+
+    run = Name(run)
+    folder = directory / "authority"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (directory / SIGNING_KEY).exists():
+            make_signing_key(directory)
+        if not (folder / CERTIFICATE).exists():  # written last, so a partly written authority is replaced
+            Authority.create(folder, run=run)
+        authority = Authority.load(folder)
+        if public is not None:
+            if not public.is_dir():
+                public.mkdir(parents=True)
+                public.chmod(WORLD_TRAVERSABLE)
+            public_files = {"ca.pem": authority.pem.decode(), "ca.hash": authority.pin}
+            for name, text in {**public_files, WEIGHTS_KEY: (directory / WEIGHTS_KEY).read_text()}.items():
+                write_private(public / name, text)
+                (public / name).chmod(WORLD_READABLE)
+    except OSError as problem:
+        raise storage_error(problem, f"the folder {directory}") from None
+    typer.echo(
+        f"{directory} has the certificate authority of the run, {authority.pin}, and the signing key of its versions"
+    )

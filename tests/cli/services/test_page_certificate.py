@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.access.authority import Authority
-from astraflow.cli.services.page_certificate import MIN_REMAINING_VALIDITY, page_certificate
+from astraflow.cli.services.control_processes import MIN_REMAINING_VALIDITY, page_certificate
 from astraflow.runtime.clock import SystemClock
 
 DAY_S = 86400.0
