@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -11,13 +12,15 @@ from astraflow.cli.main import app
 from astraflow.contract.record_kinds import RecordKind
 from astraflow.contract.training_metrics import TRAINING_METRICS
 from astraflow.dataflow.endpoints.openmetrics import ReportCollector
-from docs.generate import balance, commands, errors, events, metrics, openmetrics, plugins, rest_api
+from docs.generate import balance, commands, errors, events, live_texts, metrics, openmetrics, plugins, rest_api
 from docs.generate.page import Page, cell, table
 from docs.generate.pages import PAGES
 from docs.generate.plugin_slots import ALGORITHM_SLOTS, SLOTS, PluginSlot
 from tests.dataflow.families import full_report
 from web.api_docs.routes import document
 from web.rest.common import PREFIX
+
+ROOT = Path(__file__).parents[1]
 
 QUICK = tuple(plugins.QUICK if page is plugins.PAGE else page for page in PAGES)
 """The pages, without the plugins whose import takes seconds."""
@@ -84,6 +87,17 @@ def test_every_event_and_metric_is_documented() -> None:
     assert all(f"| `{kind.value}` | {kind.subject} |" in kinds for kind in RecordKind)
     assert all(f"| `{metric.name}` |" in training for metric in TRAINING_METRICS)
     assert all(f"| `{family.name}" in families for family in ReportCollector(full_report()).collect())
+
+
+def test_every_live_text_of_a_page_has_an_example() -> None:
+    text = text_of(live_texts.PAGE)
+    keys = {
+        key
+        for path in (ROOT / "web").rglob("*.html")
+        for key in re.findall(r'live_text\(live_texts, "([\w/]+\w)"', path.read_text())
+    }
+    assert len(keys) > 10
+    assert [key for key in keys if f"| `{key}` |" not in text] == []
 
 
 @pytest.mark.parametrize("slot", SLOTS, ids=lambda slot: slot.heading)
